@@ -80,7 +80,7 @@ class FaultyNode:
         name = f"t-{uuid.uuid4().hex[:8]}"
         configs = {"segment.bytes": str(SEGMENT_BYTES), "local.retention.bytes": "1", **config}
         admin = AdminClient({"bootstrap.servers": self.process.address})
-        admin.create_topics([NewTopic(name, partitions, 1, config=configs)])[name].result(20)
+        admin.create_topics([NewTopic(name, partitions, 1, config=configs)])[name].result(60)
         return name
 
     def produce(self, topic: str, count: int, *, partition: int = 0) -> None:

@@ -74,9 +74,9 @@ def test_a_cluster_comes_back_from_s3_into_another_table(
         rows = read(before, "orders", 0, COUNT)
         admin = AdminClient({"bootstrap.servers": before.address})
         start = TopicPartition("orders", 0, START)
-        admin.delete_records([start])[start].result(10)
+        admin.delete_records([start])[start].result(60)
         called("topic", "create", "gone", bootstrap=before.address)
-        admin.delete_topics(["gone"])["gone"].result(10)
+        admin.delete_topics(["gone"])["gone"].result(60)
         wait_until_there(s3, bucket, f"/0/log-start-{START:020d}.json", ".deleted.json")
 
     # The reader of docs/ finds the same in the bucket.

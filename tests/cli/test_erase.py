@@ -34,10 +34,10 @@ def create_topic(node: NodeProcess, *, replicas: int) -> None:
     admin = AdminClient({"bootstrap.servers": node.address})
     topic = NewTopic("t", 1, replicas, config=TOPIC_CONFIG)
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while len(admin.list_topics(timeout=10).brokers) < replicas:
+    while len(admin.list_topics(timeout=60).brokers) < replicas:
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    admin.create_topics([topic])["t"].result(20)
+    admin.create_topics([topic])["t"].result(60)
 
 
 def produce(node: NodeProcess, first: int, count: int = RECORDS) -> None:
@@ -45,8 +45,8 @@ def produce(node: NodeProcess, first: int, count: int = RECORDS) -> None:
     for number in range(first, first + count):
         producer.produce("t", b"%06d" % number + b"x" * 90, b"k%d" % (number % KEYS))
         if number % 5 == 4:
-            assert producer.flush(20) == 0
-    assert producer.flush(20) == 0
+            assert producer.flush(60) == 0
+    assert producer.flush(60) == 0
 
 
 def consume(node: NodeProcess, until: int) -> list[tuple[int, bytes]]:

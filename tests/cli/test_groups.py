@@ -173,7 +173,7 @@ def test_committed_topic_that_was_deleted_does_not_hide_the_others(bootstrap: st
             bootstrap=bootstrap,
         )  # fmt: skip
     called("topic", "delete", "g-gone", bootstrap=bootstrap)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         (found,) = called("group", "describe", "g-both", "--json", bootstrap=bootstrap).document
         rows = {row["topic"]: row for row in found["partitions"]}

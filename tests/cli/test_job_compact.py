@@ -43,7 +43,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> NodeProcess:
     with NodeProcess(tmp_path_factory.mktemp("compact") / "data", config=CONFIG) as node:
         admin = AdminClient({"bootstrap.servers": node.address})
         topic = NewTopic("t", 1, 1, config=TOPIC_CONFIG)
-        admin.create_topics([topic, NewTopic("plain", 1, 1)])["t"].result(10)
+        admin.create_topics([topic, NewTopic("plain", 1, 1)])["t"].result(60)
         produce(node, 0)
         yield node  # type: ignore[misc]
 
@@ -53,7 +53,7 @@ def produce(node: NodeProcess, first: int) -> None:
     for number in range(first, first + RECORDS):
         producer.produce("t", value_of(number), key_of(number))
         if number % 5 == 4:
-            assert producer.flush(20) == 0
+            assert producer.flush(60) == 0
     eventually(
         lambda: is_tiered(node, first + RECORDS - 30),
         lambda: f"not everything is tiered:\n{node.log}",

@@ -36,7 +36,7 @@ def test_a_log_without_one_of_its_files_is_served_again(tmp_path: Path) -> None:
     with node:
         admin = AdminClient({"bootstrap.servers": node.address})
         settings = {"segment.bytes": "5000", "remote.storage.enable": "false"}
-        admin.create_topics([NewTopic("t", 1, 1, config=settings)])["t"].result(20)
+        admin.create_topics([NewTopic("t", 1, 1, config=settings)])["t"].result(60)
         eventually(lambda: produced(node) == 0, "the topic is there")
         for _ in range(20):
             last = produced(node)

@@ -76,7 +76,7 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
             NewTopic("gone", 1, 1, config=TOPIC_CONFIG),
         ]
         for future in admin.create_topics(topics).values():
-            future.result(10)
+            future.result(60)
         for partition in range(2):  # the third stays empty
             produce(node.address, "orders", partition, values(partition))
         produce(node.address, "small", 0, values(0, 30))
@@ -85,8 +85,8 @@ def lost(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Rows]:
         seal(node, list(ends))
         wait_tiered(node, ends)
         small = TopicPartition("small", 0, SMALL_START)
-        admin.delete_records([small])[small].result(10)
-        admin.delete_topics(["gone"])["gone"].result(10)
+        admin.delete_records([small])[small].result(60)
+        admin.delete_topics(["gone"])["gone"].result(60)
         wait_told(node, folder / "objects")
         rows = {partition: read(node, "orders", partition, RECORDS) for partition in range(2)}
     return folder / "objects", rows
@@ -152,7 +152,7 @@ def wait_retained(node: NodeProcess) -> None:
     deadline = time.monotonic() + DEADLINE_SECONDS
     for name in ("one", "two"):
         admin = AdminClient({"bootstrap.servers": node.address})
-        admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+        admin.create_topics([NewTopic(name, 1, 1)])[name].result(60)
         while not list(objects.glob(f"*/{name}-*/topic.json")):
             assert time.monotonic() < deadline, node.log[-3000:]
             time.sleep(0.1)
@@ -247,7 +247,7 @@ def test_replicas_follow_and_producers_are_known_again(folder: Path) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
         admin = AdminClient({"bootstrap.servers": nodes[0].address})
         while True:
-            partitions = admin.list_topics("orders", timeout=10).topics["orders"].partitions
+            partitions = admin.list_topics("orders", timeout=60).topics["orders"].partitions
             if all(sorted(p.isrs) == [1, 2] for p in partitions.values()):
                 break
             assert time.monotonic() < deadline, [node.log[-2000:] for node in nodes]

@@ -42,7 +42,7 @@ def test_open_transaction_is_listed_described_and_aborted(bootstrap: str) -> Non
             refused = called("transaction", "abort", *where, 1, bootstrap=bootstrap, status=1)
             assert "no transaction open since offset 1" in refused.errors
             called("transaction", "abort", *where, 0, bootstrap=bootstrap)
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while consumer.end_offsets([(name, 1)]) != {(name, 1): 2}:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)

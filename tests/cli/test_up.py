@@ -95,7 +95,7 @@ def test_cluster_of_two_serves_and_stops_in_order(tmp_path: Path, number: signal
         assert {line["level"] for line in lines} == {"INFO"}
     for listener in range(port, port + 4):
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", listener), timeout=5).close()
+            socket.create_connection(("127.0.0.1", listener), timeout=60).close()
     if number is signal.SIGINT:
         with running(data_dir, port, "--nodes", "2"):
             read = tidelog(

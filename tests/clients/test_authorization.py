@@ -32,7 +32,7 @@ from tools.java_options import QUICK_JAVA
 ADMIN, CLIENT = "127.0.0.2", "127.0.0.1"  # where clients connect from by themselves
 ANONYMOUS = "User:ANONYMOUS"
 NAME = "orders"
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 OK = "ok"
 CONFIG = WITH_ACLS | {"group.initial.rebalance.delay.ms": "0"}
 

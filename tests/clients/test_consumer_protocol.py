@@ -94,7 +94,7 @@ def test_members_notice_nothing_of_a_coordinator_that_is_killed(
             wait_until(members, lambda: share(members, 4), what="sharing")
             counts = [member.assignment_count for member in members]
             admin = AdminClient({"bootstrap.servers": cluster.addresses})
-            found = admin.describe_consumer_groups(["g"])["g"].result(10)
+            found = admin.describe_consumer_groups(["g"])["g"].result(60)
             cluster.nodes[found.coordinator.id].kill()
             # Longer than a session: who was not known to the next coordinator would be out.
             until = time.monotonic() + 12

@@ -48,7 +48,7 @@ def new_share_group(bootstrap: str, **settings: str) -> str:
         for name, value in {"auto_offset_reset": "earliest", **settings}.items()
     ]
     resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(60)
     return group
 
 

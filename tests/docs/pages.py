@@ -72,7 +72,7 @@ def topics(address: str, *names: str, partitions: int = 1, **config: str) -> Non
     settings = {key.replace("_", "."): value for key, value in config.items()}
     new = [NewTopic(name, partitions, config=settings) for name in names]
     for created in admin.create_topics(new).values():
-        created.result(20)
+        created.result(60)
 
 
 def fill(address: str, topic: str, *, count: int = RECORDS, partitions: int = 1) -> None:
@@ -299,7 +299,7 @@ def runbook(reader: PageReader, stack: ExitStack) -> None:
     client = AdminClient({"bootstrap.servers": address})
     new = [NewTopic("orders", 2, config=SEGMENT, **replicated), NewTopic("probes", 1, **replicated)]
     for created in client.create_topics(new).values():
-        created.result(20)
+        created.result(60)
     fill(address, "orders", partitions=2)
     read(address, "orders", "billing")
     wait_tiered(data, "orders")

@@ -62,13 +62,13 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row]]:
     with NodeProcess(folder / "node", object_store=store, config=config) as node:
         admin = AdminClient({"bootstrap.servers": node.address})
         configs = {"segment.bytes": str(SEGMENT_BYTES)}
-        admin.create_topics([NewTopic("t", 1, 1, config=configs)])["t"].result(10)
+        admin.create_topics([NewTopic("t", 1, 1, config=configs)])["t"].result(60)
         produce(node.address)
         rows = consume(node.address, RECORDS_PER_CODEC * len(CODECS))
         # One record more, nearly as large as a segment, seals what is there and stays behind itself.
         late = Producer({"bootstrap.servers": node.address})
         late.produce("t", bytes(SEGMENT_BYTES - 150))
-        assert late.flush(20) == 0
+        assert late.flush(60) == 0
         wait_tiered(folder / "objects", len(rows), node)
     return folder / "objects", rows
 
@@ -86,7 +86,7 @@ def produce(address: str) -> None:
                 headers=[("a", b"1"), ("é", None), ("a", b"")] if number % 2 else None,
                 timestamp=NOW_MS - number,
             )
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
 
 def consume(address: str, count: int) -> list[Row]:
@@ -94,7 +94,7 @@ def consume(address: str, count: int) -> list[Row]:
     consumer.assign([TopicPartition("t", 0, 0)])
     rows: list[Row] = []
     while len(rows) < count:
-        for message in consumer.consume(count, timeout=10):
+        for message in consumer.consume(count, timeout=60):
             assert message.error() is None, message.error()
             offset, timestamp = message.offset(), message.timestamp()[1]
             headers = [(name, value) for name, value in message.headers() or []]

@@ -68,5 +68,5 @@ def test_calls_fail_as_long_and_where_the_control_file_says(tmp_path: Path) -> N
     faults.heal()
     assert [ask(call, "b") for call in ALL_CALLS] == [0, 0, 0, 0]
     child.stdin.close()
-    assert child.wait(10) == 0
+    assert child.wait(60) == 0
     child.stdout.close()

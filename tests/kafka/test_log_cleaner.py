@@ -130,7 +130,7 @@ def let_clean(admin: AdminClient, lag_ms: str) -> None:
     )
     resource = ConfigResource(ResourceType.TOPIC, "t", incremental_configs=[change])
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(20)
+        future.result(60)
 
 
 def wait_cleaned(data: Path, up_to: int) -> None:
@@ -165,7 +165,7 @@ def test_the_same_records_and_markers_are_left(
         "delete.retention.ms": "0",
     }
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(20)
+    admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(60)
     log = open_log(
         tmp_path / "ours",
         cleanup_policy=("compact",),

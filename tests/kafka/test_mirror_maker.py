@@ -199,7 +199,7 @@ def partitions() -> list[TopicPartition]:
 
 def ends(admin: AdminClient) -> dict[int, int] | None:
     """Return the offset behind the last record of each partition; None if there is no topic."""
-    if TOPIC not in admin.list_topics(timeout=10).topics:
+    if TOPIC not in admin.list_topics(timeout=60).topics:
         return None
     asked = admin.list_offsets(dict.fromkeys(partitions(), OffsetSpec.latest()))
     return {partition.partition: one.result().offset for partition, one in asked.items()}

@@ -242,7 +242,7 @@ def _fill(arena: Arena, topic: str, *, keys: int = 0) -> None:
     for number in range(40):
         key = f"{number % keys}" if keys else None
         producer.produce(topic, os.urandom(4_000), key=key)
-        producer.flush(20)
+        producer.flush(60)
 
 
 def test_requests_that_fill_the_memory(arena: Arena, watch: Prometheus) -> None:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from tests.support.node_process import NodeProcess
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 SUPER = {"super.users": "User:ANONYMOUS", "authorizer.class.name": "tidelog.acl"}
 _RULE = ("User:alice", "*", AclOperation.READ, AclPermissionType.ALLOW)
 TOPIC_ACL = AclBinding(ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, *_RULE)

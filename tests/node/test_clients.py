@@ -19,7 +19,7 @@ CRASH_EVERY = 20_000
 
 def create_topic(node: NodeProcess, name: str, partitions: int = 1, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(10)
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(60)
 
 
 def produce(node: NodeProcess, topic: str, count: int, **config: object) -> None:
@@ -32,7 +32,7 @@ def produce(node: NodeProcess, topic: str, count: int, **config: object) -> None
             key=f"{index}".encode(),
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     assert failures == []
 
 
@@ -44,7 +44,7 @@ def read_values(node: NodeProcess, topic: str, count: int) -> list[bytes | None]
     values: list[bytes | None] = []
     try:
         while len(values) < count:
-            messages = consumer.consume(count, timeout=10)
+            messages = consumer.consume(count, timeout=60)
             assert messages, f"only {len(values)} of {count} records came"
             for message in messages:
                 assert message.error() is None
@@ -103,7 +103,7 @@ async def test_aiokafka_reads_back_what_it_wrote(node: NodeProcess) -> None:
     await consumer.start()
     values: list[bytes | None] = []
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(values) < RECORD_COUNT:
                 found = await consumer.getmany(timeout_ms=1000)
                 values += [record.value for records in found.values() for record in records]

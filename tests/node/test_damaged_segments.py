@@ -89,7 +89,7 @@ def alter(node: NodeProcess, topic: str, setting: str) -> None:
     change = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[change])
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 @pytest.mark.slow  # the scrubber looks every few seconds where it has found nothing
@@ -99,7 +99,7 @@ def test_the_last_copy_is_served_from_the_tier_or_named(tmp_path: Path) -> None:
         admin = AdminClient({"bootstrap.servers": node.address})
         for name, remote in (("t", "true"), ("local", "false")):
             settings = {"segment.bytes": "20000", "remote.storage.enable": remote}
-            admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(20)
+            admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(60)
             with WireClient(node.port) as client:
                 for number in range(60):
                     eventually(

@@ -49,7 +49,7 @@ def topic(node: NodeProcess, request: pytest.FixtureRequest) -> str:
 
 def create(node: NodeProcess, name: str, **config: str) -> str:
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(10)
+    admin.create_topics([NewTopic(name, 2, 1, config=config)])[name].result(60)
     return name
 
 
@@ -165,10 +165,10 @@ def test_a_fetch_outside_the_log_is_refused_at_once(client: WireClient, topic: s
     client.produce(topic, batch_of(b"a"))
     for offset in (2, -5):
         began = time.monotonic()
-        answer = client.fetch(topic, offset, max_wait_ms=5000)
+        answer = client.fetch(topic, offset, max_wait_ms=120_000)
         assert answer.error_code is ErrorCode.offset_out_of_range
         assert (answer.high_watermark, answer.log_start_offset) == (-1, -1)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 60
 
 
 def test_the_first_batch_comes_whole_whatever_the_limits(client: WireClient, topic: str) -> None:
@@ -208,7 +208,7 @@ def test_a_topic_can_be_fetched_by_its_id_only(
 ) -> None:
     client.produce(topic, batch_of(b"by id"))
     admin = AdminClient({"bootstrap.servers": node.address})
-    uuid = admin.describe_topics(TopicCollection([topic]))[topic].result(10).topic_id
+    uuid = admin.describe_topics(TopicCollection([topic]))[topic].result(60).topic_id
     most, least = uuid.get_most_significant_bits(), uuid.get_least_significant_bits()
     topic_id = UUID(int=((most & (2**64 - 1)) << 64) | (least & (2**64 - 1)))
     for wanted, code in ((topic_id, ErrorCode.none), (UUID(int=5), ErrorCode.unknown_topic_id)):
@@ -329,7 +329,7 @@ def test_log_dirs_tell_sizes(node: NodeProcess, client: WireClient, topic: str) 
 def test_offsets_come_with_the_leader_epoch_that_wrote_them(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "node") as node:
         admin = AdminClient({"bootstrap.servers": node.address})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
         for _ in range(2):
             with WireClient(node.port) as client:
                 client.produce("t", batch_of(b"x"))
@@ -378,11 +378,11 @@ def test_a_deleted_topic_leaves_no_files_and_can_be_made_again(
 ) -> None:
     client.produce(topic, batch_of(b"old"))
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.delete_topics([topic])[topic].result(10)
+    admin.delete_topics([topic])[topic].result(60)
     unknown = client.produce(topic, batch_of(b"lost"))
     assert unknown.error_code is ErrorCode.unknown_topic_or_partition
     assert not (node.data_dir / f"{topic}-0").exists()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while list(node.data_dir.glob(f"{topic}-0*")):  # the bytes go in the background
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -401,13 +401,13 @@ def test_a_client_may_not_write_to_a_reserved_topic(node: NodeProcess, client: W
 
 def test_a_fetch_of_a_long_poll_sees_the_topic_go(node: NodeProcess, client: WireClient) -> None:
     topic = create(node, "going")
-    client.send(frame(1, 11, 1, fetch_body(topic, 0, max_wait_ms=10_000), tags=b""))
+    client.send(frame(1, 11, 1, fetch_body(topic, 0, max_wait_ms=120_000), tags=b""))
     time.sleep(0.1)
     began = time.monotonic()
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.delete_topics([topic])[topic].result(10)
+    admin.delete_topics([topic])[topic].result(60)
     assert len(client.receive()) > 0
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 def test_replicas_are_moved_to_the_directory_where_they_are(

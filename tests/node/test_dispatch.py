@@ -24,7 +24,7 @@ JOIN_GROUP = 11
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     config = {"socket.request.max.elements": str(ELEMENTS_MAX)}
     with NodeProcess(tmp_path_factory.mktemp("dispatch") / "node", config=config) as process:
-        AdminClient({"bootstrap.servers": process.address}).list_topics(timeout=10)
+        AdminClient({"bootstrap.servers": process.address}).list_topics(timeout=60)
         yield process
 
 

@@ -42,7 +42,7 @@ def alone(folder: Path, faults: DiskFaults) -> NodeProcess:
 
 def create(node: NodeProcess, topic: str, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(60)
     eventually(lambda: produced(node, topic) is ErrorCode.none, "the topic is there")
 
 

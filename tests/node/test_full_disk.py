@@ -94,7 +94,7 @@ def test_the_only_node_refuses_records_while_its_disk_is_full(tmp_path: Path) ->
     node = NodeProcess(tmp_path / "node", metadata_store=store, environment=faults.environment())
     with node:
         admin = AdminClient({"bootstrap.servers": node.address})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
         eventually(lambda: produced(node, "t") is ErrorCode.none, "the topic is there")
         before = len(lines(node, "WARNING", "ERROR"))
         with faults.failing(errno.ENOSPC, ("write",), node.data_dir):

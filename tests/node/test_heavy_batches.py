@@ -49,7 +49,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
             NewTopic("twice", 1, 1, config=compact),
         ]
         for created in admin.create_topics(topics).values():
-            created.result(10)
+            created.result(60)
         yield running
 
 

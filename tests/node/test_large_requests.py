@@ -37,7 +37,7 @@ CARRIED_OUT_ON_THE_SPOT = (0, 1, 78)  # Produce, Fetch, ShareFetch: see test_par
 def prepare(node: NodeProcess) -> None:
     """Make topic «t», and the node the coordinator of «group»."""
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
     coordinator: Any = load_request_schema(10, 0)
     deadline = time.monotonic() + SECONDS_MAX
     with WireClient(node.port) as client:

@@ -65,7 +65,7 @@ def test_looking_offsets_up_in_many_logs_keeps_nobody_waiting(tmp_path: Path) ->
         node.start()  # the logs are opened by who asks for them first
         admin = AdminClient({"bootstrap.servers": node.address})
         wanted = {TopicPartition("wide", p): OffsetSpec.latest() for p in range(PARTITION_COUNT)}
-        admin.list_topics(timeout=10)
+        admin.list_topics(timeout=60)
         with Watch(node) as watch:
             before = watch.answer_count
             found = admin.list_offsets(wanted, request_timeout=60)
@@ -85,7 +85,7 @@ def test_deleting_a_wide_topic_keeps_nobody_waiting(tmp_path: Path) -> None:
             begun = time.monotonic()
             admin.delete_topics(["wide"])["wide"].result(60)
             while any((tmp_path / "node").glob("wide*")):
-                assert time.monotonic() < begun + 20
+                assert time.monotonic() < begun + 120
                 time.sleep(0.01)
             lasted_seconds = time.monotonic() - begun
         assert watch.seconds_max < lasted_seconds * 0.7

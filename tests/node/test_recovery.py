@@ -43,7 +43,7 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 def create(node: NodeProcess, name: str, **configs: str) -> None:
     admin = AdminClient({"bootstrap.servers": node.address})
     config = {key.replace("_", "."): value for key, value in configs.items()}
-    admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(10)
+    admin.create_topics([NewTopic(name, 1, 1, config=config)])[name].result(60)
 
 
 def fill(node: NodeProcess, topic: str, count: int = BATCH_COUNT) -> None:
@@ -53,7 +53,7 @@ def fill(node: NodeProcess, topic: str, count: int = BATCH_COUNT) -> None:
 
 
 def wait_for(node: NodeProcess, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, node.log[-3000:]
         time.sleep(0.05)
@@ -207,7 +207,7 @@ def test_a_damaged_log_is_not_looked_through_for_every_request(node: NodeProcess
     node.start()
     # A topic whose log cannot even be opened can be deleted, and made again.
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.delete_topics(["t"])["t"].result(10)
+    admin.delete_topics(["t"])["t"].result(60)
     wait_for(node, lambda: not list(node.data_dir.glob("t-0*")))
     create(node, "t")
     fill(node, "t", 1)
@@ -224,14 +224,14 @@ def test_a_topic_deleted_while_the_node_is_away_leaves_no_files(tmp_path: Path) 
         node.start()
     try:
         admin = AdminClient({"bootstrap.servers": nodes[0].address})
-        admin.create_topics([NewTopic("t", 2, 1)])["t"].result(10)
+        admin.create_topics([NewTopic("t", 2, 1)])["t"].result(60)
         producer = Producer({"bootstrap.servers": nodes[0].address})
         for partition in (0, 1):
             producer.produce("t", b"x", partition=partition)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         (held,) = nodes[1].data_dir.glob("t-*")
         nodes[1].stop()
-        admin.delete_topics(["t"])["t"].result(10)
+        admin.delete_topics(["t"])["t"].result(60)
         nodes[1].start()
         wait_for(nodes[1], lambda: not list(nodes[1].data_dir.glob("t-*")))
         # Of a topic that nobody remembers nothing is thrown away.

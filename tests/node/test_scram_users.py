@@ -23,7 +23,7 @@ from tests.support.message_bytes import varint
 from tests.support.node_process import NodeProcess
 from tests.support.wire_client import WireClient, frame
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 SHA_256 = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192)
 SHA_512 = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
 

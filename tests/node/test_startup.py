@@ -110,7 +110,7 @@ async def test_a_node_whose_registration_is_replaced_stops(tmp_path: Path) -> No
 
         await replace()
         assert node.process is not None
-        assert node.process.wait(20) == 1
+        assert node.process.wait(60) == 1
         assert "broker 1 was started again, at 127.0.0.1:1" in node.log
 
 

@@ -40,15 +40,15 @@ def test_three_nodes_serve_one_cluster_and_stop_together(cluster: Cluster) -> No
     pids = cluster.node_pids()
     assert len(pids) == NODE_COUNT
     admin = AdminClient({"bootstrap.servers": cluster.address})
-    admin.create_topics([NewTopic("t", 6, 1)])["t"].result(10)
-    metadata = admin.list_topics("t", timeout=10)
+    admin.create_topics([NewTopic("t", 6, 1)])["t"].result(60)
+    metadata = admin.list_topics("t", timeout=60)
     assert sorted(metadata.brokers) == [1, 2, 3]
     leaders = {partition.leader for partition in metadata.topics["t"].partitions.values()}
     assert leaders == {1, 2, 3}
     producer = Producer({"bootstrap.servers": cluster.address})
     for partition in range(6):
         producer.produce("t", b"value", partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     consumer = Consumer({"bootstrap.servers": cluster.address, "group.id": "g"})
     consumer.assign([TopicPartition("t", partition, 0) for partition in range(6)])
     found = set()
@@ -68,8 +68,8 @@ def test_a_node_that_is_killed_is_started_again_while_the_others_serve(cluster: 
     assert cluster.line
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.port + 2}"})
     # librdkafka drops a request to a node that the next answer does not name.
-    eventually(lambda: len(admin.list_topics(timeout=10).brokers) == NODE_COUNT)
-    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(10)
+    eventually(lambda: len(admin.list_topics(timeout=60).brokers) == NODE_COUNT)
+    admin.create_topics([NewTopic("t", 3, 1)])["t"].result(60)
     pids = cluster.node_pids()
     os.kill(pids[1], signal.SIGKILL)
     deadline = time.monotonic() + SECONDS_MAX

@@ -43,11 +43,11 @@ def fill(node: NodeProcess) -> None:
     """Produce twenty segments' worth and wait until all but the newest are evicted."""
     admin = AdminClient({"bootstrap.servers": node.address})
     config = {"segment.bytes": str(SEGMENT_BYTES), "local.retention.bytes": "1"}
-    admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(10)
+    admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(60)
     producer = Producer({"bootstrap.servers": node.address, "batch.size": 20_000})
     for index in range(RECORD_COUNT):
         producer.produce("t", value_of(index))
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     deadline = time.monotonic() + DEADLINE_SECONDS
     while len(list((node.data_dir / "t-0").glob("*.log"))) > 1:
         assert time.monotonic() < deadline, f"segments are not evicted:\n{node.log[-3000:]}"
@@ -67,7 +67,7 @@ def read(node: NodeProcess, count: int, offset: int = 0) -> list[tuple[int, byte
     found: list[tuple[int, bytes | None]] = []
     try:
         while len(found) < count:
-            messages = consumer.consume(count, timeout=15)
+            messages = consumer.consume(count, timeout=60)
             assert messages, f"only {len(found)} records came:\n{node.log[-3000:]}"
             for message in messages:
                 assert message.error() is None, message.error()
@@ -121,5 +121,5 @@ def test_a_node_that_lost_its_disk_goes_on_where_the_tier_ends(node: NodeProcess
     producer = Producer({"bootstrap.servers": node.address})
     offsets: list[int] = []
     producer.produce("t", b"after", on_delivery=lambda _, message: offsets.append(message.offset()))
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     assert offsets == [first_lost]

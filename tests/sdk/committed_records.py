@@ -30,7 +30,7 @@ async def await_markers(broker: Broker, topic: str) -> None:
     async with (
         Consumer(broker.address, isolation_level="read_committed") as committed,
         Consumer(broker.address) as uncommitted,
-        asyncio.timeout(20),
+        asyncio.timeout(60),
     ):
         while True:
             stable = await committed.end_offsets(partitions)

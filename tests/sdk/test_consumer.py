@@ -105,7 +105,7 @@ async def test_an_idle_partition_does_not_hold_up_a_busy_one(
     async with Consumer(
         node.address,
         auto_offset_reset="earliest",
-        fetch_max_wait_ms=5_000,
+        fetch_max_wait_ms=120_000,
         max_partition_fetch_bytes=100_000,
     ) as consumer:
         consumer.assign([(topic, 0), (topic, 1)])
@@ -113,7 +113,7 @@ async def test_an_idle_partition_does_not_hold_up_a_busy_one(
         count = 0
         while count < 3_000:
             count += len(await consumer.poll(timeout_ms=10_000))
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 100
 
 
 async def test_what_is_fetched_ahead_is_bounded(node: NodeProcess, topic: str) -> None:

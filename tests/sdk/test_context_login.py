@@ -231,7 +231,7 @@ def test_librdkafka_takes_the_same_file(node: SecuredNode, endpoint: HttpAnswers
     }
     assert isinstance(connection_settings(given)["sasl"], SaslToken)
     asked_before = len(endpoint.asked)
-    assert TOPIC in AdminClient(given).list_topics(timeout=10).topics
+    assert TOPIC in AdminClient(given).list_topics(timeout=60).topics
     assert [asked.form for asked in endpoint.asked[asked_before:]] == [
         {"grant_type": "client_credentials"}
     ]

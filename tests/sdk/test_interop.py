@@ -72,7 +72,7 @@ async def test_we_read_what_others_write(node: NodeProcess, topic: str, codec: s
     )
     for n, (key, value, headers) in enumerate(SENT):
         producer.produce(topic, value=value, key=key, headers=list(headers), timestamp=5_000 + n)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     other = kafka.KafkaProducer(
         bootstrap_servers=node.address,
         compression_type=None if codec == "none" else codec,
@@ -81,7 +81,7 @@ async def test_we_read_what_others_write(node: NodeProcess, topic: str, codec: s
     for n, (key, value, headers) in enumerate(SENT):
         headers = [(k, v) for k, v in headers if v is not None]  # noqa: PLW2901 - it has no null ones
         other.send(topic, value=value, key=key, headers=headers, timestamp_ms=6_000 + n)
-    other.flush(10)
+    other.flush(60)
     other.close()
 
     async with Consumer(node.address, auto_offset_reset="earliest") as consumer:
@@ -128,7 +128,7 @@ async def test_one_group_with_members_of_both_kinds(
     thread = threading.Thread(target=consume)
 
     async def until(consumer: Consumer | None, ours: int, others: int) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 mine: set[int] = set()
                 if consumer is not None:
@@ -181,7 +181,7 @@ async def test_keys_go_to_the_same_partitions_as_with_others(
     )
     for key in keys:
         producer.produce(topic, key=key, value=b"v", on_delivery=note)
-    producer.flush(10)
+    producer.flush(60)
 
     async with Producer(node.address) as ours:
         for key in keys:

@@ -32,7 +32,7 @@ async def test_a_record_that_its_leader_appended_before_it_lost_the_partition_ma
 
         def elect_preferred() -> None:
             partition = ConfluentPartition(TOPIC, 0)
-            found = admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(20)
+            found = admin.elect_leaders(ElectionType.PREFERRED, [partition]).result(60)
             assert found[partition] is None
 
         async def main() -> None:

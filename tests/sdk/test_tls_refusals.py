@@ -17,7 +17,7 @@ from tidelog.wire.tls_refusals import tls_refusal
 
 from tests.support.certificates import Authority
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 Serve = Callable[[socket.socket], None]
 
 

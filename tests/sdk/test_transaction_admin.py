@@ -24,7 +24,7 @@ def broker(transactional_broker: TransactionalBroker) -> TransactionalBroker:
 
 async def until_known(admin: Admin, name: str) -> None:
     """Wait for a new topic: Kafka's broker may learn of it after its controller has answered."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while name not in {topic.name for topic in await admin.list_topics()}:  # noqa: ASYNC110 - nothing tells when it is
             await asyncio.sleep(0.02)
 
@@ -120,7 +120,7 @@ async def test_transaction_is_ended_by_a_marker_written_by_hand(
                 with pytest.raises(InvalidTxnState):
                     await admin.abort_transaction(partition, start_offset=1)
                 await admin.abort_transaction(partition, start_offset=0)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(60):
                     while await consumer.end_offsets([partition]) != {partition: 2}:  # noqa: ASYNC110 - nothing tells when it is
                         await asyncio.sleep(0.02)
                 raise ZeroDivisionError

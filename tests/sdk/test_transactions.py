@@ -549,7 +549,7 @@ async def test_position_passes_aborted_records_and_markers(
         consumer.assign([(topic, 0)])
         consumer.seek_to_beginning()
         assert await consumer.end_offsets([(topic, 0)]) == {(topic, 0): 2}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await consumer.position((topic, 0)) < 2:
                 assert await consumer.poll(timeout_ms=200) == []
 

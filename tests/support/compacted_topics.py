@@ -31,7 +31,7 @@ def create(node: NodeProcess, topic: str, **config: str) -> None:
         **dotted,
     }
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, 1, 1, config=settings)])[topic].result(60)
 
 
 def produce(

@@ -128,7 +128,7 @@ class TlsClient:
             except BlockingIOError:
                 pass
             finally:
-                self._socket.settimeout(10)
+                self._socket.settimeout(60)
             return False
         return True
 

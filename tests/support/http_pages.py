@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 class Answer(NamedTuple):

@@ -61,7 +61,7 @@ def local_admin(
         assert line.startswith("tidelog admin ready on http://"), line
         yield LocalAdmin(line.split()[-1])
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.wait()

@@ -15,7 +15,7 @@ from tidelog_core.wire_messages import write_message
 
 from tests.support.kafka_messages import SERVED_KEYS, plain, request
 
-TIMEOUT_SECONDS = 5.0
+TIMEOUT_SECONDS = 60.0
 CLOSED = "connection closed"
 NO_ANSWER = "no answer"
 API_VERSIONS_KEY = 18

@@ -83,7 +83,7 @@ class ReplicatedCluster:
         dotted = {name.replace("_", "."): value for name, value in config.items()}
         admin = AdminClient({"bootstrap.servers": self.addresses})
         new = NewTopic(topic, partitions, replicas, config=dotted)
-        admin.create_topics([new])[topic].result(20)
+        admin.create_topics([new])[topic].result(60)
         eventually(lambda: self.isr(topic) == {1, 2, 3} or replicas < 3, "the topic is known")
 
     def alter(self, topic: str, **config: str) -> None:
@@ -94,12 +94,12 @@ class ReplicatedCluster:
         ]
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=changes)
         admin = AdminClient({"bootstrap.servers": self.addresses})
-        admin.incremental_alter_configs([resource])[resource].result(20)
+        admin.incremental_alter_configs([resource])[resource].result(60)
 
     def described(self, topic: str, partition: int = 0, *, by: NodeProcess | None = None) -> Any:
         """Return the partition's metadata as one of the running nodes has it."""
         admin = AdminClient({"bootstrap.servers": (by or self.running[0]).address})
-        found = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        found = admin.list_topics(topic, timeout=60).topics[topic].partitions
         return found.get(partition)
 
     def leader(self, topic: str, partition: int = 0, *, by: NodeProcess | None = None) -> int:
@@ -254,7 +254,7 @@ def running(cluster: ReplicatedCluster) -> Iterator[ReplicatedCluster]:
 
 def _knows_all(node: NodeProcess, count: int) -> bool:
     admin = AdminClient({"bootstrap.servers": node.address})
-    return len(admin.list_topics(timeout=10).brokers) == count
+    return len(admin.list_topics(timeout=60).brokers) == count
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tidelog_core.metadata.store import ItemKey
 
-BUSY_SECONDS_MAX = 20.0
+BUSY_SECONDS_MAX = 60.0
 
 
 def stored_items(path: Path) -> dict[ItemKey, tuple[int, str]]:

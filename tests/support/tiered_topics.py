@@ -27,7 +27,7 @@ def produce(address: str, topic: str, partition: int, payload: list[bytes]) -> N
     )
     for value in payload:
         producer.produce(topic, value, key=value[:6], partition=partition)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def seal(node: NodeProcess, partitions: list[tuple[str, int]]) -> None:
@@ -53,7 +53,7 @@ def read(node: NodeProcess, topic: str, partition: int, count: int, *, start: in
     found: list[Any] = []
     try:
         while len(found) < count:
-            messages = consumer.consume(count - len(found), timeout=15)
+            messages = consumer.consume(count - len(found), timeout=60)
             assert messages, f"only {len(found)} of {count} records came:\n{node.log[-3000:]}"
             for message in messages:
                 assert message.error() is None, message.error()

@@ -120,7 +120,7 @@ def test_a_topic_created_here_takes_records_there(
     deleted = admin.done("DELETE", "/topics/made")
     assert deleted["name"] == "made"
     clients = AdminClient({"bootstrap.servers": cluster.addresses})
-    eventually(lambda: "made" not in clients.list_topics(timeout=10).topics, "it is gone there")
+    eventually(lambda: "made" not in clients.list_topics(timeout=60).topics, "it is gone there")
 
 
 def test_a_setting_changed_here_is_in_force_there(
@@ -135,13 +135,13 @@ def test_a_setting_changed_here_is_in_force_there(
         errors: list[Any] = []
         producer = Producer({"bootstrap.servers": cluster.addresses})
         producer.produce("set", b"x" * 300, on_delivery=lambda error, _: errors.append(error))
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         return errors[0] is not None and errors[0].name() == "MSG_SIZE_TOO_LARGE"
 
     eventually(is_refused, "records of 300 bytes are refused", POLL_SECONDS + 5)
     resource = ConfigResource(ConfigResource.Type.TOPIC, "set")
     clients = AdminClient({"bootstrap.servers": cluster.addresses})
-    shown = clients.describe_configs([resource])[resource].result(10)
+    shown = clients.describe_configs([resource])[resource].result(60)
     assert shown["max.message.bytes"].value == "100"
 
 
@@ -202,12 +202,12 @@ def test_a_group_with_a_member_there_is_not_touched_here(
     clients = AdminClient({"bootstrap.servers": cluster.addresses})
 
     def is_listed() -> bool:
-        found = clients.list_consumer_groups(request_timeout=10).result().valid
+        found = clients.list_consumer_groups(request_timeout=60).result().valid
         return "holders" in [group.group_id for group in found]
 
     eventually(lambda: not is_listed(), "its coordinator has noticed", POLL_SECONDS + 5)
     wanted = ConsumerGroupTopicPartitions("holders", [TopicPartition("held", 0)])
-    answered = clients.list_consumer_group_offsets([wanted])["holders"].result(10)
+    answered = clients.list_consumer_group_offsets([wanted])["holders"].result(60)
     assert answered.topic_partitions[0].offset < 0
     assert consume(cluster, "holders", "held", 3) == [0, 1, 2]
 
@@ -243,7 +243,7 @@ def test_a_drained_broker_leads_nothing_and_nothing_is_lost(
     clients = AdminClient({"bootstrap.servers": cluster.addresses})
 
     def leaders() -> set[int]:
-        found = clients.list_topics(timeout=10).topics
+        found = clients.list_topics(timeout=60).topics
         return {p.leader for topic in found.values() for p in topic.partitions.values()}
 
     eventually(lambda: leaders() <= {2, 3}, "clients are told of other leaders")

@@ -59,7 +59,7 @@ def test_old_segments_go_by_events_and_readers_see_it(cluster: Cluster, tmp_path
     eventually(lambda: len(cluster.pids_of("tidelog_functions.local")) == 1)
     (functions_pid,) = cluster.pids_of("tidelog_functions.local")
     admin = AdminClient({"bootstrap.servers": cluster.address})
-    admin.create_topics([NewTopic("t", 1, 1, config=CONFIGS)])["t"].result(10)
+    admin.create_topics([NewTopic("t", 1, 1, config=CONFIGS)])["t"].result(60)
     produce(cluster.address, 16)
     data_dir = tmp_path / "cluster"
     eventually(lambda: asyncio.run(stored_log_start(data_dir)) > 0)

@@ -26,7 +26,7 @@ from tests.support.peer import Peer
 from tests.support.sasl_node import PASSWORD, SaslNode
 from tests.support.sasl_node import TOPIC as NAME
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 ALL = "authenticate,management,denied,produce,consume"
 Event = dict[str, Any]
 
@@ -64,7 +64,7 @@ class Audited:
 
     def _read(self) -> None:
         if not self._is_assigned:
-            topic = self._consumer.list_topics(AUDIT_TOPIC, timeout=10).topics[AUDIT_TOPIC]
+            topic = self._consumer.list_topics(AUDIT_TOPIC, timeout=60).topics[AUDIT_TOPIC]
             if topic.error is not None or not topic.partitions:
                 time.sleep(0.2)
                 return

@@ -34,7 +34,7 @@ class WatchedUsers(Users):
         if threading.current_thread() is not threading.main_thread():
             self.running += 1
             self.most_running = max(self.most_running, self.running)
-            self.may_go_on.wait(10)
+            self.may_go_on.wait(60)
             self.running -= 1
         return super().find(name, mechanism, is_token=is_token)
 

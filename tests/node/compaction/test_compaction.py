@@ -98,7 +98,7 @@ def test_tombstones_go_and_take_their_keys_with_them(node: NodeProcess) -> None:
     produce(node.address, "tombstones", 500, keys=5)
     producer = Producer({"bootstrap.servers": node.address})
     producer.produce("tombstones", None, b"key-0", partition=0)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     produce(node.address, "tombstones", 500, keys=1, first=1_000_000)
     produce(node.address, "tombstones", 500, keys=4)
     directory = directory_of(node, "tombstones")
@@ -134,7 +134,7 @@ def test_readers_of_committed_records_get_the_newest_committed_one(node: NodePro
             producer.produce("transactions", value, key, partition=0)
             if is_committed:
                 expected[key] = value
-        assert producer.flush(20) == 0  # An abort drops what has not been sent.
+        assert producer.flush(60) == 0  # An abort drops what has not been sent.
         if is_committed:
             producer.commit_transaction(20)
         else:
@@ -207,7 +207,7 @@ def test_a_topic_that_is_deleted_while_it_is_compacted_is_gone(tmp_path: Path) -
         directory = directory_of(node, "doomed")
         eventually(lambda: len(rewriters_of(node)) == 1, lambda: f"idle:\n{node.log[-3000:]}")
         admin = AdminClient({"bootstrap.servers": node.address})
-        admin.delete_topics(["doomed"])["doomed"].result(20)
+        admin.delete_topics(["doomed"])["doomed"].result(60)
         eventually(lambda: not directory.exists(), lambda: "the directory stays")
         eventually(lambda: not rewriters_of(node), lambda: "the process goes on")
         create(node, "doomed")

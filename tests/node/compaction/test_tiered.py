@@ -46,7 +46,7 @@ def test_readers_of_tier_and_local_log_get_the_newest_of_every_key(tmp_path: Pat
         produce(node.address, "tiered", 600, keys=10)
         producer = Producer({"bootstrap.servers": node.address})
         producer.produce("tiered", None, b"key-0", partition=0)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         newest = {b"key-0": (600, None)}
         for round_index in range(2):
             # All keys but the deleted one.
@@ -127,7 +127,7 @@ def produce_one(
     for index in range(count):
         value = b"%d-%d" % (round_index, index) + b"x" * 90
         producer.produce("tiered", value, b"key-%d" % number, partition=0, on_delivery=delivered)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     return newest
 
 
@@ -137,4 +137,4 @@ def evict(node: NodeProcess, topic: str) -> None:
     change = ConfigEntry("local.retention.bytes", "1", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[change])
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(20)
+        future.result(60)

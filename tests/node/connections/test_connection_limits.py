@@ -19,7 +19,6 @@ from tests.support.wire_client import WireClient, api_versions_request, frame
 
 REQUEST_BYTES_MAX = 20_000_000
 WIDE_TOPIC_PARTITIONS = 2000
-SECONDS_MAX = 10.0
 ALL_TOPICS = frame(3, 1, 1, struct.pack(">i", -1), tags=b"")  # a Metadata request
 
 

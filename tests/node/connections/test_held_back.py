@@ -31,7 +31,7 @@ from tests.support.waiting import eventually_async
 
 SEEDS = 3
 REQUEST_COUNT = 60
-SECONDS_MAX = 5.0
+SECONDS_MAX = 60.0
 ANSWER_BYTES_MAX = 300
 FILE_BYTES = 4_096
 ANSWER = bytes(range(100))

@@ -23,7 +23,7 @@ from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 from tests.support.holding_transport import HoldingTransport, TlsClient
 
 DATA = bytes(range(256)) * 4096  # 1 MiB: more than a socket takes at once
-SECONDS_MAX = 10.0
+SECONDS_MAX = 60.0
 CLIENT, SERVER = generate_identity(1), generate_identity(2)
 RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # SO_LINGER: on, 0 seconds
 

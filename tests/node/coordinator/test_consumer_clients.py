@@ -55,13 +55,13 @@ def group(quick_node: NodeProcess) -> Group:
 
 def create(bootstrap: str, topic: str, partitions: int = len(PARTITIONS)) -> AdminClient:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
     return admin
 
 
 def describe(bootstrap: str, group: str) -> Any:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    return admin.describe_consumer_groups([group])[group].result(10)
+    return admin.describe_consumer_groups([group])[group].result(60)
 
 
 def lost(member: Member) -> list[int]:
@@ -157,7 +157,7 @@ def test_a_pattern_takes_in_topics_that_come_and_partitions_that_are_added(
         admin = create(quick_node.address, "p-one", 2)
         create(quick_node.address, "q-one", 9)
         wait_until(member, [0, 1])
-        admin.create_partitions([NewPartitions("p-one", 4)])["p-one"].result(10)
+        admin.create_partitions([NewPartitions("p-one", 4)])["p-one"].result(60)
         wait_until(member, PARTITIONS)
 
 

@@ -41,7 +41,7 @@ client.close()
 @pytest.fixture
 def admin(node: NodeProcess) -> AdminClient:
     client = AdminClient({"bootstrap.servers": node.address})
-    client.create_topics([NewTopic("t", len(PARTITIONS), 1)])["t"].result(10)
+    client.create_topics([NewTopic("t", len(PARTITIONS), 1)])["t"].result(60)
     return client
 
 
@@ -56,7 +56,7 @@ def consumer(node: NodeProcess, group: str = "g", **settings: object) -> Iterato
 
 def committed(node: NodeProcess, group: str = "g") -> list[int]:
     with consumer(node, group) as reader:
-        some = reader.committed([TopicPartition("t", p) for p in PARTITIONS], timeout=10)
+        some = reader.committed([TopicPartition("t", p) for p in PARTITIONS], timeout=60)
     return [p.offset for p in some]
 
 
@@ -111,7 +111,7 @@ def test_a_killed_node_comes_back_with_the_group_as_it_was(
         assert len(first.told) == len(told[0]) + 1
         assert len(second.told) == len(told[1]) + 1
         assert committed(node) == [4, 4, 4, 4]
-        groups = admin.describe_consumer_groups(["g"])["g"].result(10)
+        groups = admin.describe_consumer_groups(["g"])["g"].result(60)
         assert groups.state is ConsumerGroupState.STABLE
         assert len(groups.members) == 2
 
@@ -137,7 +137,7 @@ def test_a_second_client_of_one_instance_fences_the_first(
 ) -> None:
     with consumer(node, **{"group.instance.id": "one"}) as first:
         first.subscribe(["t"])
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not first.assignment():
             first.poll(0.1)
             assert time.monotonic() < deadline
@@ -158,7 +158,7 @@ def test_a_second_client_of_one_instance_fences_the_first(
 def test_administrators_see_change_and_delete_groups(node: NodeProcess, admin: AdminClient) -> None:
     offsets = [TopicPartition("t", p, 10 + p) for p in PARTITIONS]
     altered = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions("idle", offsets)])
-    altered["idle"].result(10)
+    altered["idle"].result(60)
     with Member(node.address, group="busy") as member:
         wait_for_shares(member)
         listed = admin.list_consumer_groups().result().valid
@@ -168,14 +168,14 @@ def test_administrators_see_change_and_delete_groups(node: NodeProcess, admin: A
         }
         stable = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result().valid
         assert [group.group_id for group in stable] == ["busy"]
-        described = admin.describe_consumer_groups(["busy"])["busy"].result(10)
+        described = admin.describe_consumer_groups(["busy"])["busy"].result(60)
         (found,) = described.members
         assert len(found.assignment.topic_partitions) == len(PARTITIONS)
         assert found.host == "/127.0.0.1"
         with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
-            admin.delete_consumer_groups(["busy"])["busy"].result(10)
+            admin.delete_consumer_groups(["busy"])["busy"].result(60)
     assert committed(node, "idle") == [10, 11, 12, 13]
-    admin.delete_consumer_groups(["idle"])["idle"].result(10)
+    admin.delete_consumer_groups(["idle"])["idle"].result(60)
     assert committed(node, "idle") == [-1001] * 4
 
 

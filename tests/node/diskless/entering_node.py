@@ -97,7 +97,7 @@ class EnteringNode:
         return self.node.replica(partition)
 
     async def until(self, is_true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not is_true():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 

@@ -27,7 +27,7 @@ def test_the_log_is_made_again_from_its_chain_and_tiered(tmp_path: Path) -> None
     with NodeProcess(tmp_path / "node", object_store=f"file://{objects}", config=CONFIG) as node:
         admin = AdminClient({"bootstrap.servers": node.address})
         config = {**DISKLESS, "segment.bytes": "20000"}
-        admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(20)
+        admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(60)
         # Nothing is tiered behind an open transaction.
         open_one = Producer({"bootstrap.servers": node.address, "transactional.id": "t"})
         open_one.init_transactions(30)

@@ -48,7 +48,7 @@ def create(node: NodeProcess, name: str = TOPIC, partitions: int = 1) -> None:
     # A part is tiered by then, and a part of that is no longer on the disk.
     config = {"diskless.enable": "true", "segment.bytes": "4000", "local.retention.bytes": "4000"}
     made = admin.create_topics([NewTopic(name, partitions, 1, config=config)])
-    made[name].result(20)
+    made[name].result(60)
 
 
 def send(client: WireClient, number: int) -> int:

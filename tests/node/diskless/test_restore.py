@@ -94,7 +94,7 @@ def test_all_nodes_and_the_metadata_store_are_lost(
     node: NodeProcess, tmp_path: Path, count: int
 ) -> None:
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIGS)])[TOPIC].result(20)
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIGS)])[TOPIC].result(60)
     with WireClient(node.port) as client:
         offsets = [send(client, number) for number in range(count)]
     commit_transaction(node)

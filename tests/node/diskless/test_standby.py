@@ -51,7 +51,7 @@ async def test_it_prepares_with_the_first_diskless_topic(
         await asyncio.sleep(0.02)
         assert prepare.count == 0
         await node.create_topic(replicas=(1,), **DISKLESS)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while prepare.count < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
@@ -67,7 +67,7 @@ async def test_a_topic_that_is_there_at_the_start_counts(tmp_path: Path) -> None
         await node.create_topic(replicas=(1,), **DISKLESS)
         prepare = Preparing([])
         work = asyncio.create_task(stand_by(node.context, prepare))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await prepare.called.wait()
         work.cancel()
         with suppress(asyncio.CancelledError):

@@ -64,12 +64,12 @@ def create(nodes: dict[int, NodeProcess]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap(nodes)})
     config = {"diskless.enable": "true"}
     made = admin.create_topics([NewTopic(TOPIC, PARTITIONS, -1, config=config)])
-    made[TOPIC].result(20)
+    made[TOPIC].result(60)
 
 
 def leaders(nodes: dict[int, NodeProcess]) -> dict[int, int]:
     admin = AdminClient({"bootstrap.servers": bootstrap(nodes)})
-    found = admin.list_topics(TOPIC, timeout=20).topics[TOPIC].partitions
+    found = admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions
     return {number: partition.leader for number, partition in found.items()}
 
 

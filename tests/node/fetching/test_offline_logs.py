@@ -15,7 +15,7 @@ from tests.node.fetching.test_session_fetches import settled_client
 from tests.support.batches import batch_of
 from tests.support.request_contexts import context_of
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 WAIT_MS = 60_000
 
 FAILURES: dict[str, Callable[[LocalLog], object]] = {

@@ -196,7 +196,7 @@ async def test_a_request_that_finds_nothing_in_a_part_looks_at_the_others_and_wa
                 assert leader is not None
                 assert leader.followers[2].last_fetch_ms == world.now_ms
             append(world.replica("t", appended))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 follower.take(await waiting)
             key = world.key("t", appended, by_id=True)
             assert [k for k, answer in follower.answered.items() if answer.records] == [key]
@@ -317,7 +317,7 @@ async def test_a_request_that_waits_for_a_log_takes_no_wake_up_from_the_next_one
             context_of(client.version, correlation_id=2),
         )
         assert not isinstance(second, list)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             error = client.take(await first)
             append(world.replica("t"))
             client.take(await second)

@@ -51,7 +51,7 @@ def take_away(folder: Path, how: Callable[[Path], object]) -> None:
 def start(tmp_path: Path) -> NodeProcess:
     node = NodeProcess(tmp_path / "node").start()
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
     return node
 
 

@@ -38,7 +38,7 @@ def produce(client: WireClient) -> ErrorCode:
 
 def create_topic(node: StallingNode) -> None:
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
 
 
 def produce_while_stalled(node: StallingNode, client: WireClient) -> ErrorCode:
@@ -65,11 +65,11 @@ def test_a_node_whose_loop_stands_still_for_longer_loses_its_lease_and_comes_bac
         create_topic(node)
         assert produce_while_stalled(node, client) is ErrorCode.not_leader_or_follower
         assert "event loop is blocked" in node.log
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while produce(client) is not ErrorCode.none:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        eventually(lambda: "the node serves again" in node.log, "the log says so", 10)
+        eventually(lambda: "the node serves again" in node.log, "the log says so", 60)
 
 
 async def test_what_is_cancelled_has_ended_on_the_thread() -> None:

@@ -30,7 +30,7 @@ def sockets(address: str, count: int) -> Iterator[list[socket.socket]]:
     host, _, port = address.rpartition(":")
     with ExitStack() as stack:
         yield [
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=60))
             for _ in range(count)
         ]
 
@@ -101,7 +101,7 @@ async def read_all(sock: socket.socket) -> int | None:
     """Return how many bytes come until the end, ``None`` if the connection is reset."""
     loop, size = asyncio.get_running_loop(), 0
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while part := await loop.sock_recv(sock, 65_536):
                 size += len(part)
     except ConnectionResetError:

@@ -21,7 +21,7 @@ def test_every_line_of_a_node_and_its_worker_parses(tmp_path: Path) -> None:
             struct.pack(">hhih", 3, 12, 1, len(HOSTILE_ID)) + HOSTILE_ID + b"\xff" * 20,
             b"\n" * 100,
         ):
-            with socket.create_connection(("127.0.0.1", node.port), timeout=20) as sock:
+            with socket.create_connection(("127.0.0.1", node.port), timeout=60) as sock:
                 sock.sendall(struct.pack(">i", len(frame)) + frame)
                 sock.recv(1_000)
     lines = [json.loads(line) for line in node.log.splitlines()]

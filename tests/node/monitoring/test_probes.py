@@ -118,7 +118,7 @@ async def test_a_node_is_not_ready_before_it_serves_nor_when_it_stops(tmp_path: 
     assert last["checks"]["phase"] == {"ok": False, "detail": "draining"}
     await running
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port + 1), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port + 1), timeout=60).close()
 
 
 async def ask_readyz(port: int) -> dict[str, dict[str, object]] | None:

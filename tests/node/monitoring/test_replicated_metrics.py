@@ -41,7 +41,7 @@ def test_a_dead_node_shows_in_the_metrics_of_the_others(cluster: ReplicatedClust
     produced_to = cluster.producer()
     for partition in range(PARTITIONS):
         produced_to.produce("t", b"value" * 100, partition=partition)
-    assert produced_to.flush(20) == 0
+    assert produced_to.flush(60) == 0
     eventually(
         lambda: summed(nodes, "tidelog_kafka_leaders") == PARTITIONS, "every partition is led once"
     )
@@ -83,7 +83,7 @@ def test_lag_counts_partitions_that_other_nodes_lead(cluster: ReplicatedCluster)
     for partition in range(PARTITIONS):
         for _ in range(2):
             producer.produce("wide", b"x", partition=partition, timestamp=now_ms - 100_000)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     settings = {"bootstrap.servers": cluster.addresses, "group.id": "g"}
     consumer = Consumer(settings)
     offsets = [TopicPartition("wide", partition, 1) for partition in range(PARTITIONS)]

@@ -46,7 +46,7 @@ def overwrite(cluster: ReplicatedCluster, topic: str, body: Body) -> Body:
 def seen_by(node: NodeProcess, topic: str) -> int:
     """Return the leader of the topic's partition as this node knows it."""
     admin = AdminClient({"bootstrap.servers": node.address})
-    return int(admin.list_topics(topic, timeout=10).topics[topic].partitions[0].leader)
+    return int(admin.list_topics(topic, timeout=60).topics[topic].partitions[0].leader)
 
 
 def produced(node: NodeProcess, topic: str) -> ErrorCode:

@@ -54,7 +54,7 @@ def test_partitions_that_need_a_draining_node_take_records_until_it_stops(tmp_pa
         with replicated_cluster(tmp_path, metadata_store=location, config=LONG_LEASE) as cluster:
             admin = AdminClient({"bootstrap.servers": cluster.addresses})
             new = NewTopic("t", 3, replica_assignment=REPLICAS, config=NEEDS_BOTH)
-            admin.create_topics([new])["t"].result(20)
+            admin.create_topics([new])["t"].result(60)
             draining, staying = cluster.nodes[DRAINING], cluster.nodes[STAYING]
             eventually(
                 lambda: cluster.leader("t", 1, by=staying) == STAYING, "everyone knows the topic"

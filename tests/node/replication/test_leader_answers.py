@@ -20,7 +20,7 @@ from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA, scripted_leader
 from tests.support.batches import batch_of
 
-SECONDS_MAX = 20.0
+SECONDS_MAX = 60.0
 
 
 def fetchers_of(node: LedNode) -> FollowerFetchers:

@@ -267,7 +267,7 @@ def test_an_unclean_leader_begins_no_earlier_than_the_records_that_are_kept(
             cluster.wait_isr("t", {leader.broker_id, other.broker_id})
             assert len(cluster.produce("t", values(90, start=10))) == 90
             admin = AdminClient({"bootstrap.servers": leader.address})
-            admin.delete_records([TopicPartition("t", 0, 60)])[TopicPartition("t", 0)].result(10)
+            admin.delete_records([TopicPartition("t", 0, 60)])[TopicPartition("t", 0)].result(60)
             other.kill()
             leader.kill()
         eventually(lambda: cluster.leader("t") == behind.broker_id, "the one behind leads")

@@ -91,7 +91,7 @@ def flaky_proxies(targets: dict[int, int], seed: int) -> Iterator[list[FlakyProx
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
-    assert is_up.wait(10)
+    assert is_up.wait(60)
     try:
         yield proxies
     finally:

@@ -182,7 +182,7 @@ def test_only_nodes_add_partitions_and_commit_for_others(node: NodeProcess) -> N
 def create_topic(node: NodeProcess, name: str) -> UUID:
     """Create a topic with a partition; return its id."""
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(60)
     return image_of(store_of(node)).topics[name].topic_id
 
 

@@ -40,7 +40,7 @@ def client(stack: ExitStack, node: NodeProcess, address: str = "127.0.0.1") -> P
     return stack.enter_context(closing(Peer("client", node.port, address=address)))
 
 
-def ask(peer: Peer, *, timeout: float = 5) -> bytes | str:
+def ask(peer: Peer, *, timeout: float = 60) -> bytes | str:
     frame = peer.frame(API_KEYS["api_versions"], 0, b"", is_flexible=False)
     return peer.exchange(frame, timeout=timeout)
 
@@ -67,7 +67,7 @@ def test_connections_over_the_rate_are_accepted_later(start: Start, stack: ExitS
     for one in clients:
         one.send(one.frame(API_KEYS["api_versions"], 0, b"", is_flexible=False))
     for one in clients:
-        assert isinstance(one.receive(timeout=15), bytes)
+        assert isinstance(one.receive(timeout=60), bytes)
     assert time.monotonic() - began > 0.5
 
 
@@ -95,7 +95,7 @@ def test_a_muted_client_counts_until_it_has_left(start: Start, stack: ExitStack)
     busy = stack.enter_context(closing(Peer("busy", node.port, client_id=b"busy")))
     assert isinstance(ask(busy), bytes)
     assert ask(busy, timeout=0.3) == NO_ANSWER  # and it closes its connection
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not isinstance(ask(one := client(stack, node)), bytes) and time.monotonic() < deadline:
         one.close()
     assert isinstance(ask(one), bytes)

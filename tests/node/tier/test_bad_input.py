@@ -47,7 +47,7 @@ class Tiered:
             "file.delete.delay.ms": "0",
         }
         admin = AdminClient({"bootstrap.servers": self.node.address})
-        admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(20)
+        admin.create_topics([NewTopic(topic, 2, 1, config=config)])[topic].result(60)
 
     def fill(self, topic: str, partition: int, segment_count: int) -> None:
         """Produce so many segments and a little more, and wait until they are evicted."""
@@ -57,7 +57,7 @@ class Tiered:
         producer = Producer({"bootstrap.servers": self.node.address, "batch.size": 5000})
         for value in values:
             producer.produce(topic, value, partition=partition)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         known += values
         folder = self.node.data_dir / f"{topic}-{partition}"
         self.wait(lambda: len(list(folder.glob("*.log"))) == 1)
@@ -93,7 +93,7 @@ class Tiered:
         found: list[bytes | None] = []
         try:
             while len(found) < len(expected):
-                messages = consumer.consume(len(expected), timeout=10)
+                messages = consumer.consume(len(expected), timeout=60)
                 assert messages, self.node.log[-3000:]
                 found += [message.value() for message in messages]
         finally:

@@ -191,7 +191,7 @@ async def test_of_what_several_readers_will_need_the_nearest_comes_first(tmp_pat
             while store.get_count < 10:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
-        await asyncio.wait_for(all_have_come(), 10)
+        await asyncio.wait_for(all_have_come(), 60)
         assert [start // 100 for start in store.asked[2:]] == [10, 11, 20, 21, 12, 22, 13, 23]
 
 
@@ -242,7 +242,7 @@ async def test_the_next_get_does_not_wait_for_a_range_to_be_checked_and_written(
     may_go_on = threading.Event()
 
     def check(_: ByteRange, __: bytes | memoryview) -> None:
-        may_go_on.wait(10)
+        may_go_on.wait(60)
 
     async with new_cache(tmp_path, fetch_concurrency=1, check=check) as (cache, store):
         asking = [asyncio.create_task(cache.fetch(chunk(n))) for n in range(3)]

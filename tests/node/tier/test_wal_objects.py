@@ -288,12 +288,12 @@ async def test_a_worker_that_was_killed_builds_the_same_object_again(
             await client.status()
     await client.wait_ready(READY_TIMEOUT_S)
     with pytest.raises(WalNotBuilt):
-        await wal.put(0, timeout_s=20)
+        await wal.put(0, timeout_s=60)
     # The log has gone on, and its segments have been rolled since.
     log.append_as_leader(batch(3), leader_epoch=0)
     log.roll()
     assert await build() == header
-    assert await wal.put(0, timeout_s=20) is PutOutcome.STORED
+    assert await wal.put(0, timeout_s=60) is PutOutcome.STORED
     assert await wal.header(0) == header
     assert await wal.header(1) is None
     (found,) = (tmp_path / "objects").rglob("*.wal")
@@ -310,7 +310,7 @@ async def test_a_chain_is_served_while_as_many_reads_wait_as_may(
         await client.get("x")
     wal, request = WalClient(client, CLUSTER, CHAIN), request_of(log)
     await wal.build(request.name, request.slices, epochs=EPOCHS, marks=MARKS)
-    assert await wal.put(0, timeout_s=20) is PutOutcome.STORED
+    assert await wal.put(0, timeout_s=60) is PutOutcome.STORED
     await wal.drop(1)
 
 

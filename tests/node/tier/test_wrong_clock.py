@@ -39,11 +39,11 @@ def clocked_nodes(folder: Path, count: int) -> Iterator[list[ClockedNode]]:
 def fill(address: str) -> None:
     """Make a topic of several segments, and wait until those that are sealed are tiered."""
     admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic("t", 1, 1, config=TOPIC_CONFIG)])["t"].result(10)
+    admin.create_topics([NewTopic("t", 1, 1, config=TOPIC_CONFIG)])["t"].result(60)
     producer = Producer({"bootstrap.servers": address, "acks": "all", "linger.ms": 0})
     for number in range(RECORD_COUNT):
         producer.produce("t", f"{number:0200}")
-        producer.flush(10)
+        producer.flush(60)
 
 
 def low_watermark(address: str) -> int:

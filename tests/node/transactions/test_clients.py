@@ -36,7 +36,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 def create(node: NodeProcess, topic: str, partitions: int = 1, **config: str) -> None:
     dotted = {name.replace("_", "."): value for name, value in config.items()}
     admin = AdminClient({"bootstrap.servers": node.address})
-    admin.create_topics([NewTopic(topic, partitions, 1, config=dotted)])[topic].result(20)
+    admin.create_topics([NewTopic(topic, partitions, 1, config=dotted)])[topic].result(60)
 
 
 def producer(node: NodeProcess, transactional_id: str, **config: Any) -> Producer:

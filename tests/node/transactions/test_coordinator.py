@@ -199,7 +199,7 @@ def test_a_first_write_of_which_nobody_knows_is_looked_up(tmp_path: Path, is_wri
                 return failures.pop() if failures and writes[0].id.key == TXN else None
 
             world.store.on_commit = on_commit
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert await client.init() is ErrorCode.none
             assert not failures
             assert await client.write("one", PARTITIONS) is ErrorCode.none

@@ -37,7 +37,7 @@ class Numbered:
     gate: threading.Event = field(default_factory=threading.Event)
 
     def fetch(self) -> BearerToken:
-        self.gate.wait(10)
+        self.gate.wait(60)
         self.count += 1
         if self.failure is not None:
             raise self.failure

@@ -199,7 +199,7 @@ class Member:
 
     def _join(self) -> None:
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert stream is not None
             try:

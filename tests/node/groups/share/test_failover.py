@@ -102,7 +102,7 @@ def begin_at_the_start(cluster: ReplicatedCluster) -> None:
         "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
     )
     resource = ConfigResource(ConfigResource.Type.GROUP, GROUP, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def read_through_kills(folder: Path, *, kills: int, rounds: int) -> None:
@@ -175,7 +175,7 @@ def test_a_leader_that_was_away_for_too_long_acknowledges_nothing(tmp_path: Path
                 admin = AdminClient({"bootstrap.servers": address})
 
                 def leader() -> int:
-                    found = admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0]
+                    found = admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions[0]
                     return int(found.leader)
 
                 eventually(lambda: leader() not in (-1, old.broker_id), "another node leads")
@@ -201,7 +201,7 @@ def test_fresh_groups_skip_no_partitions_whichever_node_their_settings_were_told
         producer = cluster.producer()
         for index in range(3):
             producer.produce(TOPIC, b"v", partition=index)
-        assert producer.flush(10) == 0
+        assert producer.flush(60) == 0
         for number in range(12):
             group = f"{GROUP}-{number}"
             make_group(cluster.nodes[1].port, group, TOPIC)
@@ -217,7 +217,7 @@ def test_fresh_groups_skip_no_partitions_whichever_node_their_settings_were_told
                 ConfigResource.Type.GROUP, group, incremental_configs=[setting]
             )
             admin = AdminClient({"bootstrap.servers": told.address})
-            admin.incremental_alter_configs([resource])[resource].result(10)
+            admin.incremental_alter_configs([resource])[resource].result(60)
             for index, member in enumerate(members):
                 with member:
                     assert acquired(member.fetch(partitions=(index,)), index) == [(0, 0, 1)]

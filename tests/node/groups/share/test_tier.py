@@ -36,17 +36,17 @@ def test_tiered_records_are_delivered_once_to_members_that_share_them(tmp_path: 
     ) as node:
         admin = AdminClient({"bootstrap.servers": node.address})
         config = {"segment.bytes": "50000", "local.retention.bytes": "1"}
-        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(10)
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=config)])[TOPIC].result(60)
         entry = ConfigEntry(
             "share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET
         )
         group = ConfigResource(ConfigResource.Type.GROUP, GROUP, incremental_configs=[entry])
-        admin.incremental_alter_configs([group])[group].result(10)
+        admin.incremental_alter_configs([group])[group].result(60)
         make_group(node.port, GROUP, TOPIC)
         producer = Producer({"bootstrap.servers": node.address, "batch.size": 5_000})
         for index in range(RECORD_COUNT):
             producer.produce(TOPIC, value_of(index))
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         deadline = time.monotonic() + DEADLINE_SECONDS
         while len(list((node.data_dir / f"{TOPIC}-0").glob("*.log"))) > 1:
             assert time.monotonic() < deadline, f"segments are not evicted:\n{node.log[-3000:]}"

@@ -64,7 +64,7 @@ def create(node: NodeProcess, topic: str, **config: str) -> None:
     """Create a topic of two partitions, and a group for it."""
     admin = AdminClient({"bootstrap.servers": node.address})
     dotted = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic(topic, 2, 1, config=dotted)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 2, 1, config=dotted)])[topic].result(60)
     make_group(node.port, f"group-of-{topic}", topic)
 
 
@@ -78,7 +78,7 @@ def configure(node: NodeProcess, group: str, **config: str) -> None:
         for name, value in {"auto_offset_reset": "earliest", **config}.items()
     ]
     resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 def produce(node: NodeProcess, topic: str, *sizes: int, partition: int = 0) -> None:
@@ -104,14 +104,14 @@ def test_who_asks_for_nothing_gets_nothing_at_once(
         assert acquired(one.fetch(max_records=5)) == [(0, 4, 1)]
         begun = time.monotonic()
         for said in (None, {0: [(0, 4, [ACCEPT])]}):
-            answer = one.fetch(said=said, max_wait_ms=20_000, **nothing)
+            answer = one.fetch(said=said, max_wait_ms=120_000, **nothing)
             assert answer.error_code is ErrorCode.none
             if said is None:
                 assert answer.responses == ()
             else:
                 assert partition_of(answer).acknowledge_error_code == ErrorCode.none.value
                 assert partition_of(answer).acquired_records == ()
-        assert time.monotonic() - begun < 15
+        assert time.monotonic() - begun < 60
         assert acquired(other.fetch()) == [(5, 9, 1)]
 
 
@@ -259,8 +259,8 @@ def test_a_fetch_waits_for_records_and_for_enough_of_them(node: NodeProcess, top
         began = time.monotonic()
         later = threading.Timer(0.3, produce, (node, topic, 2))
         later.start()
-        assert one.records(max_wait_ms=9000) == [(0, 1, 1)]
-        assert time.monotonic() - began < 8
+        assert one.records(max_wait_ms=120_000) == [(0, 1, 1)]
+        assert time.monotonic() - began < 60
         later.join()
         produce(node, topic, 1)
         began = time.monotonic()
@@ -335,7 +335,7 @@ def test_deleted_records_are_passed_over(node: NodeProcess, topic: str) -> None:
         assert one.records(max_records=1) == [(0, 4, 1)]
         admin = AdminClient({"bootstrap.servers": node.address})
         for future in admin.delete_records([TopicPartition(topic, 0, 7)]).values():
-            future.result(10)
+            future.result(60)
         assert one.records() == [(7, 9, 1)]
         assert one.acknowledge((0, 4, [RELEASE])) is ErrorCode.none
         assert one.records() == []
@@ -352,7 +352,7 @@ def test_isolation_decides_whether_aborted_records_are_delivered(
     for value, ends in ((b"aborted", producer.abort_transaction), (b"kept", None)):
         producer.begin_transaction()
         producer.produce(topic, value, partition=0)
-        producer.flush(10)
+        producer.flush(60)
         if ends is not None:
             ends(10)
     with member(node, topic) as one:
@@ -396,8 +396,8 @@ def test_a_topic_that_is_unknown_or_deleted_is_told(node: NodeProcess, topic: st
     with member(node, topic) as one:
         assert one.records() == [(0, 1, 1)]
         admin = AdminClient({"bootstrap.servers": node.address})
-        admin.delete_topics([topic])[topic].result(10)
-        deadline = time.monotonic() + 10
+        admin.delete_topics([topic])[topic].result(60)
+        deadline = time.monotonic() + 60
         while partition_of(answer := one.fetch(max_wait_ms=200)) is None:
             assert time.monotonic() < deadline
         assert partition_of(answer).error_code is ErrorCode.unknown_topic_id
