@@ -80,7 +80,7 @@ def test_requests_that_do_not_parse(peer: Peer) -> Observations:
         for label, body in bodies.items():
             frame = peer.frame(API_KEYS[api], version, body, is_flexible=schema.__flexible__)
             # Hardly any is waited on, and a coordinator may have to load first.
-            yield f"{api} {version} {label}", outcome(peer, frame, timeout=5.0)
+            yield f"{api} {version} {label}", outcome(peer, frame, timeout=60.0)
 
 
 @compared
@@ -220,7 +220,7 @@ def test_null_in_any_place(peer: Peer) -> Observations:
                 continue  # All topics: Kafka sometimes takes longer than this case waits.
             frame = peer.frame(api_key, version, body, is_flexible=schema.__flexible__)
             # Hardly any is waited on, and a coordinator may have to load first.
-            yield f"{api} {version} {label}", outcome(peer, frame, timeout=5.0)
+            yield f"{api} {version} {label}", outcome(peer, frame, timeout=60.0)
 
 
 def bodies_with_null(schema: Any) -> Iterator[tuple[str, bytes]]:

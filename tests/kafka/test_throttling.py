@@ -171,11 +171,11 @@ def test_a_fetch_asks_for_no_more_than_the_quota_allows(pair: Pair) -> None:
             produced(peer, "bounded")
         began = time.monotonic()
         answer = peer.until(
-            lambda: peer.fetch("bounded", 0, min_bytes=150_000, max_wait=10_000),
+            lambda: peer.fetch("bounded", 0, min_bytes=150_000, max_wait=45_000),
             lambda answer: bool(answer["responses"]),
         )
         size = len(answer["responses"][0]["partitions"][0]["records"])
-        return size, time.monotonic() - began < 5
+        return size, time.monotonic() - began < 40
 
     kafka, tidelog = both(pair, "bounded", case, consumer_byte_rate=BYTES_PER_S)
     assert tidelog == kafka == (2 * BYTES_PER_S, True)

@@ -196,11 +196,11 @@ async def test_a_user_that_takes_long_over_each_record_keeps_its_partitions(
         topics=[topic],
         group_id=name,
         auto_offset_reset="earliest",
-        max_poll_interval_ms=600,
+        max_poll_interval_ms=2_000,
         heartbeat_interval_ms=100,
     ) as consumer:
         async for _ in consumer:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.3)
             count += 1
             if count == 8:
                 break

@@ -14,7 +14,7 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 from tidelog_core.message_schemas import load_request_schema, load_response_schema
 
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60.0
 
 
 def frame(api_key: int, version: int, correlation_id: int, body: bytes, *, tags: bytes) -> bytes:

@@ -70,7 +70,7 @@ def test_a_stopped_client_loses_its_partitions_and_cannot_commit_when_it_wakes(
         first.signal(signal.SIGSTOP)
         while second.partitions != PARTITIONS:
             second.hear(0.2)
-            assert time.monotonic() - begun < 20
+            assert time.monotonic() - begun < 60
         assert time.monotonic() - begun > 4  # not before its session of 6 s had a chance
         assert second.commit(7) == "committed"
         first.signal(signal.SIGCONT)

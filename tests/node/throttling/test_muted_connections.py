@@ -90,13 +90,13 @@ def test_requests_read_together_begin_one_after_the_other(
 
 
 def test_all_connections_of_a_client_share_its_quota(node: NodeProcess, clients: Clients) -> None:
-    exceed(clients.limited(node, "shared"), seconds=120)
+    exceed(clients.limited(node, "shared"), seconds=40)
     second = clients.client(node, "shared")
     assert second.produce("topic", batch_of(b"x"))["error_code"] == "none"
     assert second.exchange(api_versions(second), timeout=0.5) == NO_ANSWER
     other = clients.client(node, "other")
-    exceed(other, seconds=120)
-    assert isinstance(other.exchange(api_versions(other), timeout=60), bytes)
+    exceed(other, seconds=40)
+    assert isinstance(other.exchange(api_versions(other), timeout=30), bytes)
 
 
 def test_a_muted_client_is_not_closed_as_idle(node: NodeProcess, clients: Clients) -> None:

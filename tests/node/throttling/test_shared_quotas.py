@@ -81,6 +81,7 @@ def produced_bytes(node: NodeProcess, partition: int, *, seconds: float, last: f
     return sum(len(BATCH) for at in sent if at - began >= seconds - last) / last
 
 
+@pytest.mark.slow  # It wants a machine that is not busy; tests/simulation checks the parts.
 def test_a_client_of_one_node_gets_what_others_do_not_use(nodes: list[NodeProcess]) -> None:
     """The equal part would be half of it. For a short time it may be more, as with any quota."""
     rate = produced_bytes(nodes[0], 0, seconds=5, last=3)

@@ -211,14 +211,13 @@ async def test_what_is_read_ahead_takes_half_of_the_cache_until_it_is_asked_for(
 async def test_what_nobody_comes_for_holds_up_reading_ahead_for_a_while_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chunk_cache, "AHEAD_STALE_S", 0.5)
-
     async with new_cache(tmp_path, size_bytes_max=1000) as (cache, store):
         await cache.fetch(chunk(0), chunks(1, 6))
         await settle()
         await cache.fetch(chunk(20), chunks(21, 24))
         assert store.get_count == 7
-        await asyncio.sleep(0.6)
+        monkeypatch.setattr(chunk_cache, "AHEAD_STALE_S", 0.0)
+        await asyncio.sleep(0.01)
         await cache.fetch(chunk(20), chunks(21, 24))
         await settle()
         assert store.get_count == 10
