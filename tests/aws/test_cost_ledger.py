@@ -12,7 +12,7 @@ from tidelog_core.cost.ledger import add
 from tidelog_core.cost.prices import list_prices
 from tidelog_core.metadata.store import MetadataStore
 
-from tests.aws.test_dynamodb_store import START_TIMEOUT_S, new_table, opened
+from tests.aws.test_dynamodb_store import ANSWER_TIMEOUT_S, new_table, opened
 from tests.contracts.cost_ledger import NOW_HOUR, CostLedgerContract
 from tests.contracts.metadata_update import Open
 
@@ -49,7 +49,7 @@ async def test_a_node_with_many_topics_pays_a_few_units_a_minute(
     for name in ITEMS:
         tally.add(name, 10**12)
     limits = Limits(list_prices(), 20)
-    async with opened(table, dynamodb_local_endpoint, read_timeout=START_TIMEOUT_S) as store:
+    async with opened(table, dynamodb_local_endpoint, read_timeout=ANSWER_TIMEOUT_S) as store:
         for number in range(2):
             addition = Addition(f"token-{number}", NOW_HOUR, "node-101", tally)
             read, written = store.usage.read_units, store.usage.write_units

@@ -43,9 +43,9 @@ def test_key_value_and_headers_are_searched(pattern: str, found: list[bool]) -> 
 
 def test_pattern_that_takes_other_engines_for_ever_is_quick() -> None:
     matches = grep("(a+)+$")
-    started = time.process_time()
+    started = time.thread_time()
     assert not matches(record(b"a" * 100_000 + b"b"))
-    assert time.process_time() - started < 1
+    assert time.thread_time() - started < 1
 
 
 @pytest.mark.parametrize("pattern", ["(a", "[b", "a" * 70_000, r"(?=a)", "((a{100}){100}){100}"])

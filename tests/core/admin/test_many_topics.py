@@ -36,7 +36,7 @@ from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Changes, Check, Clust
 
 from tests.support.loop_turns import loop_turns
 
-TURN_SECONDS_MAX = 0.03  # on a busy machine; 10 ms are meant
+LONGEST_SHARE_MAX = 0.1  # of the time that all turns take: 10 ms are meant
 LARGE = {"retention.ms": " " * 200_000 + "1"}
 
 
@@ -273,7 +273,7 @@ async def test_no_turn_of_the_loop_is_about_all_topics_of_a_request(tmp_path: Pa
             await made.admin.delete_topics(ids)
         assert not made.view.image.topics
         print(f"the longest turn: {turns.longest_seconds * 1000:.1f} ms, {turns.longest}")
-        assert turns.longest_seconds < TURN_SECONDS_MAX
+        assert turns.longest_seconds < LONGEST_SHARE_MAX * turns.total_seconds
 
 
 async def test_more_partitions_than_one_request_may_create_are_refused_together(

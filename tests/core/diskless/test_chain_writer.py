@@ -390,9 +390,9 @@ def test_asking_for_every_partition_costs_no_square_of_them() -> None:
         writer.note(NotedRange(partition, 7, 0, 1, 1), 0)
     (build,) = writer.tick(10)
     assert isinstance(build, BuildObject)
-    begun = time.process_time()
+    begun = time.thread_time()
     assert all(map(writer.has_uncommitted, partitions))
-    assert time.process_time() - begun < 0.5
+    assert time.thread_time() - begun < 0.5
 
 
 def test_ranges_must_follow_each_other() -> None:

@@ -401,7 +401,7 @@ def _bounded(scram: ScramServer, message: bytes) -> None:
     finally:
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    assert time.thread_time() - began < 0.1
+    assert time.thread_time() - began < 0.5
     assert peak_bytes < 300_000
 
 

@@ -228,9 +228,9 @@ def test_a_wrong_rule_is_refused_with_its_text(rules: str, problem: str) -> None
 def test_a_hostile_name_takes_no_long_time() -> None:
     """Java's own engine takes exponential time for this pattern and name."""
     mapping = parse_principal_mapping("RULE:(a*)*b/$1/")
-    began = time.process_time()
+    began = time.thread_time()
     assert mapping.principal_of("a" * 16_000) is None
-    assert time.process_time() - began < 1.0
+    assert time.thread_time() - began < 1.0
 
 
 def test_a_mapped_name_has_a_bound() -> None:
