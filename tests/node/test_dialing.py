@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -21,6 +23,7 @@ from tidelog_node.connections.node_transport import NodeTransport
 from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import PlainTransport
 from tidelog_node.dialing.dialer import Dialer
+from tidelog_node.dialing.held_connection import PortRefused, is_refusal
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 from tidelog_node.security.node_trust import NodeTrust
 
@@ -117,6 +120,67 @@ async def test_another_process_at_the_brokers_address_is_not_taken_for_it(dialer
         with pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
             await dialer.dial(broker_at(port), timeout_s=60)
         assert not await dialer.is_there(broker_at(port), timeout_s=60)
+
+
+async def test_a_held_connection_ends_with_the_other_process_whose_port_then_refuses() -> None:
+    view = ClusterView(MemoryMetadataStore(latency=0))
+    dialer = Dialer(NodeTrust(OWN, view, encrypts=True))
+    writers: list[asyncio.StreamWriter] = []
+
+    is_kept = asyncio.Event()
+
+    async def keep(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        is_kept.set()
+
+    opened = asyncio.Event()
+    async with listening(PEER, keep) as port:
+        broker = broker_at(port)
+        holding = asyncio.create_task(dialer.hold(broker, opened.set, timeout_s=30))
+        async with asyncio.timeout(30):
+            await opened.wait()
+            await is_kept.wait()
+        assert not holding.done()
+        writers[0].transport.abort()
+        async with asyncio.timeout(30):
+            await holding
+    with pytest.raises(PortRefused):
+        await dialer.hold(broker, opened.set, timeout_s=30)
+
+
+async def test_a_port_refuses_if_no_address_of_its_host_has_a_listener(dialer: Dialer) -> None:
+    """``localhost`` may have two; asyncio then raises one error without a number."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    broker = replace(broker_at(port), endpoints=(BrokerEndpoint(NODE, "localhost", port),))
+    with pytest.raises(PortRefused):
+        await dialer.hold(broker, lambda: None, timeout_s=30)
+
+
+@pytest.mark.parametrize(
+    ("error", "refuses"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), True),
+        (OSError(errno.EHOSTUNREACH, "no route"), False),
+        (ConnectionRefusedError("the other node has not read this one's registration"), False),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 111] too"), True),
+        (OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 113] other"), False),
+    ],
+    ids=["refused", "no route", "handshake", "all addresses", "one address"],
+)
+def test_only_refusals_by_every_address_count(error: OSError, refuses: bool) -> None:
+    assert is_refusal(error) == refuses
+
+
+async def test_a_process_that_does_not_shake_hands_refuses_nothing(dialer: Dialer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        broker = broker_at(server.getsockname()[1])
+        with pytest.raises(TimeoutError):
+            await dialer.hold(broker, lambda: None, timeout_s=0.1)
+    async with listening(generate_identity(2), say_nothing) as port:
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED") as found:
+            await dialer.hold(broker_at(port), lambda: None, timeout_s=30)
+        assert not isinstance(found.value, PortRefused)
 
 
 async def test_a_broker_without_an_identity_is_not_dialed(dialer: Dialer) -> None:

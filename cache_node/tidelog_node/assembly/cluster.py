@@ -132,6 +132,7 @@ async def open_cluster(
         lease_store=lease_store,
         renewal_store=renewal_store,
         run_renewals=lease_thread.run,
+        ports=node.dialer,
     )
     await member.prepare(settings.data_dir, was_clean=directories.was_clean)
     unrestored = await restore_logs(

@@ -18,11 +18,12 @@ from tidelog_core.errors import BrokerNotAvailable
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
 from tidelog_core.metadata.records import Broker
 
+from tidelog_node.dialing.held_connection import HeldConnection, PortRefused, is_refusal
 from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.dialing.node_proof import NodeProof
 from tidelog_node.security.node_trust import NodeTrust
 
-P = TypeVar("P", bound=asyncio.BufferedProtocol)
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,22 @@ class Dialer:
         """
         async with asyncio.timeout(timeout_s):
             return await self._connect(broker, LeaderConnection)
+
+    async def hold(self, broker: Broker, on_open: Callable[[], None], *, timeout_s: float) -> None:
+        """Open a connection on which nothing is sent, and return once it is lost.
+
+        ``on_open`` is called once it is open. Raises ``PortRefused`` if nothing listens at the
+        broker's address, ``BrokerNotAvailable``, other ``OSError`` and ``TimeoutError``.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                held = await self._connect(broker, HeldConnection)
+        except OSError as error:
+            if is_refusal(error):
+                raise PortRefused(str(error)) from error
+            raise
+        on_open()
+        await held.end()
 
     async def is_there(self, broker: Broker, *, timeout_s: float) -> bool:
         """Return whether the process that registered proves to be at its address.

@@ -225,7 +225,8 @@ class LeaseKeeper:
     async def _renew(self) -> bool:
         """Renew once. Return whether the cluster must be read before acting."""
         started_ms = self._membership.now_ms()
-        record = replace(self._own.begin_renewal(started_ms), wall_ms=self._wall_ms())
+        renewal = self._own.begin_renewal(started_ms, is_brisk=self._membership.leads_by_chain())
+        record = replace(renewal, wall_ms=self._wall_ms())
         try:
             async with asyncio.timeout(self._call_seconds_max):
                 await self._store.commit([put(record, is_logged=False)])

@@ -29,6 +29,7 @@ from tidelog_node.membership.led_partitions import LeaderStates, LedPartitions
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.node_loop import NodeLoop
 from tidelog_node.membership.peer_watch import PeerWatch
+from tidelog_node.membership.port_watch import Ports, PortWatch
 from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class ClusterMember:
         lease_store: MetadataStore,
         renewal_store: MetadataStore,
         run_renewals: RunRenewals,
+        ports: Ports,
     ) -> None:
         """``lease_store`` is for leases alone, which must not queue behind other calls.
 
@@ -67,6 +69,7 @@ class ClusterMember:
             view=node.view,
             poll_interval_ms=config.metadata_poll_interval_ms,
         )
+        self._ports = PortWatch(membership=membership, view=node.view, ports=ports)
         self._elections = ElectionLoop(node, membership=membership)
         self._departed = DepartedBrokers(
             node, membership=membership, after_ms=config.broker_unregister_after_ms
@@ -149,6 +152,7 @@ class ClusterMember:
         )
         await self._watch.read()
         start_task(self._watch.run())
+        start_task(self._ports.run())
         await self._elections.round()
 
     def _on_image(self, image: ClusterImage, _: frozenset[str]) -> None:

@@ -50,11 +50,13 @@ class Membership:
         self._is_leaving = False
         self._is_started = False
         self._subscribers = Subscribers[[]]()
+        self.refused = Subscribers[[]]()  # another broker's port refuses connections
         self._known: set[int] = set()
         self._dead: frozenset[int] = frozenset()
         self._suspected: frozenset[int] = frozenset()
         self._reading = 0  # increases whenever the known or dead brokers change
-        self.leads_by_chain: Callable[[], bool] = lambda: False  # any partition
+        # Whether this node leads any partition so. For any thread.
+        self.leads_by_chain: Callable[[], bool] = lambda: False
         self._live: tuple[Mapping[int, Broker], int, bool, Mapping[int, Broker]] | None
         self._live = None
 
@@ -159,6 +161,16 @@ class Membership:
         self._known = before | registered
         self.peers.note_registered(registered, self.now_ms())
         self._settle(has_grown=self._known != before)
+
+    def note_refused(self, broker_id: int) -> None:
+        """Note that the broker's port has refused a connection: it may have died."""
+        if self.peers.note_refused(broker_id, self.now_ms()):
+            self.refused.notify()
+
+    def note_reached(self, broker_id: int) -> None:
+        """Note that the broker's port takes connections."""
+        if self.peers.note_reached(broker_id):
+            self._settle()
 
     def note_moved(self, checks: Container[Check]) -> None:
         """Note lease checks that a commit has lost: those brokers count as alive."""

@@ -3,6 +3,10 @@
 In a large cluster few brokers need to (``lease_watch``), and the others read less often. A
 registration causes no reading: it shows in the view's images, and the broker wrote it while it held
 its lease. So the readings of a cluster together always stay within the rate of ``ReadingPace``.
+
+A broker whose port refuses connections is an exception: it may have died, and its lease tells. Each
+such broker costs a reading at once and one after ``LeaseTimes.refusal_ms``; while it renews all the
+same, one in each ``refusal_ms``.
 """
 
 from __future__ import annotations
@@ -18,12 +22,15 @@ from tidelog_core.metadata.records import BROKER_LEASE_COLLECTION, Broker
 from tidelog_core.metadata.store import Item, MetadataStore
 from tidelog_core.replication.lease_watch import ReadingPace
 from tidelog_core.replication.leases import NOBODY, read_leases
+from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership
 
 logger = logging.getLogger(__name__)
 
 READINGS_PER_RENEWAL = 6
+LOOK_PAUSE_MS = 100.0  # between readings because of brokers whose ports refuse connections
+LOOK_LATER_MS = 1.0  # a reading that begins just before a renewal is missed shows nothing
 
 
 class PeerWatch:
@@ -55,6 +62,7 @@ class PeerWatch:
             chance=random.Random(),
         )
         self._is_available = True
+        self._refused = asyncio.Event()
 
     async def read(self) -> None:
         """Read all leases once. Raises ``StoreUnavailable``."""
@@ -71,17 +79,36 @@ class PeerWatch:
         ``read`` must have been called once.
         """
         unsubscribe = self._view.subscribe(self._on_image)
+        unsubscribe_refused = self._membership.refused.subscribe(self._refused.set)
         self._note_registrations(self._view.image)
         loop = asyncio.get_running_loop()
         read_at = loop.time()
         try:
             while True:
-                read_at += self._pace.next_interval_ms(self._view.image.brokers) / 1000
-                await asyncio.sleep(read_at - loop.time())
+                interval_ms = self._pace.next_interval_ms(self._view.image.brokers)
+                await self._wait(read_at, interval_ms)
                 read_at = loop.time()
                 await self._attempt()
         finally:
             unsubscribe()
+            unsubscribe_refused()
+
+    async def _wait(self, read_at: float, interval_ms: float) -> None:
+        """Wait until the next reading; the last one was begun at ``read_at`` on the loop's clock.
+
+        A broker whose port refuses connections brings it forward.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            delay_ms = (read_at - loop.time()) * 1000 + interval_ms
+            look_ms = self._membership.peers.next_look_ms()
+            if look_ms is not None:
+                look_ms += LOOK_LATER_MS - self._membership.now_ms()
+                pause_ms = (read_at - loop.time()) * 1000 + LOOK_PAUSE_MS
+                delay_ms = min(delay_ms, max(look_ms, pause_ms))
+            if delay_ms <= 0:
+                return
+            await wait_and_clear(self._refused, max(delay_ms, LOOK_LATER_MS) / 1000)
 
     def _observe(self, items: Iterable[Item], *, started_ms: float) -> None:
         leases = read_leases(items)

@@ -21,6 +21,12 @@ side measures on its own monotonic clock, and only the rates have to agree (see
   only makes them wait longer.
 - An observer that was stopped itself, or that could not read, counts no broker as dead until
   it has read again.
+- A broker that leads *diskless* partitions is suspected before its lease is over: chains are safe
+  whoever is alive, so that is a guess, and a wrong one costs a new chain. It has been silent for
+  ``suspicion_ms``; or its port refuses connections (``note_refused``) and it misses a renewal after
+  that. Such a broker renews every ``brisk_renew_ms``, so this takes ``refusal_ms``. A port that is
+  closed to one observer only, by a filter for example, is no reason for suspicion: the broker
+  renews on. A host that is down refuses nothing, so its leads wait for ``suspicion_ms``.
 - Renewals stop once the event loop that answers clients has not turned for
   ``LeaseTimes.stall_ms`` (``can_renew``). So a process that hangs loses its lease at most
   ``stall_ms`` later than one that died.
@@ -73,6 +79,8 @@ LEASE_MS = 9_000
 RENEW_MS = 3_000
 RENEWALS_RETRIED_PER_INTERVAL = 6
 LATE_MS = 1_500  # a renewal that is later than this is suspicious
+BRISK_RENEW_MS = 1_000  # between two renewals of a broker that leads diskless partitions
+BRISK_LATE_MS = 500  # a renewal that is later than this is suspicious if the port refuses
 RENEWALS_PER_LEASE_MIN = 3
 MARGIN_PARTS = 9  # the margin is this part of the lease: 1 s of 9 s
 STALL_NUMERATOR, STALL_DENOMINATOR = 2, 3  # of the lease: 6 s of 9 s
@@ -117,6 +125,19 @@ class LeaseTimes:
         A chain is safe whoever is alive, so this is a guess: a wrong one costs a new chain.
         """
         return min(self.lease_ms, self.renew_ms + LATE_MS)
+
+    @property
+    def brisk_renew_ms(self) -> int:
+        """The time between two renewals of a broker that leads diskless partitions."""
+        return min(self.renew_ms, BRISK_RENEW_MS)
+
+    @property
+    def refusal_ms(self) -> int:
+        """The time without a renewal, while the port refuses connections, until suspicion.
+
+        A process that starts again takes longer than that only if it misses a renewal too.
+        """
+        return min(self.suspicion_ms, self.brisk_renew_ms + BRISK_LATE_MS)
 
     @property
     def retry_ms(self) -> int:
@@ -197,10 +218,14 @@ class OwnLease:
         """The due time of the next renewal, on the own clock; ``None``: immediately."""
         return self._next_renewal_ms
 
-    def begin_renewal(self, now_ms: float) -> BrokerLease:
-        """Return the record to put. Report its outcome to one of the ``on_`` methods."""
+    def begin_renewal(self, now_ms: float, *, is_brisk: bool = False) -> BrokerLease:
+        """Return the record to put. Report its outcome to one of the ``on_`` methods.
+
+        ``is_brisk``: this broker leads diskless partitions, and renews again sooner.
+        """
         assert not self.needs_read, "read the lease item first"
-        self._next_renewal_ms = now_ms + self._times.renew_ms
+        times = self._times
+        self._next_renewal_ms = now_ms + (times.brisk_renew_ms if is_brisk else times.renew_ms)
         return BrokerLease(
             broker_id=self._record.broker_id,
             incarnation=self._record.incarnation,
@@ -331,6 +356,7 @@ class PeerLeases:
         self._times = times
         self._observations: dict[int, _Observation] = {}
         self._registered: dict[int, float] = {}  # when it was noted; until a later reading
+        self._refused: dict[int, float] = {}  # since when the broker's port refuses connections
         self._has_read = False
 
     def observe(self, leases: Iterable[BrokerLease], *, started_ms: float, now_ms: float) -> None:
@@ -368,7 +394,10 @@ class PeerLeases:
         return known.confirmed_ms - known.first_seen_ms >= self._times.lease_ms
 
     def is_suspected(self, broker_id: int) -> bool:
-        """Whether the broker is dead, or has been silent for ``LeaseTimes.suspicion_ms``."""
+        """Whether the broker is dead, or has been silent for long enough to be taken for dead.
+
+        ``LeaseTimes.suspicion_ms``, or ``refusal_ms`` while its port refuses connections.
+        """
         if self.is_dead(broker_id):
             return True
         known = self._observations.get(broker_id)
@@ -376,7 +405,43 @@ class PeerLeases:
             return False
         if known.record.version == UNREADABLE_VERSION:
             return False
-        return known.confirmed_ms - known.first_seen_ms >= self._times.suspicion_ms
+        if known.confirmed_ms - known.first_seen_ms >= self._times.suspicion_ms:
+            return True
+        refused_ms = self._refused.get(broker_id)
+        if refused_ms is None:
+            return False
+        since_ms = max(known.first_seen_ms, refused_ms)
+        return known.confirmed_ms - since_ms >= self._times.refusal_ms
+
+    def note_refused(self, broker_id: int, now_ms: float) -> bool:
+        """Note that the broker's port has refused a connection; return whether that is new."""
+        is_new = broker_id not in self._refused
+        self._refused.setdefault(broker_id, now_ms)
+        return is_new
+
+    def note_reached(self, broker_id: int) -> bool:
+        """Note that the broker's port takes connections; return whether that is new."""
+        return self._refused.pop(broker_id, None) is not None
+
+    def refuses(self, broker_id: int) -> bool:
+        """Whether the broker's port has refused the last connection."""
+        return broker_id in self._refused
+
+    def next_look_ms(self) -> float | None:
+        """Return when a reading may show that a broker whose port refuses is silent too.
+
+        The first one is due at once: it begins the time in which a renewal is missed. ``None`` if
+        no broker's port refuses, or those brokers are suspected already.
+        """
+        due = []
+        for broker_id, refused_ms in self._refused.items():
+            known = self._observations.get(broker_id)
+            if known is None or self.is_suspected(broker_id):
+                continue
+            since_ms = max(known.first_seen_ms, refused_ms)
+            is_begun = known.confirmed_ms >= refused_ms
+            due.append(since_ms + self._times.refusal_ms if is_begun else refused_ms)
+        return min(due, default=None)
 
     def has_died(self, broker_id: int) -> bool:
         """Whether the broker's lease was seen, and it can no longer act.
@@ -425,6 +490,7 @@ class PeerLeases:
         """
         for broker_id in broker_ids:
             self._registered[broker_id] = now_ms
+            self._refused.pop(broker_id, None)  # It has another process now.
             known = self._observations.get(broker_id)
             if known is not None:
                 known.attended_ms = None

@@ -48,19 +48,94 @@ def test_all_other_nodes_inherit_the_partitions_of_a_dead_one(tmp_path: Path) ->
     run(main())
 
 
-def test_a_silent_leader_is_not_waited_for_until_its_lease_is_over(tmp_path: Path) -> None:
+async def seconds_until_inherited(cluster: VirtualCluster) -> float:
+    """Wait until broker 1 leads nothing of ``t``."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while 1 in await cluster.leaders("t"):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return loop.time() - began
+
+
+def test_a_killed_process_is_missed_after_one_renewal_whenever_it_dies(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await cluster.create("replicated", partitions=6)
+            await create(cluster, partitions=6)
+            for phase in range(6):
+                await asyncio.sleep(phase * 0.17)
+                await cluster[1].kill()
+                seconds = await seconds_until_inherited(cluster)
+                assert 1.0 < seconds < 2.0, phase
+                assert 1 in await cluster.leaders("replicated")  # they wait for the lease's end
+                await cluster[1].start(was_clean=False)
+                await asyncio.sleep(1)
+                for partition in await cluster.partitions("t"):
+                    await cluster.lead(partition, 1)
+                await asyncio.sleep(4)  # It renews every second by then.
+
+    run(main())
+
+
+def test_a_host_that_is_down_is_missed_after_two_renewals(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await create(cluster, partitions=6)
-            await cluster.create("replicated", partitions=6)
-            await asyncio.sleep(3)
+            for other in (2, 3):
+                cluster[other].ports.dropped.add(1)
             await cluster[1].kill()
-            loop = asyncio.get_running_loop()
-            killed = loop.time()
-            while 1 in await cluster.leaders("t"):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            assert loop.time() - killed < 5.5 < LEASE_S
-            assert 1 in await cluster.leaders("replicated")
+            assert 3.0 < await seconds_until_inherited(cluster) < 5.5 < LEASE_S
+
+    run(main())
+
+
+def test_a_filter_between_nodes_moves_no_leads(tmp_path: Path) -> None:
+    """Its port refuses all others, and it renews its lease: it is alive."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster, partitions=6)
+            for turn in range(4):
+                for other in (2, 3)[: 1 + turn % 2]:
+                    cluster[other].ports.filter(1)
+                await asyncio.sleep(20)
+                for other in (2, 3)[: 1 + turn % 2]:
+                    cluster[other].ports.end_filter(1)
+                await asyncio.sleep(2)
+            for partition in await cluster.partitions("t"):
+                assert (partition.leader, partition.leader_epoch) == (1, 0)
+
+    run(main())
+
+
+def test_a_process_that_is_back_within_a_second_keeps_its_leads(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster, partitions=6)
+            for turn in range(4):
+                await cluster[1].kill()
+                await asyncio.sleep(0.8)
+                await cluster[1].start(was_clean=False)
+                await asyncio.sleep(LEASE_S + 0.3 * turn)
+                for partition in await cluster.partitions("t"):
+                    assert (partition.leader, partition.leader_epoch) == (1, 1 + turn)
+
+    run(main())
+
+
+def test_only_brokers_that_lead_diskless_partitions_are_watched(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await cluster.create("replicated", partitions=6)
+            await asyncio.sleep(2)
+            assert not any(member.ports.held for member in cluster)
+            await create(cluster, partitions=6)
+            assert [dict(member.ports.held) for member in cluster] == [{}, {1: 1}, {1: 1}]
+            before = cluster[1].link.commits, cluster[2].link.commits
+            await asyncio.sleep(9)
+            renewals = cluster[1].link.commits - before[0], cluster[2].link.commits - before[1]
+            assert renewals[0] in (8, 9, 10)  # It leads by its chain, so it renews every second.
+            assert renewals[1] in (2, 3, 4)
 
     run(main())
 

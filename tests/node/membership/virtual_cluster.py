@@ -17,7 +17,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +34,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import Partition, Topic, put
+from tidelog_core.metadata.records import Broker, Partition, Topic, put
 from tidelog_core.metadata.store import (
     ALL_KEYS,
     Changes,
@@ -39,6 +46,10 @@ from tidelog_core.metadata.store import (
     Write,
 )
 from tidelog_core.model import TopicPartition
+from tidelog_core.replication.change import ChangeReason
+from tidelog_core.replication.election import move_lead
+from tidelog_core.replication.heirs import is_diskless
+from tidelog_node.dialing.held_connection import PortRefused
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.membership.membership import new_membership
 from tidelog_node.registration import register_broker
@@ -100,6 +111,44 @@ class Link:
             raise StoreUnavailable("the link is cut")
 
 
+class VirtualPorts:
+    """The ports of all members as one of them sees them: ``Ports`` without sockets."""
+
+    def __init__(self, members: dict[int, Member]) -> None:
+        self._members = members
+        self._filtered: dict[int, asyncio.Event] = {}
+        self.dropped: set[int] = set()  # brokers of which no packet comes or goes
+        self.held: Counter[int] = Counter()  # connections that were opened
+
+    def filter(self, broker_id: int) -> None:
+        """Have the broker's port refuse this member alone, and end its connection."""
+        self._filtered.setdefault(broker_id, asyncio.Event()).set()
+
+    def end_filter(self, broker_id: int) -> None:
+        self._filtered[broker_id].clear()
+
+    async def hold(self, broker: Broker, on_open: Callable[[], None], *, timeout_s: float) -> None:
+        broker_id = broker.broker_id
+        if broker_id in self.dropped:
+            await asyncio.sleep(timeout_s)
+            raise TimeoutError("no answer")
+        filtered = self._filtered.setdefault(broker_id, asyncio.Event())
+        member = self._members.get(broker_id)
+        if filtered.is_set() or member is None or member.has_closed.is_set():
+            raise PortRefused(f"broker {broker_id} refuses")
+        self.held[broker_id] += 1
+        on_open()
+        waiting = [asyncio.create_task(one.wait()) for one in (member.has_closed, filtered)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        if broker_id in self.dropped:
+            await asyncio.Event().wait()
+
+
 class NoLogs:
     """Leaders whose followers have everything: they hand over with a write of the caller's."""
 
@@ -113,9 +162,17 @@ class Member:
     """One broker; ``start`` after ``kill`` or ``stop`` is another process of it."""
 
     def __init__(
-        self, broker_id: int, store: MemoryMetadataStore, folder: Path, config: NodeConfig
+        self,
+        broker_id: int,
+        store: MemoryMetadataStore,
+        folder: Path,
+        config: NodeConfig,
+        ports: VirtualPorts,
     ) -> None:
         self.broker_id = broker_id
+        self.ports = ports
+        self.has_closed = asyncio.Event()  # its port; set while it does not run
+        self.has_closed.set()
         self.config = config
         self.folder = folder
         self.link = Link(store)
@@ -131,6 +188,7 @@ class Member:
         self.membership = new_membership(
             self.broker_id, self.config, clock=lambda: loop.time() * 1000
         )
+        self.membership.leads_by_chain = self._leads_diskless
         node = node_context(
             self.link,
             self.view,
@@ -144,8 +202,10 @@ class Member:
             lease_store=self.link,
             renewal_store=self.link,
             run_renewals=lambda work: work,  # no thread: all in one virtual time
+            ports=self.ports,
         )
         await self.member.prepare(self.folder, was_clean=was_clean)
+        self.has_closed = asyncio.Event()
         self._begin(self.view.run(self.config.metadata_poll_interval_ms / 1000))
         await self.member.take_lease(self._begin)
         await register_broker(
@@ -161,12 +221,14 @@ class Member:
         self.member.begin_leading(self._begin)
 
     async def kill(self) -> None:
+        self.has_closed.set()
         await self._end(self._tasks)
 
     async def stop(self) -> None:
         """Leave in order."""
         await self._end(self._tasks[self._leading_from :])
         await self.member.drain()
+        self.has_closed.set()
         await self._end(self._tasks)
         await self.member.leave()
 
@@ -178,6 +240,15 @@ class Member:
         """Whether this node would answer for the partition at this moment."""
         found = self.view.image.partition(TopicPartition(topic, partition))
         return found is not None and self.membership.leads(found) and self.can_serve
+
+    def _leads_diskless(self) -> bool:
+        image = self.view.image
+        return any(
+            self.membership.leads(partition)
+            for name, topic in image.topics.items()
+            if is_diskless(topic)
+            for partition in image.partitions(name)
+        )
 
     def problems(self) -> list[BaseException]:
         """What ended tasks that should never end."""
@@ -213,7 +284,8 @@ class VirtualCluster:
         return iter(self.members.values())
 
     async def add(self, broker_id: int) -> Member:
-        member = Member(broker_id, self.store, self.folder / f"node-{broker_id}", self.config)
+        folder, ports = self.folder / f"node-{broker_id}", VirtualPorts(self.members)
+        member = Member(broker_id, self.store, folder, self.config, ports)
         if self.rack_count:
             member.rack = f"r{broker_id % self.rack_count}"
         self.members[broker_id] = member
@@ -260,6 +332,11 @@ class VirtualCluster:
     async def partitions(self, topic: str) -> tuple[Partition, ...]:
         """Return the partitions as the store has them."""
         return (await self._view.refresh()).partitions(topic)
+
+    async def lead(self, partition: Partition, leader: int) -> None:
+        """Store the partition as if it had been handed over to the leader."""
+        change = move_lead(partition, leader, ChangeReason.HAND_OVER)
+        await self.store.commit([put(change.after)])
 
     async def leaders(self, topic: str) -> list[int]:
         """Return the stored leader of each partition."""

@@ -1,0 +1,126 @@
+"""Notices within a moment that a process which leads diskless partitions has ended.
+
+A node holds one idle connection to every broker that leads any. It ends when the process does, and
+the next attempts are refused: nothing listens at the port. That alone is no proof. A filter between
+two nodes does the same, and a process may start again at once. So ``PeerLeases`` suspects a broker
+whose port refuses only if it misses a renewal of its lease after that too.
+
+Other failures say nothing: a host that is down or a network that loses everything leaves it to the
+readings of the leases. Replicated partitions take no notice of any of this; they wait for the end
+of the lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from tidelog_core.errors import BrokerNotAvailable
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import Broker
+from tidelog_core.replication.heirs import is_diskless
+
+from tidelog_node.dialing.held_connection import PortRefused
+from tidelog_node.membership.membership import Membership
+
+logger = logging.getLogger(__name__)
+
+CONNECT_SECONDS_MAX = 3.0
+REFUSED_PAUSE_SECONDS = 0.25  # while the port refuses connections, or closes them
+PAUSE_SECONDS = 1.0  # after other failures
+DEAD_PAUSE_SECONDS = 5.0  # once the lease is over
+LASTING_SECONDS = 5.0  # a connection that ends sooner is not made again at once
+
+
+class Ports(Protocol):
+    """The way to the other brokers' ports; ``Dialer``."""
+
+    async def hold(self, broker: Broker, on_open: Callable[[], None], *, timeout_s: float) -> None:
+        """Open a connection and return once it is lost.
+
+        Raises ``PortRefused``, ``BrokerNotAvailable``, other ``OSError`` and ``TimeoutError``.
+        """
+
+
+class PortWatch:
+    """Updates ``Membership`` from connections to brokers. ``run`` is one task of the node."""
+
+    def __init__(self, *, membership: Membership, view: ClusterView, ports: Ports) -> None:
+        self._membership = membership
+        self._view = view
+        self._ports = ports
+        self._leaders: dict[str, frozenset[int]] = {}  # of each diskless topic
+        self._watching: dict[int, tuple[Broker, asyncio.Task[None]]] = {}
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        unsubscribe = self._view.subscribe(self._on_image)
+        try:
+            self._on_image(self._view.image, frozenset(self._view.image.topics))
+            await asyncio.Event().wait()
+        finally:
+            unsubscribe()
+            tasks = [task for _, task in self._watching.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
+        for name in changed_topics:
+            topic = image.topic(name)
+            if topic is not None and is_diskless(topic):
+                self._leaders[name] = frozenset(one.leader for one in image.partitions(name))
+            else:
+                self._leaders.pop(name, None)
+        leaders = frozenset[int]().union(*self._leaders.values())
+        wanted = {
+            broker_id: image.brokers[broker_id]
+            for broker_id in leaders - {self._membership.broker_id}
+            if broker_id in image.brokers
+        }
+        # One that refuses has lost its leads because of that: it may not be an heir either.
+        refusing = filter(self._membership.peers.refuses, self._watching)
+        wanted |= {b: image.brokers[b] for b in refusing if b in image.brokers}
+        for broker_id, (broker, task) in tuple(self._watching.items()):
+            if wanted.get(broker_id) != broker:
+                task.cancel()
+                del self._watching[broker_id]
+        for broker_id in sorted(wanted.keys() - self._watching.keys()):
+            broker = wanted[broker_id]
+            task = asyncio.create_task(self._watch(broker), name=f"port of broker {broker_id}")
+            self._watching[broker_id] = (broker, task)
+
+    async def _watch(self, broker: Broker) -> None:
+        """Hold a connection to the broker, and say what becomes of it."""
+        loop, broker_id = asyncio.get_running_loop(), broker.broker_id
+        is_refused = False
+
+        def on_open() -> None:
+            nonlocal is_refused
+            is_refused = False
+            self._membership.note_reached(broker_id)
+
+        while True:
+            began = loop.time()
+            pause_seconds = PAUSE_SECONDS
+            try:
+                await self._ports.hold(broker, on_open, timeout_s=CONNECT_SECONDS_MAX)
+                if loop.time() - began > LASTING_SECONDS:
+                    continue  # Find out at once why it has ended.
+                pause_seconds = REFUSED_PAUSE_SECONDS
+            except PortRefused as error:
+                pause_seconds = REFUSED_PAUSE_SECONDS
+                if not is_refused:
+                    is_refused = True
+                    logger.info(
+                        "port of a broker refuses connections",
+                        extra={"broker_id": broker_id, "reason": str(error)},
+                    )
+                self._membership.note_refused(broker_id)
+            except (BrokerNotAvailable, OSError, TimeoutError):
+                pass  # It says nothing about the process.
+            if self._membership.peers.is_dead(broker_id):
+                pause_seconds = DEAD_PAUSE_SECONDS
+            await asyncio.sleep(pause_seconds)
