@@ -3,7 +3,7 @@
     packages/            the node and everything it needs, for Amazon Linux 2023
     tidelog_launch.py    started by systemd
     tidelog_in_sync.py   awaited by the creation of a stack and by updates
-    tidelog_health.py, tidelog_instance.py    parts of both
+    tidelog_*.py         parts of both
 
 The machines cannot reach a package registry, so they load everything from a bucket.
 
@@ -54,7 +54,16 @@ REQUIREMENTS = (
     "prometheus_client",
 )
 SOURCES = ("core/tidelog_core", "sdk/tidelog", "cache_node/tidelog_node")
-PROGRAMS = ("tidelog_launch.py", "tidelog_in_sync.py", "tidelog_health.py", "tidelog_instance.py")
+PROGRAMS = (
+    "tidelog_launch.py",
+    "tidelog_in_sync.py",
+    "tidelog_health.py",
+    "tidelog_hook.py",
+    "tidelog_ids.py",
+    "tidelog_instance.py",
+    "tidelog_place.py",
+    "tidelog_task.py",
+)
 BUNDLES = {
     X86_64: ROOT / "dist" / "tidelog-node.tar.gz",
     ARM64: ROOT / "dist" / "tidelog-node-arm64.tar.gz",

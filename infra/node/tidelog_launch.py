@@ -1,26 +1,21 @@
 """Run one node process on a machine of the cluster: claim a broker id, start, renew, drain.
 
-Theory of operation. Broker ids of a zone are ``100 * zone + 1`` and up, as many as the zone
-has processes, so that a replacement machine gets the id of the lost one, and with it the
-partitions. An id is claimed with a conditional write to a table:
-
-    broker_id   the id
-    owner       «<instance id>/<process>»
-    expires_at  Unix time in seconds; also the table's TTL
-
-and renewed while the node runs. A claim that is not renewed expires, and another process
-may take the id. This table does not prevent two processes with one id (it compares the
-clocks of two machines, and either may be wrong): the node's own lease in the metadata
-table does, without clocks. The table only assigns ids quickly, each once.
+Theory of operation. A process claims its broker id in a table (``tidelog_ids``). Where nodes hold
+the only copies of records, the ids of a zone are ``100 * zone + 1`` and up, as many as the zone has
+processes, so that a replacement machine gets the id of the lost one, and with it the partitions.
+Where all topics are diskless, nodes hold nothing: ids are the lowest free ones of 1001 to 1999, in
+whichever zone, and there may be any number of nodes (``--zone-number 0``).
 
 A process restarted on the same machine gets its own id again, and each id has its own data
 directory, so a disk is never used by another broker.
 
-SIGTERM, or the auto scaling group's termination of the instance, stops the node cleanly:
-it hands its leaderships over. A terminated instance releases its ids.
+SIGTERM, the auto scaling group's termination of the instance, or the end of a spot instance stops
+the node cleanly: it hands its leaderships over. A terminated instance, and a task of ECS, releases
+its ids. The last process of an instance to do so completes the group's lifecycle hook, if it is
+named, so that the instance goes at once.
 
 While the node answers, systemd hears so; if it hangs, systemd kills it and starts it again
-(``tidelog_health``).
+(``tidelog_health``). A task of ECS has a health check instead.
 
 Exit status: the node's; 0 after SIGTERM and before the instance is terminated.
 """
@@ -38,26 +33,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from tidelog_health import Health, Notifier, Probe
-from tidelog_instance import METADATA_URL, InstanceMetadata
+from tidelog_hook import TerminationHook
+from tidelog_ids import IDS_PER_ZONE_MAX, SHARED_IDS, BrokerIds, ClaimLost
+from tidelog_instance import METADATA_URL, Instance, InstanceMetadata
+from tidelog_place import Place
+from tidelog_task import Task
 
 logger = logging.getLogger("tidelog_launch")
 
-IDS_PER_ZONE_MAX = 100
 OPEN, SECURE = "PLAINTEXT", "SASL_SSL"  # listeners for clients, by the names of their protocols
 # The listener for clients that come through an endpoint service (PrivateLink): one name, and a
 # port for each broker, by its id. By health checks the load balancer finds the broker's machine.
 PRIVATE_LINK = "PRIVATELINK"
 PRIVATE_LINK_NODES_MAX = 4  # of a zone, as in infra/private_link.yaml
 CLIENT_ACCESS = {"open": (OPEN,), "both": (OPEN, SECURE), "secure": (SECURE,)}
-# Read from a tag that the group gives its machines, because a tag can change without a
-# replacement of the machines.
-INSTANCE_COUNT = "tags/instance/tidelog-instances-per-zone"
 CLAIM_SECONDS = 120
 RENEWALS_PER_CLAIM = 4
 RETRY_SECONDS = 5.0
@@ -65,87 +59,13 @@ CHECK_SECONDS = 2.0  # between two checks of the node and of the instance's stat
 STOP_SECONDS_MAX = 75.0  # of the 90 that systemd and the lifecycle hook allow
 
 
-class ClaimLost(Exception):
-    """The claim expired, and another process has the id."""
-
-
-class BrokerIds:
-    """The table of broker ids in use, for one process."""
-
-    def __init__(self, client: Any, table: str, *, owner: str, claim_seconds: int) -> None:
-        """``client`` is a DynamoDB client of boto3."""
-        self._client = client
-        self._table = table
-        self._owner = owner
-        self._claim_seconds = claim_seconds
-
-    def claim(self, candidates: Sequence[int]) -> int | None:
-        """Return the first free id, ``None`` if all are in use.
-
-        An id that this process already has comes first.
-        """
-        owned = [broker_id for broker_id in candidates if self._owner_of(broker_id) == self._owner]
-        for broker_id in [*owned, *candidates]:
-            try:
-                self.renew(broker_id, also_if_lapsed=True)
-            except ClaimLost:
-                continue
-            return broker_id
-        return None
-
-    def renew(self, broker_id: int, *, also_if_lapsed: bool = False) -> None:
-        """Keep the id for another ``claim_seconds``. Raises ``ClaimLost``."""
-        now = int(time.time())
-        condition = "#owner = :me"
-        values = {":me": {"S": self._owner}, ":until": {"N": str(now + self._claim_seconds)}}
-        if also_if_lapsed:
-            condition += " OR attribute_not_exists(#owner) OR expires_at < :now"
-            values[":now"] = {"N": str(now)}
-        self._write(
-            self._client.update_item,
-            broker_id,
-            UpdateExpression="SET #owner = :me, expires_at = :until",
-            ConditionExpression=condition,
-            ExpressionAttributeNames={"#owner": "owner"},
-            ExpressionAttributeValues=values,
-        )
-
-    def release(self, broker_id: int) -> None:
-        """Release the id. Raises ``ClaimLost``."""
-        self._write(
-            self._client.delete_item,
-            broker_id,
-            ConditionExpression="#owner = :me",
-            ExpressionAttributeNames={"#owner": "owner"},
-            ExpressionAttributeValues={":me": {"S": self._owner}},
-        )
-
-    def _owner_of(self, broker_id: int) -> str | None:
-        found = self._client.get_item(
-            TableName=self._table, Key=self._key(broker_id), ConsistentRead=True
-        )
-        owner: str | None = found.get("Item", {}).get("owner", {}).get("S")
-        return owner
-
-    def _write(self, call: Any, broker_id: int, **request: Any) -> None:
-        try:
-            call(TableName=self._table, Key=self._key(broker_id), **request)
-        except ClientError as error:
-            if error.response["Error"]["Code"] == "ConditionalCheckFailedException":
-                raise ClaimLost(f"broker id {broker_id} is not {self._owner}'s") from None
-            raise
-
-    @staticmethod
-    def _key(broker_id: int) -> dict[str, dict[str, str]]:
-        return {"broker_id": {"N": str(broker_id)}}
-
-
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The command line's options."""
 
     table: str
-    zone_number: int
+    hosting: str  # «instance» or «task»
+    zone_number: int  # 0: the ids are not of a zone
     processes_per_instance: int
     process: int  # its number, from 0
     client_access: str  # a key of CLIENT_ACCESS
@@ -157,15 +77,28 @@ class Launch:
     data_dir: Path
     metadata_url: str
     claim_seconds: int
+    http_port_first: int  # 0: no probes and metrics
+    group: str  # the auto scaling group whose hook is completed; empty: none is
+    hook: str
     node_arguments: Sequence[str]
 
     def candidates(self, instance_count: int) -> list[int]:
         """Return the ids of a zone with so many machines; ids with logs here come first."""
+        if not self.zone_number:
+            return self._sorted(SHARED_IDS)
         first = self.zone_number * IDS_PER_ZONE_MAX + 1
         count = instance_count * self.processes_per_instance
         if not 1 <= count < IDS_PER_ZONE_MAX:
             raise ValueError(f"a zone has from 1 to {IDS_PER_ZONE_MAX - 1} nodes, not {count}")
-        ids = range(first, first + count)
+        return self._sorted(range(first, first + count))
+
+    def known(self, candidates: Sequence[int]) -> list[int]:
+        """Return those of the ids that a process here may have had before."""
+        if self.zone_number:
+            return list(candidates)
+        return [broker_id for broker_id in candidates if self.logs_of(broker_id).exists()]
+
+    def _sorted(self, ids: Sequence[int]) -> list[int]:
         return sorted(ids, key=lambda broker_id: (not self.logs_of(broker_id).exists(), broker_id))
 
     def logs_of(self, broker_id: int) -> Path:
@@ -215,13 +148,17 @@ class Launch:
         protocols = ",".join(
             f"{name}:{SECURE if name == PRIVATE_LINK else name}" for name, _, _ in found
         )
+        http: list[str] = []
+        if self.http_port_first:
+            http += ["--http-host", address, "--http-port"]
+            http.append(str(self.http_port_first + self.process))
         return [
             *(sys.executable, "-m", "tidelog_node", "--broker-id", str(broker_id)),
             *("--set", f"listener.security.protocol.map={protocols}"),
             *("--set", f"listeners={listeners}"),
             *("--set", f"advertised.listeners={advertised}"),
             *("--inter-broker-port", str(inter_broker_port)),
-            *("--data-dir", str(self.logs_of(broker_id)), "--rack", zone),
+            *("--data-dir", str(self.logs_of(broker_id)), "--rack", zone, *http),
             *self.node_arguments,
         ]
 
@@ -234,43 +171,57 @@ def main() -> int:
     wants_stop: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _frame: wants_stop.append(number))
-    metadata = InstanceMetadata(launch.metadata_url)
+    place = _place(launch)
     ids = BrokerIds(
         boto3.client("dynamodb", config=Config(connect_timeout=3, read_timeout=5)),
         launch.table,
-        owner=f"{metadata.get('instance-id')}/{launch.process}",
+        owner=f"{place.name}/{launch.process}",
         claim_seconds=launch.claim_seconds,
     )
-    candidates = launch.candidates(int(metadata.get(INSTANCE_COUNT)))
-    broker_id = _claim(ids, candidates, wants_stop, launch.claim_seconds)
+    candidates = launch.candidates(place.instance_count() if launch.zone_number else 0)
+    broker_id = _claim(ids, candidates, launch.known(candidates), wants_stop, launch.claim_seconds)
     if broker_id is None:
         return 0
-    address = metadata.get("local-ipv4")
-    command = launch.command(
-        broker_id,
-        address=address,
-        host=metadata.get("local-hostname"),
-        zone=metadata.get("placement/availability-zone"),
-    )
+    command = launch.command(broker_id, address=place.address, host=place.host, zone=place.zone)
     logger.info("broker id %d taken", broker_id)
     return _run(
         command,
         ids,
         broker_id,
-        probe=launch.probe(address),
-        metadata=metadata,
+        probe=launch.probe(place.address),
+        place=place,
         wants_stop=wants_stop,
         claim_seconds=launch.claim_seconds,
     )
 
 
+def _place(launch: Launch) -> Place:
+    """Return where this process runs. Raises ``OSError`` if it cannot be asked."""
+    if launch.hosting == "task":
+        return Task.read(os.environ)
+    hook = None
+    if launch.group:
+        hook = TerminationHook(
+            launch.group,
+            launch.hook,
+            folder=launch.data_dir,
+            process=launch.process,
+            processes=launch.processes_per_instance,
+        )
+    return Instance.read(InstanceMetadata(launch.metadata_url), hook)
+
+
 def _claim(
-    ids: BrokerIds, candidates: Sequence[int], wants_stop: Sequence[int], claim_seconds: int
+    ids: BrokerIds,
+    candidates: Sequence[int],
+    known: Sequence[int],
+    wants_stop: Sequence[int],
+    claim_seconds: int,
 ) -> int | None:
     """Return an id once one is free; ``None`` if the process has to stop first."""
     while not wants_stop:
         try:
-            broker_id = ids.claim(candidates)
+            broker_id = ids.claim(candidates, known=known)
         except (ClientError, BotoCoreError) as error:
             logger.warning("the table of broker ids is unavailable: %s", error)
         else:
@@ -287,7 +238,7 @@ def _run(
     broker_id: int,
     *,
     probe: Probe,
-    metadata: InstanceMetadata,
+    place: Place,
     wants_stop: Sequence[int],
     claim_seconds: int,
 ) -> int:
@@ -304,7 +255,7 @@ def _run(
         if health is Health.IS_SILENT and before is not health and node.poll() is None:
             logger.error("the node does not answer; if that lasts, systemd starts it again")
         notifier.note(health)
-        is_terminating = metadata.is_terminating()
+        is_terminating = place.is_terminating()
         if is_terminating:
             logger.info("the instance is being terminated, stopping the node")
             break
@@ -324,8 +275,10 @@ def _run(
     was_running = node.poll() is None
     notifier.stopping()
     status = _stop(node)
-    if is_terminating:
+    if is_terminating or not place.is_lasting:
         _release(ids, broker_id)
+    if is_terminating:
+        place.finish()
     return 0 if was_running and status == 0 else status or 1
 
 
@@ -350,7 +303,15 @@ def _release(ids: BrokerIds, broker_id: int) -> None:
 def _parse(arguments: Sequence[str]) -> Launch:
     parser = argparse.ArgumentParser(prog="tidelog_launch", description="Run one node process.")
     parser.add_argument("--table", required=True, help="the table of broker ids")
-    parser.add_argument("--zone-number", type=int, required=True, help="1, 2 or 3")
+    parser.add_argument(
+        "--hosting", choices=("instance", "task"), default="instance", help="of EC2, or of ECS"
+    )
+    parser.add_argument(
+        "--zone-number",
+        type=int,
+        default=0,
+        help="1, 2 or 3: ids of that zone; 0: of any zone, where all topics are diskless (0)",
+    )
     parser.add_argument("--processes-per-instance", type=int, required=True)
     parser.add_argument("--process", type=int, required=True, help="number of this process, from 0")
     parser.add_argument(
@@ -374,10 +335,19 @@ def _parse(arguments: Sequence[str]) -> Launch:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--metadata-url", default=METADATA_URL)
     parser.add_argument("--claim-seconds", type=int, default=CLAIM_SECONDS)
+    parser.add_argument(
+        "--http-port-first",
+        type=int,
+        default=0,
+        help="port of /readyz of process 0, 0 for none (0)",
+    )
+    parser.add_argument("--group", default="", help="the auto scaling group, to complete its hook")
+    parser.add_argument("--hook", default="drain", help="the group's hook of termination (drain)")
     parser.add_argument("node_arguments", nargs="*", help="options of tidelog_node, after --")
     given = parser.parse_args(arguments)
     return Launch(
         table=given.table,
+        hosting=given.hosting,
         zone_number=given.zone_number,
         processes_per_instance=given.processes_per_instance,
         process=given.process,
@@ -390,6 +360,9 @@ def _parse(arguments: Sequence[str]) -> Launch:
         data_dir=given.data_dir,
         metadata_url=given.metadata_url,
         claim_seconds=given.claim_seconds,
+        http_port_first=given.http_port_first,
+        group=given.group,
+        hook=given.hook,
         node_arguments=given.node_arguments,
     )
 

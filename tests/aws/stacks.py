@@ -14,6 +14,19 @@ NODES = {
     "ImageId": "ami-0123456789abcdef0",
     "NodeCertificate": "arn:aws:secretsmanager:us-east-1:000000000000:secret:tidelog-node",
 }
+DISKLESS = {
+    "NodeHosting": "Diskless",
+    "NodesMin": "3",
+    "NodeBundle": "bundles/tidelog-node.tar.gz",
+    "InstanceType": "m6i.large",
+    "ImageId": "ami-0123456789abcdef0",
+    "NodeCertificate": NODES["NodeCertificate"],
+}
+FARGATE = {
+    "NodeHosting": "Fargate",
+    "NodeImage": "000000000000.dkr.ecr.us-east-1.amazonaws.com/tidelog:1",
+    "NodeCertificate": NODES["NodeCertificate"],
+}
 OWN_VPC = {
     "VpcId": "vpc-0123456789abcdef0",
     "SubnetIds": "subnet-0000000a,subnet-0000000b,subnet-0000000c",
@@ -25,6 +38,16 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     "stores and functions": {},
     "nodes": NODES,
     "nodes in a given VPC": {**NODES, **OWN_VPC},
+    "diskless": DISKLESS,
+    "diskless, open, spot, in a given VPC": {
+        **DISKLESS,
+        **OWN_VPC,
+        "ClientAccess": "open",
+        "SpotPercent": "100",
+        "VpcEndpoints": "yes",
+    },
+    "Fargate": FARGATE,
+    "Fargate, both, spot": {**FARGATE, "ClientAccess": "both", "SpotPercent": "100"},
     "everything": {
         **NODES,
         "ClientAccess": "both",

@@ -25,7 +25,7 @@ from tidelog_node.settings import parse_settings
 
 from tests.aws.machines import LAUNCHER, NODE_PROGRAMS, WAIT_SECONDS_MAX, machines
 from tests.aws.stacks import NODES, nested_stacks
-from tests.aws.templates import read_template, resources, template_paths
+from tests.aws.templates import read_template, template_paths
 from tests.support.waiting import eventually
 from tools import lambda_python, node_bundle, sam
 from tools.places import ROOT
@@ -369,6 +369,7 @@ def test_functions_have_the_settings_of_the_nodes() -> None:
         for name, value in given.items()
         if name.startswith("TIDELOG_CONFIG_")
     }
+    del functions["TIDELOG_CONFIG_LOG_DISKLESS_ENABLE"]  # false is the nodes' default
     nodes = dict(re.findall(r"Environment=(TIDELOG_CONFIG_\w+)=(\S+)", _user_data()))
     # Of clients, whom functions have none, and of machines and their logs.
     access = ("SSL_", "AUTHORIZER_", "SUPER_", "BOOTSTRAP_", "DELEGATION_TOKEN_")
@@ -378,10 +379,12 @@ def test_functions_have_the_settings_of_the_nodes() -> None:
 
 
 def test_the_machines_get_the_tag_that_the_launcher_reads(launcher: ModuleType) -> None:
-    ((_, group),) = resources("AWS::AutoScaling::AutoScalingGroup")
-    ((_, machine),) = resources("AWS::EC2::LaunchTemplate")
+    import tidelog_instance
+
+    zone = read_template(ROOT / "infra" / "zone.yaml")["Resources"]
+    group, machine = zone["Instances"], zone["Instance"]
     tags = {tag["Key"]: tag for tag in group["Properties"]["Tags"]}
-    tag = tags[launcher.INSTANCE_COUNT.removeprefix("tags/instance/")]
+    tag = tags[tidelog_instance.INSTANCE_COUNT.removeprefix("tags/instance/")]
     assert tag["PropagateAtLaunch"] is True
     options = machine["Properties"]["LaunchTemplateData"]["MetadataOptions"]
     assert options["InstanceMetadataTags"] == "enabled"

@@ -391,6 +391,8 @@ def test_no_role_is_allowed_everything_of_anything() -> None:
             if statement["Resource"] == "*" and statement["Sid"] == "Sessions":
                 # They know no resources, and concern the machine that asks.
                 assert all(one.startswith(("ssm:Update", "ssmmessages:")) for one in actions_of)
+            elif statement["Resource"] == "*" and statement["Sid"] == "ImageLogin":
+                assert actions_of == ["ecr:GetAuthorizationToken"]  # It knows no resources.
             elif statement["Resource"] == "*":
                 # PutMetricData knows no resources; a namespace stands in for one.
                 assert statement["Action"] == "cloudwatch:PutMetricData"
