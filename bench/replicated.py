@@ -121,8 +121,8 @@ def _pass(cluster: ReplicatedCluster, topic: str, replicas: int) -> dict[str, Co
         queue = {"queue.buffering.max.messages": QUEUED_RECORDS_MAX}
         producers = [cluster.producer(**settings, **queue) for _ in range(CONNECTIONS)]
         for pace, rate in (("full speed", None), ("a moderate rate", MODERATE_RECORDS_PER_SECOND)):
-            _produce(producers, topic, WARM_SECONDS, rate)
-            work = functools.partial(_produce, producers, topic, CLIENT_SECONDS, rate)
+            produce_with(producers, topic, WARM_SECONDS, rate)
+            work = functools.partial(produce_with, producers, topic, CLIENT_SECONDS, rate)
             found[f"a record at the defaults of {name}, {pace}"] = _cost(cluster, topic, work)
     found["one record at a time"] = _cost(cluster, topic, lambda: _one_by_one(cluster, topic))
     # The next pass must not write while this one still does.
@@ -151,7 +151,7 @@ def _raw(cluster: ReplicatedCluster, topic: str, size_bytes: int) -> Cost:
         return _cost(cluster, topic, lambda: producers.send_for(RAW_SECONDS, in_flight=IN_FLIGHT))
 
 
-def _produce(
+def produce_with(
     producers: list[Producer], topic: str, seconds: float, records_per_second: int | None
 ) -> int:
     """Produce 1 KiB records with all producers in turn, paced or not; return their number."""

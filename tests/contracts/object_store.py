@@ -8,9 +8,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from tidelog_core.errors import InvalidObjectKey, ObjectExists, ObjectNotFound
+from tidelog_core.objects.filled import put_filled
 from tidelog_core.objects.store import ObjectStore
 
 BAD_KEYS = [
@@ -85,6 +87,28 @@ class ObjectStoreContract:
             with pytest.raises(ObjectExists):
                 await store.put_file("a/b", tmp_path / "file")
             assert await store.get("a/b") == b"first"
+
+    async def test_an_object_is_filled_where_it_stays(self) -> None:
+        async with self.opened() as store:
+            data = os.urandom(100_000)
+
+            def fill(file: BinaryIO) -> int:
+                file.write(bytes(10))
+                file.write(data)
+                file.seek(0)
+                return file.write(b"first.....")
+
+            def fail(file: BinaryIO) -> None:
+                file.write(b"half")
+                raise RuntimeError("the source cannot be read")
+
+            with pytest.raises(RuntimeError):
+                await put_filled(store, "a/filled", fail, timeout_s=60)
+            assert await put_filled(store, "a/filled", fill, timeout_s=60) == 10
+            assert await store.get("a/filled") == b"first....." + data
+            with pytest.raises(ObjectExists):
+                await put_filled(store, "a/filled", fill, timeout_s=60)
+            assert [found.key async for found in store.list("")] == ["a/filled"]
 
     async def test_of_concurrent_writers_exactly_one_wins(self) -> None:
         async with self.opened() as store:

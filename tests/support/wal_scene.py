@@ -47,7 +47,12 @@ from tidelog_node.tier.protocol import (
     request_to_fields,
 )
 from tidelog_node.tier.store_calls import call_store
-from tidelog_node.tier.wal_messages import WalBuildRequest, WalDropRequest, WalPutRequest
+from tidelog_node.tier.wal_messages import (
+    WalBuildRequest,
+    WalDropRequest,
+    WalPutRequest,
+    WalStoreRequest,
+)
 from tidelog_node.tier.wal_objects import WalObjects
 
 from tests.support.batches import batch
@@ -220,10 +225,10 @@ class WorkerHere(TierClient):
     async def _do(self, wal: WalObjects, request: Request) -> Fields:
         try:
             match request:
-                case WalBuildRequest() | WalPutRequest() | WalDropRequest():
-                    return await wal.answer(request)
                 case StoreRequest():
                     return await call_store(self._objects, request)
+                case WalBuildRequest() | WalStoreRequest() | WalPutRequest() | WalDropRequest():
+                    return await wal.answer(request)
         except TidelogError as error:
             return {"error": error_to_fields(error)}
         raise AssertionError(request)
@@ -290,7 +295,9 @@ class WalScene:
         seed: int = 0,
         limits: WriterLimits = FAST,
         chain_id: UUID | None = None,
+        is_local: bool = False,
     ) -> None:
+        """``is_local``: the worker builds and puts an object by one request."""
         self.folder = folder
         self.chance = random.Random(seed)
         self.limits = limits
@@ -299,7 +306,9 @@ class WalScene:
         self.name = ChainName(1, chain_id or uuid4())
         self.traffic = ChainTraffic()
         self.chain = OwnedChain(
-            WalClient(self.worker, CLUSTER, self.name), limits=limits, traffic=self.traffic
+            WalClient(self.worker, CLUSTER, self.name, is_local=is_local),
+            limits=limits,
+            traffic=self.traffic,
         )
         self.logs: list[Any] = []
         self._checked_end = 0

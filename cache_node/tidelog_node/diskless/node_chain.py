@@ -52,9 +52,8 @@ class NodeChain:
         """``socket`` and ``cache_dir`` are those of the WAL worker, not of the tier worker."""
         self._node = node
         self._objects_url = objects_url
-        self._limits = writer_limits(
-            node.static_config, pays_for_requests=parse_object_location(objects_url).has_price
-        )
+        self._is_local = not parse_object_location(objects_url).has_price
+        self._limits = writer_limits(node.static_config, pays_for_requests=not self._is_local)
         self.client = TierClient(
             WorkerCommand(
                 socket=socket,
@@ -143,7 +142,7 @@ class NodeChain:
             raise TierUnavailable("this node is stopping")
         name = ChainName(self._node.broker_id, uuid4())
         chain = OwnedChain(
-            WalClient(self.client, self._node.view.image.cluster_id, name),
+            WalClient(self.client, self._node.view.image.cluster_id, name, is_local=self._is_local),
             limits=self._limits,
             traffic=self._node.counters.chain,
             clock_ms=self._node.clock_ms,

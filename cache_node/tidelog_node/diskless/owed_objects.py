@@ -15,7 +15,7 @@ from tidelog_core.diskless.chain_writer import BuildObject, PutOutcome
 from tidelog_core.diskless.noted_ranges import ObjectContent
 from tidelog_core.diskless.wal_build import ObjectName
 from tidelog_core.diskless.wal_header import WalHeader
-from tidelog_core.errors import StorageError, TidelogError, TierUnavailable
+from tidelog_core.errors import StorageError, StoreUnavailable, TidelogError, TierUnavailable
 
 from tidelog_node.diskless.wal_client import WalClient
 from tidelog_node.tier.wal_messages import SliceFiles, WalNotBuilt
@@ -35,7 +35,10 @@ class ChainBroken(StorageError):
 class OwedObject:
     """An object from the decision to build it until it is committed."""
 
-    __slots__ = ("attempt_count", "built", "content", "created_ms", "failures", "header", "open")
+    __slots__ = (
+        *("attempt_count", "began_s", "built", "content", "created_ms", "failures", "header"),
+        *("open", "outcome"),
+    )
 
     def __init__(self, decision: BuildObject, created_ms: int) -> None:
         self.built = decision
@@ -45,6 +48,8 @@ class OwedObject:
         self.failures = 0  # builds in vain, in a row
         self.attempt_count = 0  # PUTs sent
         self.open = 0  # PUTs not answered
+        self.began_s = 0.0  # the loop's time at which the last PUT was sent
+        self.outcome: PutOutcome | None = None  # of the request that built it, if it put it too
 
 
 class OwedObjects:
@@ -91,8 +96,11 @@ class OwedObjects:
         Raises ``ChainBroken``.
         """
         owed = self._owed[sequence]
-        timeout_s = put_timeout_s(owed.content.size_bytes, attempt)
         try:
+            if self._wal.is_local:
+                return await self._store(owed)
+            timeout_s = put_timeout_s(owed.content.size_bytes, attempt)
+            owed.began_s = asyncio.get_running_loop().time()
             try:
                 return await self._wal.put(sequence, timeout_s=timeout_s)
             except WalNotBuilt:
@@ -104,11 +112,22 @@ class OwedObjects:
             return PutOutcome.UNKNOWN  # The worker has ended. It will be asked again.
 
     async def drop(self, below: int) -> None:
-        """Have the worker forget the objects below the sequence, if it is there."""
+        """Have the worker forget the objects below the sequence, if it is there and keeps them."""
+        if self._wal.is_local:
+            return
         try:
             await self._wal.drop(below)
         except TidelogError:
             return  # It has no objects then, or the next commit repeats this.
+
+    async def _store(self, owed: OwedObject) -> PutOutcome:
+        """Return the outcome of the request that has built the object, or of another one."""
+        if owed.outcome is None:
+            async with self._building:
+                await self._build(owed)
+        outcome, owed.outcome = owed.outcome, None
+        assert outcome is not None
+        return outcome
 
     async def _build_up_to(self, sequence: int) -> None:
         """Have every object built again that was built, up to this one, in order."""
@@ -119,14 +138,9 @@ class OwedObjects:
 
     async def _build(self, owed: OwedObject) -> WalHeader:
         try:
-            header = await self._wal.build(
-                self._name(owed),
-                self._slices_of(owed.content),
-                epochs=owed.content.epochs,
-                marks=owed.content.marks,
-            )
-        except TierUnavailable:
-            raise
+            header = await self._have_built(owed)
+        except (TierUnavailable, StoreUnavailable):
+            raise  # The logs are not to blame.
         except (TidelogError, OSError) as error:
             owed.failures += 1
             if owed.failures < BUILD_FAILURES_MAX:
@@ -137,6 +151,21 @@ class OwedObjects:
             # A topic was deleted since, for example. The PUT of the first bytes may have come.
             raise ChainBroken(f"object {owed.built.sequence} would get other bytes than before")
         owed.header = header
+        return header
+
+    async def _have_built(self, owed: OwedObject) -> WalHeader:
+        name, content = self._name(owed), owed.content
+        slices = self._slices_of(content)
+        if not self._wal.is_local:
+            return await self._wal.build(name, slices, epochs=content.epochs, marks=content.marks)
+        owed.began_s = asyncio.get_running_loop().time()
+        header, owed.outcome = await self._wal.store(
+            name,
+            slices,
+            epochs=content.epochs,
+            marks=content.marks,
+            timeout_s=put_timeout_s(content.size_bytes, owed.attempt_count + 1),
+        )
         return header
 
     def _name(self, owed: OwedObject) -> ObjectName:

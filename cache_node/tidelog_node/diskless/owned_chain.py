@@ -399,10 +399,9 @@ class OwnedChain:
         if owed is None:
             return  # The first PUT has been answered in this turn.
         self._count_attempt(owed)
-        began_s = self._loop.time()
         outcome = await self._objects.put(sequence, attempt)
         owed.open -= 1
-        self._count_outcome(outcome, self._loop.time() - began_s)
+        self._count_outcome(outcome, self._loop.time() - owed.began_s)
         self._act(self._writer.on_put(sequence, attempt, outcome, self._now_ms()))
 
     async def _read(self, sequence: int) -> None:
@@ -459,7 +458,7 @@ class OwnedChain:
                 logger.exception(
                     "commit could not be passed on", extra={"partition": str(replica.partition)}
                 )
-        if not self._is_dropping:
+        if not (self._is_dropping or self._wal.is_local):
             self._is_dropping = True
             self._spawn(self._drop_committed())
         if self._is_closing and not self._writer.buffered_bytes:

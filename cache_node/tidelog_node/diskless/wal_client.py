@@ -17,13 +17,18 @@ from tidelog_node.tier.wal_messages import (
     WalBuildRequest,
     WalDropRequest,
     WalPutRequest,
+    WalStoreRequest,
 )
 
 
 class WalClient:
     """The objects of one chain, by way of the worker. For one event loop."""
 
-    def __init__(self, client: TierClient, cluster_id: str, chain: ChainName) -> None:
+    def __init__(
+        self, client: TierClient, cluster_id: str, chain: ChainName, *, is_local: bool = False
+    ) -> None:
+        """``is_local``: objects are files of this machine, and are built where they stay."""
+        self.is_local = is_local
         self._client = client
         self._chains = ChainStore(client, cluster_id)
         self.cluster_id = cluster_id
@@ -45,6 +50,25 @@ class WalClient:
         request = WalBuildRequest(name, tuple(slices), epochs, marks)
         answer = await self._client.call(request)
         return parse_header(bytes.fromhex(answer["header"]), key=f"{name.chain} {name.sequence}")
+
+    async def store(
+        self,
+        name: ObjectName,
+        slices: Iterable[SliceFiles],
+        *,
+        epochs: tuple[EpochRow, ...],
+        marks: tuple[MarkRow, ...],
+        timeout_s: float,
+    ) -> tuple[WalHeader, PutOutcome]:
+        """Have the object built where the store keeps it; return its header, and what became of it.
+
+        Raises as ``build``, and ``StoreUnavailable`` if it was not built in time. It may be written
+        then, now or later.
+        """
+        build = WalBuildRequest(name, tuple(slices), epochs, marks)
+        answer = await self._client.call(WalStoreRequest(build, timeout_s))
+        header = parse_header(bytes.fromhex(answer["header"]), key=f"{name.chain} {name.sequence}")
+        return header, PutOutcome(answer["outcome"])
 
     async def put(self, sequence: int, *, timeout_s: float) -> PutOutcome:
         """Put the object by one request, and return what became of it.

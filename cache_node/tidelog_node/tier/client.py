@@ -47,7 +47,7 @@ from tidelog_node.tier.protocol import (
     upload_result_from_fields,
 )
 from tidelog_node.tier.store_calls import LIST_PAGE_KEYS, unpack_object
-from tidelog_node.tier.wal_messages import WalBuildRequest, WalDropRequest, WalPutRequest
+from tidelog_node.tier.wal_messages import WalRequest
 from tidelog_node.tracing.tracer import Tracer, span
 
 logger = logging.getLogger(__name__)
@@ -288,7 +288,7 @@ class TierClient:
             raise TierUnavailable("the tier worker is not running just now")
         # A chain bounds its own requests. Acks do not wait behind reads, and a drop that is refused
         # would keep the bytes of a chain that has ended.
-        is_of_chain = isinstance(request, WalBuildRequest | WalPutRequest | WalDropRequest)
+        is_of_chain = isinstance(request, WalRequest)
         if len(self._waiting) >= REQUESTS_MAX and not is_of_chain:
             raise TierUnavailable(f"{REQUESTS_MAX} requests wait for the tier worker")
         number = self._next_number

@@ -46,6 +46,7 @@ from tidelog_node.tier.wal_messages import (
     WalNotBuilt,
     WalPutRequest,
     WalRequest,
+    WalStoreRequest,
     wal_request_from_fields,
     wal_request_to_fields,
 )
@@ -186,7 +187,7 @@ def request_to_fields(request: Request) -> Fields:
             return {"op": "forget", "keys": list(keys)}
         case StatusRequest():
             return {"op": "status"}
-        case WalBuildRequest() | WalPutRequest() | WalDropRequest():
+        case WalBuildRequest() | WalStoreRequest() | WalPutRequest() | WalDropRequest():
             return wal_request_to_fields(request)
 
 
@@ -207,7 +208,7 @@ def request_from_fields(fields: Fields) -> Request:
                 return ForgetRequest(tuple(fields["keys"]))
             case "status":
                 return StatusRequest()
-            case "wal-build" | "wal-put" | "wal-drop":
+            case "wal-build" | "wal-store" | "wal-put" | "wal-drop":
                 return wal_request_from_fields(fields)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a request that is not whole: {error!r}") from None

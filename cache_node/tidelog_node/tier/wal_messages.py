@@ -3,6 +3,8 @@
     wal-build     object's name, files of its slices, rows   -> its header; the bytes are kept
     wal-put       chain, sequence, time limit                -> outcome of one PUT of the bytes
     wal-drop      chain, sequence                            forgets the objects below the sequence
+    wal-store     as wal-build, time limit                   -> its header, outcome of one PUT;
+                                                             nothing is kept
 
 A request that is repeated is harmless: an object that is kept is not built again.
 """
@@ -88,7 +90,15 @@ class WalDropRequest:
     below: int
 
 
-WalRequest = WalBuildRequest | WalPutRequest | WalDropRequest
+@dataclass(frozen=True, slots=True)
+class WalStoreRequest:
+    """Build an object where the store keeps it, by one attempt."""
+
+    build: WalBuildRequest
+    timeout_s: float
+
+
+WalRequest = WalStoreRequest | WalBuildRequest | WalPutRequest | WalDropRequest
 
 
 def wal_request_to_fields(request: WalRequest) -> Fields:
@@ -102,6 +112,8 @@ def wal_request_to_fields(request: WalRequest) -> Fields:
                 "epochs": pack_rows(WalSection.EPOCHS, epochs).hex(),
                 "marks": pack_rows(WalSection.MARKS, marks).hex(),
             }
+        case WalStoreRequest(build, timeout_s):
+            return {**wal_request_to_fields(build), "op": "wal-store", "timeout_s": timeout_s}
         case WalPutRequest(cluster_id, chain, sequence, timeout_s):
             return {
                 "op": "wal-put",
@@ -117,6 +129,10 @@ def wal_request_to_fields(request: WalRequest) -> Fields:
 def wal_request_from_fields(fields: Fields) -> WalRequest:
     """Return the request. Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
     match fields["op"]:
+        case "wal-store":
+            build = wal_request_from_fields({**fields, "op": "wal-build"})
+            assert isinstance(build, WalBuildRequest)
+            return WalStoreRequest(build, float(fields["timeout_s"]))
         case "wal-build":
             epochs, marks = bytes.fromhex(fields["epochs"]), bytes.fromhex(fields["marks"])
             return WalBuildRequest(

@@ -4,37 +4,38 @@ Objects are built from segment files, so record bytes do not go through the node
 worker keeps at most ``built_bytes_max``, or one object of any size, and refuses more. An object is
 built once and put as often as the node says, always the same bytes. If the worker dies, the node
 has it built again by the same request, which gives the same bytes.
+
+On a store of this machine an object is not kept: one request builds it in its place, and is
+repeated if need be.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import io
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.wal_build import BuiltObject, ObjectName, WalSlice, build_data_object
-from tidelog_core.diskless.wal_footer import parse_footer
+from tidelog_core.diskless.wal_build import BuiltObject, ObjectName
 from tidelog_core.diskless.wal_header import WalHeader
-from tidelog_core.errors import CorruptObject, TidelogError
+from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.tier.wal_messages import (
     Fields,
-    FileRange,
-    SliceFiles,
-    WalBuildFailed,
     WalBuildRequest,
     WalDropRequest,
     WalFull,
     WalNotBuilt,
     WalPutRequest,
     WalRequest,
+    WalStoreRequest,
 )
+from tidelog_node.tier.wal_writing import write_object
 
 T = TypeVar("T")
 
@@ -66,13 +67,15 @@ class WalObjects:
     async def answer(self, request: WalRequest) -> Fields:
         """Do what is asked and return the result.
 
-        Raises ``WalBuildFailed``, ``WalFull``, ``WalNotBuilt``.
+        Raises ``WalBuildFailed``, ``WalFull``, ``WalNotBuilt``, ``StoreUnavailable``.
         """
         match request:
             case WalBuildRequest():
                 return {"header": (await self._build(request)).pack().hex()}
             case WalPutRequest():
                 return {"outcome": (await self._put(request)).value}
+            case WalStoreRequest():
+                return await self._store_new(request)
             case WalDropRequest(chain, below):
                 self._drop(chain, below)
                 return {}
@@ -111,6 +114,23 @@ class WalObjects:
         if name.sequence < self._dropped.get(name.chain, 0):
             raise WalNotBuilt(f"object {name.sequence} of {name.chain} was dropped meanwhile")
 
+    async def _store_new(self, request: WalStoreRequest) -> Fields:
+        """Write the object where the store keeps it; nothing of it is kept here."""
+        build, header = request.build, None
+
+        def fill(file: BinaryIO) -> None:
+            nonlocal header
+            header = write_object(build, file)
+
+        name = build.name
+        chains = ChainStore(self._store, name.cluster_id)
+        outcome = await chains.put_filled(
+            name.chain, name.sequence, fill, timeout_s=request.timeout_s
+        )
+        if header is None:
+            raise StoreUnavailable(f"object {name.sequence} of {name.chain} is not written yet")
+        return {"header": header.pack().hex(), "outcome": outcome.value}
+
     async def _put(self, request: WalPutRequest) -> PutOutcome:
         kept = self._kept.get((request.chain, request.sequence))
         if kept is None:
@@ -144,54 +164,6 @@ class WalObjects:
 
 def build_from_files(request: WalBuildRequest) -> BuiltObject:
     """Return the object. Raises ``WalBuildFailed`` if the files do not have what it needs."""
-    name = request.name
-    slices = [
-        WalSlice(one.topic_id, one.partition, one.leader_epoch, _read_slice(one))
-        for one in request.slices
-    ]
-    try:
-        built = build_data_object(name, slices, epochs=request.epochs, marks=request.marks)
-    except (TidelogError, ValueError) as error:
-        raise WalBuildFailed(f"object {name.sequence} cannot be built: {error}") from error
-    _check_offsets(request, built, name)
-    return built
-
-
-def _read_slice(one: SliceFiles) -> bytes:
-    parts = [_read_range(range_) for range_ in one.ranges]
-    return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _read_range(wanted: FileRange) -> bytes:
-    try:
-        descriptor = os.open(wanted.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            data = os.pread(descriptor, wanted.end - wanted.start, wanted.start)
-        finally:
-            os.close(descriptor)
-    except (OSError, ValueError) as error:
-        raise WalBuildFailed(f"{wanted.path} cannot be read: {error}") from error
-    if len(data) != wanted.end - wanted.start:
-        raise WalBuildFailed(
-            f"{wanted.path} ends at {wanted.start + len(data)}, before {wanted.end}"
-        )
-    return data
-
-
-def _check_offsets(request: WalBuildRequest, built: BuiltObject, name: ObjectName) -> None:
-    """Raise unless every slice has the offsets that were asked for.
-
-    The files may have been replaced since the node looked the positions up.
-    """
-    footer = memoryview(built.data)[built.header.footer_position :]
-    try:
-        rows = parse_footer(footer, object_size=len(built.data), key="").slices
-    except CorruptObject as error:
-        raise WalBuildFailed(f"object {name.sequence} cannot be built: {error.problem}") from error
-    for one, row in zip(request.slices, rows, strict=True):
-        if (row.base_offset, row.end_offset) != (one.base_offset, one.end_offset):
-            raise WalBuildFailed(
-                f"the files of partition {one.partition} of topic {one.topic_id} have"
-                f" [{row.base_offset}, {row.end_offset}) instead of"
-                f" [{one.base_offset}, {one.end_offset})"
-            )
+    file = io.BytesIO()
+    header = write_object(request, file)
+    return BuiltObject(header, file.getvalue())

@@ -53,7 +53,12 @@ from tidelog_node.tier.protocol import (
 from tidelog_node.tier.range_check import check_range_bytes
 from tidelog_node.tier.store_calls import call_store
 from tidelog_node.tier.upload import upload_segment
-from tidelog_node.tier.wal_messages import WalBuildRequest, WalDropRequest, WalPutRequest
+from tidelog_node.tier.wal_messages import (
+    WalBuildRequest,
+    WalDropRequest,
+    WalPutRequest,
+    WalStoreRequest,
+)
 from tidelog_node.tier.wal_objects import WalObjects
 
 logger = logging.getLogger(__name__)
@@ -163,7 +168,7 @@ class TierWorker:
                 return {}
             case StatusRequest():
                 return self._status()
-            case WalBuildRequest() | WalPutRequest() | WalDropRequest():
+            case WalBuildRequest() | WalStoreRequest() | WalPutRequest() | WalDropRequest():
                 return await self._wal.answer(request)
 
     def _status(self) -> Fields:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from tidelog_core.diskless.wal_footer import (
 from tidelog_core.diskless.wal_header import HEADER_SIZE, WalHeader, check_key, parse_header
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.objects.filled import Fill, put_filled
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectStore
 
@@ -51,15 +52,14 @@ class ChainStore:
     ) -> PutOutcome:
         """Create the object with one request. It is durable if the outcome is ``STORED``."""
         key = wal_key(self._cluster_id, chain, sequence)
-        try:
-            await put_once(self._store, key, data, timeout_s=timeout_s)
-        except ObjectExists:
-            return PutOutcome.TAKEN
-        except OutcomeUnknown:
-            return PutOutcome.UNKNOWN
-        except StoreUnavailable:  # Nothing was written.
-            return PutOutcome.THROTTLED
-        return PutOutcome.STORED
+        return await _outcome(put_once(self._store, key, data, timeout_s=timeout_s))
+
+    async def put_filled(
+        self, chain: ChainName, sequence: int, fill: Fill[None], *, timeout_s: float
+    ) -> PutOutcome:
+        """Create the object that ``fill`` writes, as ``put``. Raises the errors of ``fill``."""
+        key = wal_key(self._cluster_id, chain, sequence)
+        return await _outcome(put_filled(self._store, key, fill, timeout_s=timeout_s))
 
     async def header(self, chain: ChainName, sequence: int) -> WalHeader | None:
         """Return the header of the object or seal, ``None`` if there is none.
@@ -134,3 +134,15 @@ class ChainStore:
 
     def _name(self, chain: ChainName, sequence: int) -> WalKey:
         return WalKey(self._cluster_id, chain, sequence, is_checkpoint=False)
+
+
+async def _outcome(attempt: Awaitable[None]) -> PutOutcome:
+    try:
+        await attempt
+    except ObjectExists:
+        return PutOutcome.TAKEN
+    except OutcomeUnknown:
+        return PutOutcome.UNKNOWN
+    except StoreUnavailable:  # Nothing was written.
+        return PutOutcome.THROTTLED
+    return PutOutcome.STORED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from crc32c import crc32c
@@ -20,30 +20,28 @@ from tidelog_core.diskless.wal_header import (
 )
 from tidelog_core.diskless.wal_rows import (
     FOREIGN,
-    NO_MARKER,
     REQUIRED_KINDS,
     ROW_SIZES_BYTES,
     BatchRow,
     EpochRow,
     MarkRow,
     ReferenceRow,
+    RowTable,
     SealRow,
     SliceRow,
     SnapshotRow,
     WalSection,
     pack_rows,
 )
-from tidelog_core.log.batch_scan import read_marker
+from tidelog_core.diskless.wal_scan import SliceScan, scan_slice
 from tidelog_core.metadata.epoch_chains import ChainName
-from tidelog_core.records.header import BatchHeader, Buffer, iter_headers
+from tidelog_core.records.header import Buffer
 from tidelog_core.tier.sections import (
     HEADER_CRC,
     SECTION,
     aligned,
     pack_sections,
 )
-
-_ATTRIBUTES_MASK = 0xFFFF
 
 
 class ObjectName(NamedTuple):
@@ -65,6 +63,19 @@ class WalSlice(NamedTuple):
     leader_epoch: int
     data: Buffer
     is_foreign: bool = False
+
+
+class SlicePlace(Protocol):
+    """The partition that a slice is of."""
+
+    @property
+    def topic_id(self) -> UUID: ...
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int: ...
 
 
 class ForeignSlice(NamedTuple):
@@ -108,27 +119,40 @@ def build_data_object(
     again, they were when the batches were appended.
     """
     body: list[Buffer] = []
-    slice_rows: list[SliceRow] = []
-    batch_rows: list[BatchRow] = []
+    scans: list[tuple[WalSlice, SliceScan]] = []
     position = HEADER_SIZE
     for one in slices:
-        rows = batch_rows_of(one.data, position, is_foreign=one.is_foreign)
-        slice_rows.append(_slice_row(one, position, rows))
-        batch_rows += rows
+        scans.append((one, scan_slice(one.data, position, is_foreign=one.is_foreign)))
         body.append(one.data)
         position += len(one.data)
+    sections = data_sections(scans, references=references, epochs=epochs, marks=marks)
+    return _assemble(name, WalKind.DATA, body, sections)
+
+
+def data_sections(
+    scans: Sequence[tuple[SlicePlace, SliceScan]],
+    *,
+    references: Iterable[ForeignSlice] = (),
+    epochs: Iterable[EpochRow] = (),
+    marks: Iterable[MarkRow] = (),
+) -> dict[WalSection, bytes]:
+    """Return the sections of an object with these slices, whose bytes were scanned.
+
+    Raises ``CorruptRecordBatch`` if a batch is not whole, ``ValueError`` if a slice has none.
+    """
+    slice_rows = [_slice_row(place, scan) for place, scan in scans]
+    batch_rows = [scan.rows for _, scan in scans]
     reference_rows: list[ReferenceRow] = []
     for reference in references:
         reference_rows.append(_reference_row(reference))
-        batch_rows += _moved(reference)
-    sections = {
+        batch_rows.append(pack_rows(WalSection.BATCHES, _moved(reference)))
+    return {
         WalSection.SLICES: pack_rows(WalSection.SLICES, slice_rows),
-        WalSection.BATCHES: pack_rows(WalSection.BATCHES, batch_rows),
+        WalSection.BATCHES: b"".join(batch_rows),
         WalSection.REFERENCES: pack_rows(WalSection.REFERENCES, reference_rows),
         WalSection.EPOCHS: pack_rows(WalSection.EPOCHS, epochs),
         WalSection.MARKS: pack_rows(WalSection.MARKS, marks),
     }
-    return _assemble(name, WalKind.DATA, body, sections)
 
 
 def build_seal(name: ObjectName, heir: ChainName) -> BuiltObject:
@@ -189,59 +213,27 @@ def refer_to(
 
     Its first record gets ``base_offset``. Raises ``CorruptRecordBatch``.
     """
-    rows = batch_rows_of(one.data, position, is_foreign=True)
-    row = _slice_row(one, position, rows)
-    return ForeignSlice(gateway, sequence, leader_epoch, base_offset, row, rows)
+    scan = scan_slice(one.data, position, is_foreign=True)
+    rows = tuple(RowTable(BatchRow, WalSection.BATCHES, memoryview(scan.rows)))
+    return ForeignSlice(gateway, sequence, leader_epoch, base_offset, _slice_row(one, scan), rows)
 
 
-def batch_rows_of(data: Buffer, position: int, *, is_foreign: bool = False) -> list[BatchRow]:
-    """Return a row per batch of the run that begins at the position of an object."""
-    rows: list[BatchRow] = []
-    next_offset = 0
-    for at, header in iter_headers(data):
-        base_offset = header.base_offset
-        if is_foreign:
-            base_offset, next_offset = next_offset, next_offset + header.last_offset_delta + 1
-        rows.append(_batch_row(data, at, header, base_offset, position + at))
-    return rows
-
-
-def _batch_row(
-    data: Buffer, at: int, header: BatchHeader, base_offset: int, position: int
-) -> BatchRow:
-    marker = read_marker(data, at, header)
-    return BatchRow(
-        base_offset=base_offset,
-        producer_id=header.producer_id,
-        base_timestamp_ms=header.base_timestamp_ms,
-        max_timestamp_ms=header.max_timestamp_ms,
-        last_offset_delta=header.last_offset_delta,
-        base_sequence=header.base_sequence,
-        record_count=header.record_count,
-        position=position,
-        size_bytes=header.size_bytes,
-        coordinator_epoch=-1 if marker is None else marker.coordinator_epoch,
-        producer_epoch=header.producer_epoch,
-        attributes=header.attributes & _ATTRIBUTES_MASK,
-        marker=NO_MARKER if marker is None else marker.type,
-    )
-
-
-def _slice_row(one: WalSlice, position: int, rows: Sequence[BatchRow]) -> SliceRow:
-    if not rows:
-        raise ValueError(f"a slice of partition {one.partition} has no batch")
+def _slice_row(place: SlicePlace, scan: SliceScan) -> SliceRow:
+    scan.finish()
+    if not scan.batch_count:
+        raise ValueError(f"a slice of partition {place.partition} has no batch")
     return SliceRow(
-        topic_id=one.topic_id.bytes,
-        partition=one.partition,
-        leader_epoch=one.leader_epoch,
-        base_offset=-1 if one.is_foreign else rows[0].base_offset,
-        end_offset=rows[-1].base_offset + rows[-1].last_offset_delta + 1,
-        max_timestamp_ms=max(row.max_timestamp_ms for row in rows),
-        position=position,
-        size_bytes=len(one.data),
-        batch_count=len(rows),
-        crc32c=crc32c(one.data),
-        flags=FOREIGN if one.is_foreign else 0,
+        topic_id=place.topic_id.bytes,
+        partition=place.partition,
+        leader_epoch=place.leader_epoch,
+        base_offset=scan.base_offset,
+        end_offset=scan.end_offset,
+        max_timestamp_ms=scan.max_timestamp_ms,
+        position=scan.position,
+        size_bytes=scan.size_bytes,
+        batch_count=scan.batch_count,
+        crc32c=scan.crc,
+        flags=FOREIGN if scan.is_foreign else 0,
     )
 
 
@@ -270,14 +262,20 @@ def _moved(reference: ForeignSlice) -> Iterable[BatchRow]:
         yield row._replace(base_offset=reference.base_offset + row.base_offset)
 
 
-def _assemble(
-    name: ObjectName,
-    kind: WalKind,
-    body: Sequence[Buffer],
-    sections: Mapping[WalSection, bytes],
-) -> BuiltObject:
+class ObjectEnds(NamedTuple):
+    """All of an object but its body."""
+
+    header: WalHeader
+    head: bytes
+    tail: bytes  # what follows the body
+
+
+def object_ends(
+    name: ObjectName, kind: WalKind, body_size: int, sections: Mapping[WalSection, bytes]
+) -> ObjectEnds:
+    """Return the bytes before and behind a body of this size. Raises ``ValueError``."""
     there = {number: data for number, data in sections.items() if data}
-    body_end = HEADER_SIZE + sum(map(len, body))
+    body_end = HEADER_SIZE + body_size
     footer_position = aligned(body_end)
     table_end = HEADER_SIZE + SECTION.size * len(there)
     table, section_parts = pack_sections(
@@ -309,10 +307,8 @@ def _assemble(
     )
     head = header.pack()
     footer = head + table
-    data = b"".join(
+    tail = b"".join(
         [
-            head,
-            *body,
             bytes(footer_position - body_end),
             footer,
             HEADER_CRC.pack(crc32c(footer), 0),
@@ -320,4 +316,14 @@ def _assemble(
             pack_trailer(footer_position),
         ]
     )
-    return BuiltObject(header._replace(crc=int.from_bytes(head[-4:], "little")), data)
+    return ObjectEnds(header._replace(crc=int.from_bytes(head[-4:], "little")), head, tail)
+
+
+def _assemble(
+    name: ObjectName,
+    kind: WalKind,
+    body: Sequence[Buffer],
+    sections: Mapping[WalSection, bytes],
+) -> BuiltObject:
+    ends = object_ends(name, kind, sum(map(len, body)), sections)
+    return BuiltObject(ends.header, b"".join([ends.head, *body, ends.tail]))

@@ -6,10 +6,11 @@ for each page of a listing, and one for up to a thousand deleted keys.
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from tidelog_core.errors import (
     ObjectExists,
@@ -19,6 +20,7 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.objects.expiry import ExpiryRule, expiry_rules
+from tidelog_core.objects.filled import Fill, put_filled
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 
@@ -108,6 +110,21 @@ class CountedObjectStore:
         attempt = put_once(self._store, key, data, timeout_s=timeout_s)
         await self._counted("put", key, attempt)
         self._note_sent(key, len(data))
+
+    async def put_filled(self, key: str, fill: Fill[T], *, timeout_s: float) -> T:
+        """Store the bytes that ``fill`` writes, by one attempt; see ``FilledStore``."""
+        size_bytes = 0
+
+        def fill_and_count(file: BinaryIO) -> T:
+            nonlocal size_bytes
+            result = fill(file)
+            size_bytes = file.seek(0, io.SEEK_END)
+            return result
+
+        attempt = put_filled(self._store, key, fill_and_count, timeout_s=timeout_s)
+        result = await self._counted("put", key, attempt)
+        self._note_sent(key, size_bytes)
+        return result
 
     async def expiry_rules(self) -> Sequence[ExpiryRule]:
         """Return the bucket's rules; see ``ExpiringStore``. Its one request costs nothing."""

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from tidelog_core.objects.filled import Fill
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
 from tidelog_core.objects.kms_keys import refuse_kms_key
 from tidelog_core.objects.store import ObjectMeta
@@ -56,6 +57,15 @@ class FolderObjectStore:
         check_key(key)
         refuse_kms_key(key, kms_key_id)
         await self._run(self._write, key, lambda file: _write_all(file, data), is_new=True)
+
+    async def put_filled(self, key: str, fill: Fill[T], *, timeout_s: float) -> T:
+        """Store the bytes that ``fill`` writes, durably; see ``FilledStore``."""
+        check_key(key)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._run(self._write, key, fill, is_new=True)
+        except TimeoutError:
+            raise OutcomeUnknown(f"object {key!r} may not be written: no answer in time") from None
 
     async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
         """Store the file's bytes as they are at the call, durably. Raises as ``put``."""
@@ -109,11 +119,11 @@ class FolderObjectStore:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, lambda: function(*args, **keywords))
 
-    def _write(self, key: str, fill: Callable[[BinaryIO], None], *, is_new: bool) -> None:
+    def _write(self, key: str, fill: Fill[T], *, is_new: bool) -> T:
         target = self._folder / key
         try:
             with self._staged() as (staged, file):
-                fill(file)
+                result = fill(file)
                 file.flush()
                 os.fsync(file.fileno())
                 is_named = self._name(staged, target, is_new=is_new)
@@ -122,6 +132,7 @@ class FolderObjectStore:
         self._fsync_folder_of(key, target)
         if not is_named:  # Not earlier: the caller takes the existing name for durable.
             raise ObjectExists(key)
+        return result
 
     @contextmanager
     def _staged(self) -> Iterator[tuple[Path, BinaryIO]]:

@@ -266,6 +266,8 @@ def test_objects_with_the_same_header_are_the_same() -> None:
 def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(CorruptRecordBatch):
         build_data_object(name(0), [WalSlice(TOPIC_ID, 0, 1, batch(0)[:-1])])
+    with pytest.raises(CorruptRecordBatch):
+        build_data_object(name(0), [WalSlice(TOPIC_ID, 0, 1, batch(0) + batch(2)[:20])])
     with pytest.raises(ValueError, match="no batch"):
         build_data_object(name(0), [WalSlice(TOPIC_ID, 0, 1, b"")])
 

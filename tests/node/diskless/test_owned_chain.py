@@ -14,7 +14,11 @@ from tidelog_core.diskless.put_pace import PaceLimits
 from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.location import parse_object_location
-from tidelog_node.diskless.owed_objects import PUT_SECONDS_MAX, put_timeout_s
+from tidelog_node.diskless.owed_objects import (
+    BUILD_FAILURES_MAX,
+    PUT_SECONDS_MAX,
+    put_timeout_s,
+)
 from tidelog_node.diskless.owned_chain import (
     OwnedChain,
     kept_bytes_max,
@@ -70,8 +74,8 @@ async def drive(scene: WalScene, step_count: int) -> None:
         await asyncio.sleep(chance.choice([0, 0, 0.002, 0.008]))
 
 
-async def play(folder: Path, seed: int, step_count: int) -> None:
-    scene = WalScene(folder, seed=seed)
+async def play(folder: Path, seed: int, step_count: int, *, is_local: bool = False) -> None:
+    scene = WalScene(folder, seed=seed, is_local=is_local)
     scene.lead(3, segment_bytes=14_000)
     await drive(scene, step_count)
     scene.store.faults = Faults()
@@ -89,6 +93,31 @@ async def test_everything_is_committed_in_order_whatever_the_store_does(
 ) -> None:
     """Not before what comes before it, and with exactly the bytes of the logs."""
     await play(tmp_path, seed, 40)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_objects_that_are_built_in_their_place_are_committed_alike(
+    tmp_path: Path, seed: int
+) -> None:
+    await play(tmp_path, seed, 40, is_local=True)
+
+
+async def test_a_local_store_that_is_full_for_long_does_not_end_the_chain(tmp_path: Path) -> None:
+    """What it answers says nothing of the logs, however often it refuses."""
+    scene = WalScene(tmp_path, is_local=True)
+    (log,) = scene.lead(1)
+    objects = tmp_path / "objects"
+    objects.rename(tmp_path / "away")
+    objects.write_bytes(b"no folder")
+    log.append(3)
+    await eventually_async(lambda: scene.traffic.retry_count > BUILD_FAILURES_MAX)
+    assert log.committed == []
+    assert not scene.chain.is_deposed
+    objects.unlink()
+    (tmp_path / "away").rename(objects)
+    await committed_everywhere(scene)
+    await has_bytes_of_logs(scene)
+    await scene.close()
 
 
 @pytest.mark.slow

@@ -25,12 +25,19 @@ from tidelog_core.diskless.wal_build import (
 )
 from tidelog_core.diskless.wal_footer import parse_object
 from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
-from tidelog_core.errors import OutcomeUnknown, TierUnavailable
+from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TierUnavailable
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.log.values import AppendOrigin
+from tidelog_core.objects.folder import THREAD_COUNT, FolderObjectStore
 from tidelog_core.objects.one_attempt import put_once
+from tidelog_core.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    build_end_transaction_marker,
+)
 from tidelog_node.diskless.wal_client import WalClient
 from tidelog_node.tier import client as tier_client
+from tidelog_node.tier import wal_writing
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.protocol import (
     ProtocolError,
@@ -48,6 +55,7 @@ from tidelog_node.tier.wal_messages import (
     WalFull,
     WalNotBuilt,
     WalPutRequest,
+    WalStoreRequest,
 )
 from tidelog_node.tier.wal_objects import WalObjects, build_from_files
 
@@ -76,6 +84,11 @@ def files_of(log: LocalLog, partition: int, base_offset: int, end_offset: int) -
 
 def bytes_of(one: SliceFiles) -> bytes:
     return b"".join(Path(path).read_bytes()[start:end] for path, start, end in one.ranges)
+
+
+def marker() -> bytes:
+    ended = EndTransactionMarker(ControlType.COMMIT, 5)
+    return build_end_transaction_marker(ended, producer_id=3, producer_epoch=0, timestamp_ms=9)
 
 
 def place(sequence: int = 0) -> ObjectName:
@@ -123,6 +136,7 @@ def test_requests_and_errors_come_back_as_they_were(log: LocalLog) -> None:
         WalBuildRequest(place(), ()),
         WalPutRequest(CLUSTER, CHAIN, 5, 1.5),
         WalDropRequest(CHAIN, 7),
+        WalStoreRequest(request_of(log), 2.5),
     ):
         assert request_from_fields(request_to_fields(request)) == request
     for error in (WalBuildFailed("a"), WalNotBuilt("b"), WalFull("c")):
@@ -147,6 +161,43 @@ async def test_an_object_has_the_bytes_of_the_files_whatever_segments_they_are_i
     assert await store.get(key) == built.data
     assert len(parse_object(built.data, key=key).slices) == 2
     assert await put(objects) is PutOutcome.TAKEN  # ours, but the store cannot say so
+
+
+async def test_an_object_is_built_in_its_place_and_nothing_is_kept(
+    log: LocalLog, objects: WalObjects, store: FolderObjectStore
+) -> None:
+    request = request_of(log)
+    built = expected(request)
+    header = built.header.pack().hex()
+    answer = await objects.answer(WalStoreRequest(request, 20.0))
+    assert answer == {"header": header, "outcome": "stored"}
+    (key,) = [meta.key async for meta in store.list("")]
+    assert await store.get(key) == built.data
+    again = await objects.answer(WalStoreRequest(request, 20.0))
+    assert again == {"header": header, "outcome": "taken"}
+    assert objects.built_bytes == 0
+    one = request.slices[0]
+    wrong = WalBuildRequest(place(1), (one._replace(base_offset=one.base_offset + 1),))
+    with pytest.raises(WalBuildFailed, match="instead of"):
+        await objects.answer(WalStoreRequest(wrong, 20.0))
+    held = threading.Event()
+    for _ in range(THREAD_COUNT):
+        store._executor.submit(held.wait)  # The disk has stopped.
+    try:
+        with pytest.raises(StoreUnavailable, match="not written yet"):
+            await objects.answer(WalStoreRequest(request_of(log, 2), 0.0))
+    finally:
+        held.set()
+
+
+@pytest.mark.parametrize("chunk_bytes", [100, 133, 250, 10_000])
+def test_an_object_has_the_same_bytes_whatever_is_read_at_once(
+    log: LocalLog, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    log.append_as_leader(bytearray(marker()), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    request = request_of(log, end_offset=25)
+    monkeypatch.setattr(wal_writing, "CHUNK_BYTES", chunk_bytes)
+    assert build_from_files(request) == expected(request)
 
 
 async def test_an_object_is_built_once_and_kept_until_it_is_dropped(

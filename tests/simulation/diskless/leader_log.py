@@ -10,8 +10,8 @@ from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.noted_ranges import NotedRange
 from tidelog_core.diskless.replay import CommittedSlice, header_of, marker_of
 from tidelog_core.diskless.takeover import StoredChains
-from tidelog_core.diskless.wal_build import batch_rows_of
-from tidelog_core.diskless.wal_rows import BatchRow
+from tidelog_core.diskless.wal_rows import BatchRow, RowTable, WalSection
+from tidelog_core.diskless.wal_scan import scan_slice
 from tidelog_core.log.producer_snapshot import decode_snapshot, encode_snapshot
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin
@@ -152,5 +152,6 @@ class LeaderLog:
 
 def row_of(data: bytes) -> BatchRow:
     """Return the row of a client's batch."""
-    (row,) = batch_rows_of(data, 0, is_foreign=True)
+    scan = scan_slice(data, 0, is_foreign=True)
+    (row,) = RowTable(BatchRow, WalSection.BATCHES, memoryview(scan.rows))
     return row

@@ -1,0 +1,164 @@
+"""Measures the CPU of diskless topics beside replicated ones: bench/results/diskless_cost.json.
+
+Three nodes with a folder as object store, all of their processes counted. Producers send with
+acks=all to a topic with three replicas, a diskless topic, and a diskless topic with three replicas.
+Clients are raw connections with five requests in flight each, and librdkafka with its own defaults
+and with the Java producer's. Their time is not counted.
+
+The topics take turns within a round, because a machine may become several times slower between
+two minutes. What counts is the median of the rounds' ratios to the replicated topic.
+The nodes' hot path is compiled, as in a wheel.
+
+    python -m bench.diskless_cost [--rounds 5] [--seconds 2.0] [--only REGEX]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import os
+import re
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+from bench import usage
+from bench.raw_producers import RawProducers, build_records
+from bench.replicated import (
+    CONNECTIONS,
+    DEFAULTS,
+    IN_FLIGHT,
+    JAVA,
+    LIBRDKAFKA,
+    QUEUED_RECORDS_MAX,
+    RECORD_SIZE_BYTES,
+    WARM_SECONDS,
+    produce_with,
+)
+from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
+from tools.compiled import write_overlay
+
+BATCH_SIZES_BYTES = (1 << 10, 16 << 10, 64 << 10, 1_000_000)  # the records
+RATE = 5_000  # records of 1 KiB a second, a moderate load
+RESULTS = Path(__file__).parent / "results" / "diskless_cost.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A sort of topic."""
+
+    name: str
+    replicas: int
+    is_diskless: bool
+
+
+REPLICATED = Kind("replicated RF 3", 3, False)
+KINDS = (REPLICATED, Kind("diskless RF 1", 1, True), Kind("diskless RF 3", 3, True))
+
+Load = Callable[[ReplicatedCluster, str, float], int]  # returns the bytes of the records
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(prog="python -m bench.diskless_cost")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--only", default="", help="a regular expression of loads")
+    parser.add_argument("--kinds", default="", help="a regular expression of topics")
+    arguments = parser.parse_args()
+    loads = {name: load for name, load in _loads().items() if re.search(arguments.only, name)}
+    kinds = [kind for kind in KINDS if re.search(arguments.kinds, kind.name)]
+    found: dict[str, dict[str, list[float]]] = {
+        load: {kind.name: [] for kind in kinds} for load in loads
+    }
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        replicated_cluster(
+            Path(folder), config=DEFAULTS, environment={"PYTHONPATH": str(write_overlay())}
+        ) as cluster,
+    ):
+        for number in range(arguments.rounds):
+            for at, (name, load) in enumerate(loads.items()):
+                for kind in kinds:
+                    suffix = f"{number}-{at}"
+                    cost = _measure(cluster, kind, suffix, load, arguments.seconds)
+                    found[name][kind.name].append(cost)
+                    print(f"{number} {name}, {kind.name}: {cost:.3f} s/GB", flush=True)
+    figures: dict[str, object] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
+    for name, costs in found.items():
+        figures[name] = summary = _summary(costs)
+        print(f"{name}: {json.dumps(summary)}", flush=True)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def _summary(costs: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return CPU-seconds per GB, and the ratios to the replicated topic."""
+    base = costs.get(REPLICATED.name)
+    found = {f"{kind}: s/GB": round(statistics.median(some), 3) for kind, some in costs.items()}
+    for kind, some in costs.items():
+        if base is not None and kind != REPLICATED.name:
+            ratios = [one / other for one, other in zip(some, base, strict=True)]
+            found[f"{kind}: ratio"] = round(statistics.median(ratios), 3)
+    return found
+
+
+def _measure(
+    cluster: ReplicatedCluster, kind: Kind, suffix: str, load: Load, seconds: float
+) -> float:
+    """Return the CPU-seconds of all processes of the nodes for 10^9 bytes of records."""
+    topic = f"{kind.name.replace(' ', '-')}-{suffix}"
+    cluster.create(
+        topic, replicas=kind.replicas, diskless_enable="true" if kind.is_diskless else "false"
+    )
+    try:
+        cluster.produce(topic, [b"first"], **{"message.timeout.ms": 30_000})  # It is led then.
+        load(cluster, topic, WARM_SECONDS)
+        pids = [pid for node in cluster.running for pid in usage.process_tree(node.pid)]
+        before = usage.cpu_seconds(pids)
+        sent_bytes = load(cluster, topic, seconds)
+        return (usage.cpu_seconds(pids) - before) / sent_bytes * 1e9
+    finally:
+        # The next topic must not be measured with this one's work.
+        admin = AdminClient({"bootstrap.servers": cluster.addresses})
+        admin.delete_topics([topic])[topic].result(30)
+
+
+def _loads() -> dict[str, Load]:
+    loads: dict[str, Load] = {
+        f"batches of {size_bytes} bytes": functools.partial(_raw, size_bytes)
+        for size_bytes in BATCH_SIZES_BYTES
+    }
+    for name, settings in (("librdkafka", LIBRDKAFKA), ("Java", JAVA)):
+        for pace, rate in (("full speed", None), ("a moderate rate", RATE)):
+            load = functools.partial(_librdkafka, settings, rate)
+            loads[f"the defaults of {name}, {pace}"] = load
+    return loads
+
+
+def _raw(size_bytes: int, cluster: ReplicatedCluster, topic: str, seconds: float) -> int:
+    address = ("127.0.0.1", cluster.node_leading(topic).port)
+    batch = build_records(size_bytes)
+    with RawProducers(address, topic, batch, connections=CONNECTIONS, acks=-1) as producers:
+        return producers.send_for(seconds, in_flight=IN_FLIGHT) * size_bytes
+
+
+def _librdkafka(
+    settings: Mapping[str, int],
+    rate: int | None,
+    cluster: ReplicatedCluster,
+    topic: str,
+    seconds: float,
+) -> int:
+    queue = {"queue.buffering.max.messages": QUEUED_RECORDS_MAX}
+    producers = [cluster.producer(**settings, **queue) for _ in range(CONNECTIONS)]
+    return produce_with(producers, topic, seconds, rate) * RECORD_SIZE_BYTES
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Writes objects of chains from the files of local logs, chunk by chunk."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from tidelog_core.diskless.wal_build import data_sections, object_ends
+from tidelog_core.diskless.wal_header import HEADER_SIZE, WalHeader, WalKind
+from tidelog_core.diskless.wal_scan import SliceScan
+from tidelog_core.errors import TidelogError
+
+from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalBuildFailed, WalBuildRequest
+
+CHUNK_BYTES = 256 * 1024  # stays in the processor's cache from reading to writing
+
+
+def write_object(request: WalBuildRequest, file: BinaryIO) -> WalHeader:
+    """Write the object from the file's start on, and return its header.
+
+    Every byte is read, checked and written once. Raises ``WalBuildFailed`` if the log's files do
+    not have what the object needs, ``OSError`` if the object cannot be written.
+    """
+    name = request.name
+    body_size = sum(one.size_bytes for one in request.slices)
+    file.write(bytes(HEADER_SIZE))
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, body_size)))
+    position = HEADER_SIZE
+    scans: list[tuple[SliceFiles, SliceScan]] = []
+    try:
+        for one in request.slices:
+            scan = SliceScan(position)
+            file.writelines(_scanned(one, scan, buffer))
+            _check_offsets(one, scan)
+            scans.append((one, scan))
+            position += scan.size_bytes
+        sections = data_sections(scans, epochs=request.epochs, marks=request.marks)
+        ends = object_ends(name, WalKind.DATA, body_size, sections)
+    except WalBuildFailed:
+        raise
+    except (TidelogError, ValueError) as error:
+        raise WalBuildFailed(f"object {name.sequence} cannot be built: {error}") from error
+    file.write(ends.tail)
+    file.seek(0)
+    file.write(ends.head)
+    return ends.header
+
+
+def _scanned(one: SliceFiles, scan: SliceScan, buffer: memoryview) -> Iterator[memoryview]:
+    """Yield the slice's bytes once the scan has them. They are valid until the next ones."""
+    for range_ in one.ranges:
+        descriptor = _open(range_)
+        try:
+            at = range_.start
+            while at < range_.end:
+                wanted = min(len(buffer), range_.end - at)
+                count = _read(descriptor, buffer[:wanted], at, range_)
+                taken = scan.take(buffer[:count])
+                yield buffer[:taken]
+                at += taken
+        finally:
+            os.close(descriptor)
+
+
+def _open(range_: FileRange) -> int:
+    try:
+        return os.open(range_.path, os.O_RDONLY | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        raise WalBuildFailed(f"{range_.path} cannot be read: {error}") from error
+
+
+def _read(descriptor: int, buffer: memoryview, at: int, range_: FileRange) -> int:
+    try:
+        count = os.preadv(descriptor, [buffer], at)
+    except OSError as error:
+        raise WalBuildFailed(f"{range_.path} cannot be read: {error}") from error
+    if not count:
+        raise WalBuildFailed(f"{range_.path} ends at {at}, before {range_.end}")
+    return count
+
+
+def _check_offsets(one: SliceFiles, scan: SliceScan) -> None:
+    """Raise unless the slice has the offsets that were asked for.
+
+    The files may have been replaced since the node looked the positions up.
+    """
+    scan.finish()
+    if not scan.batch_count:
+        raise ValueError(f"a slice of partition {one.partition} has no batch")
+    if (scan.base_offset, scan.end_offset) != (one.base_offset, one.end_offset):
+        raise WalBuildFailed(
+            f"the files of partition {one.partition} of topic {one.topic_id} have"
+            f" [{scan.base_offset}, {scan.end_offset}) instead of"
+            f" [{one.base_offset}, {one.end_offset})"
+        )
