@@ -34,16 +34,19 @@ class Instance:
         endpoint: str,
         table: str,
         zone_number: int = 2,
+        zone: str = "us-east-1a",
+        group: str = "",
         settings: Sequence[str] = (),
     ) -> None:
+        """``zone_number`` is 0 if ids are not of a zone; ``group`` has a hook to complete."""
         self.zone_number = zone_number
-        self.address = f"127.0.0.{zone_number}"
+        self.address = f"127.0.0.{zone_number or 1}"
         self.port = free_port()
         self.values = {
             "instance-id": name,
             "local-ipv4": self.address,
             "local-hostname": f"zone-{zone_number}.example.org",
-            "placement/availability-zone": "us-east-1a",
+            "placement/availability-zone": zone,
             "tags/instance/tidelog-instances-per-zone": "1",
             "autoscaling/target-lifecycle-state": "InService",
         }
@@ -52,6 +55,7 @@ class Instance:
         self._metadata = metadata_service(self.values)
         self._metadata_url = f"http://127.0.0.1:{self._metadata.server_port}"
         self._table = table
+        self._group = group
         self.environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint}
         self.metadata_store = f"sqlite://{directory}/metadata.db"
         self._node_arguments = ["--metadata-store", self.metadata_store]
@@ -62,7 +66,9 @@ class Instance:
 
     @property
     def broker_id(self) -> int:
-        return 100 * self.zone_number + 1
+        if self.zone_number:
+            return 100 * self.zone_number + 1
+        return int(re.findall(r"broker id (\d+) taken", self.log)[-1])
 
     @property
     def log(self) -> str:
@@ -77,7 +83,7 @@ class Instance:
                     *("--zone-number", str(self.zone_number)),
                     *("--processes-per-instance", "1", "--process", "0"),
                     *("--port-first", str(self.port)),
-                    *("--inter-broker-port-first", "0"),
+                    *("--inter-broker-port-first", "0", "--group", self._group),
                     *("--data-dir", self.data_dir, "--claim-seconds", str(CLAIM_SECONDS)),
                     *("--metadata-url", self._metadata_url),
                     *("--", *self._node_arguments),
@@ -95,7 +101,7 @@ class Instance:
         def is_ready() -> bool:
             assert self.process is not None
             assert self.process.poll() is None, self.log
-            return len(re.findall(rf"tidelog node {self.broker_id} ready", self.log)) >= count
+            return len(re.findall(r"tidelog node \d+ ready", self.log)) >= count
 
         eventually(is_ready, "a node is ready")
 
@@ -169,7 +175,14 @@ def machines(directory: Path, endpoint: str, table: str) -> Iterator[Callable[..
     """Give what makes machines of one cluster, as ``Instance`` does; end them all."""
     made: list[Instance] = []
 
-    def make(name: str, *, zone_number: int = 2, settings: Sequence[str] = ()) -> Instance:
+    def make(
+        name: str,
+        *,
+        zone_number: int = 2,
+        zone: str = "us-east-1a",
+        group: str = "",
+        settings: Sequence[str] = (),
+    ) -> Instance:
         made.append(
             Instance(
                 name,
@@ -177,6 +190,8 @@ def machines(directory: Path, endpoint: str, table: str) -> Iterator[Callable[..
                 endpoint=endpoint,
                 table=table,
                 zone_number=zone_number,
+                zone=zone,
+                group=group,
                 settings=settings,
             )
         )

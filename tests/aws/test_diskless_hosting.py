@@ -5,14 +5,11 @@ What the templates say, and what the launcher makes of it. No machine and no tas
 
 from __future__ import annotations
 
-import http.server
 import json
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -24,6 +21,7 @@ from tidelog_node.settings import parse_settings
 
 from tests.aws.instance_metadata import metadata_service
 from tests.aws.machines import NODE_PROGRAMS
+from tests.aws.played_service import COMPLETED, played
 from tests.aws.stacks import DISKLESS, FARGATE, NODES, OWN_VPC, nested_stacks
 from tests.aws.templates import read_template
 from tools import sam
@@ -31,10 +29,6 @@ from tools.places import ROOT
 
 GROUP, TASKS = "Nodes/Group", "Nodes/Tasks"
 ZONES = {"ClientZones": "10.0.0.0/8=us-east-1a"}
-COMPLETED = (
-    "<CompleteLifecycleActionResponse><CompleteLifecycleActionResult/>"
-    "</CompleteLifecycleActionResponse>"
-)
 TASK_ADDRESS, TASK_HOST = "10.42.1.7", "ip-10-42-1-7.ec2.internal"
 
 
@@ -348,40 +342,6 @@ def test_ids_are_those_of_any_zone_and_the_ones_with_data_here_come_first(
     of_zone = launch_of(launcher, tmp_path, "--zone-number", "2")
     assert of_zone.candidates(2) == [201, 202, 203, 204]
     assert of_zone.known([201, 202]) == [201, 202]
-
-
-class Played(http.server.BaseHTTPRequestHandler):
-    """Answers every request with the server's text, and notes it."""
-
-    def do_GET(self) -> None:
-        self._answer(self.path)
-
-    def do_POST(self) -> None:
-        self._answer(self.rfile.read(int(self.headers["Content-Length"])).decode())
-
-    def _answer(self, asked: str) -> None:
-        server: Any = self.server
-        server.asked.append(asked)
-        self.send_response(server.status)
-        self.send_header("Content-Length", str(len(server.text)))
-        self.end_headers()
-        self.wfile.write(server.text.encode())
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
-@contextmanager
-def played(text: str, status: int = 200) -> Iterator[tuple[str, list[str]]]:
-    """Serve this text; give the address, and what is asked."""
-    with http.server.HTTPServer(("127.0.0.1", 0), Played) as server:
-        asked: list[str] = []
-        vars(server).update(text=text, status=status, asked=asked)
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
-        thread.join()
 
 
 def test_a_task_knows_itself_by_its_metadata(launcher: ModuleType) -> None:
