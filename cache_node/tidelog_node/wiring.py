@@ -127,8 +127,7 @@ async def _start(
         logs,
         fetchers,
         stop=stop,
-        admission=serving.admission,
-        chain_store=serving.chain_store,
+        serving=serving,
     )
     lease_tasks.add(
         keep_registered(node.view, member.membership, node.incarnation, register=register)

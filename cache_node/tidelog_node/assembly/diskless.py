@@ -9,10 +9,14 @@ from tidelog_core.diskless.chain_store import ChainStore
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
+from tidelog_node.assembly.serving import Serving
 from tidelog_node.background import Background
 from tidelog_node.diskless.chain_feed import ChainFeeds
 from tidelog_node.diskless.collection import ChainCollection
 from tidelog_node.diskless.entering import LeadEntries
+from tidelog_node.diskless.gateway import Gateway
+from tidelog_node.diskless.gateway_links import LeaderLinks
+from tidelog_node.diskless.gateway_spool import GatewaySpool
 from tidelog_node.diskless.log_recovery import LogRecovery
 from tidelog_node.diskless.node_chain import NodeChain
 from tidelog_node.diskless.owned_chain import OwnedChain
@@ -20,14 +24,14 @@ from tidelog_node.diskless.refilling import LogRefill
 from tidelog_node.diskless.standby import stand_by
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
-from tidelog_node.handlers.chain_store_check import ChainStoreCheck
-from tidelog_node.handlers.diskless_admission import DisklessAdmission
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.settings import NodeSettings
 from tidelog_node.tier.manifests import BucketManifests
 
 WAL_SOCKET = "wal.sock"
 WAL_CACHE_DIR = "wal-cache"
+GATEWAY_DIR = "gateway"
 CLOSE_SECONDS_MAX = 5.0  # for objects under way when the node stops
 
 
@@ -39,8 +43,7 @@ def start_diskless(
     fetchers: FollowerFetchers,
     *,
     stop: asyncio.Event,
-    admission: DisklessAdmission,
-    chain_store: ChainStoreCheck,
+    serving: Serving,
 ) -> NodeChain:
     """Enter partitions into the node's chain from now on; return it.
 
@@ -56,9 +59,19 @@ def start_diskless(
         log_format=settings.log_format,
     )
     stack.callback(_end_leads, replicas)
+    gateway = _start_gateway(settings, stack, node, node_chain, serving)
     stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
-    node_chain.fullness.subscribe(admission.set_full)
-    chain_store.check = node_chain.check_store
+
+    def note_fullness(_: bool) -> None:
+        is_full = node_chain.is_full or (gateway is not None and gateway.is_full)
+        serving.admission.set_full(is_full)
+
+    node_chain.fullness.subscribe(note_fullness)
+    if gateway is not None:
+        gateway.fullness.subscribe(note_fullness)
+    serving.chain_store.check = node_chain.check_store
+    serving.gateway_appends.store = node_chain.client
+    serving.gateway_appends.is_full = lambda: node_chain.is_full
     if logs.costs is not None:
         logs.costs.count_worker(node_chain.worker_status)
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
@@ -102,6 +115,31 @@ def start_diskless(
     )
     entering.add(collection.run())
     return node_chain
+
+
+def _start_gateway(
+    settings: NodeSettings,
+    stack: AsyncExitStack,
+    node: NodeContext,
+    node_chain: NodeChain,
+    serving: Serving,
+) -> Gateway | None:
+    """Take records for leaders in other zones, if the node is to be a gateway."""
+    if not node.static_config.diskless_gateways_enable:
+        return None
+    links = LeaderLinks(node)
+    gateway = Gateway(
+        node,
+        spool=GatewaySpool(settings.data_dir / GATEWAY_DIR),
+        own_chain=node_chain.current,
+        send=links.send,
+        append_here=serving.gateway_appends.append,
+    )
+    node_chain.deposed.subscribe(gateway.on_deposed)
+    serving.produce.gateway = gateway
+    stack.callback(gateway.close)
+    stack.callback(links.close)
+    return gateway
 
 
 def _end_leads(replicas: ReplicaManager) -> None:

@@ -57,8 +57,10 @@ from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.elections import ElectionHandlers
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
+from tidelog_node.handlers.gateway_append import GatewayAppends
 from tidelog_node.handlers.groups import GroupHandlers
 from tidelog_node.handlers.leader_epoch import LeaderEpochHandler
+from tidelog_node.handlers.leader_relay import LeaderRelay
 from tidelog_node.handlers.list_offsets import ListOffsetsHandler
 from tidelog_node.handlers.log_dirs import LogDirsHandler
 from tidelog_node.handlers.metadata import MetadataHandlers
@@ -86,6 +88,7 @@ from tidelog_node.throttling.connection_limits import ConnectionLimits
 from tidelog_node.throttling.share_exchange import ShareExchange
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.traced_routes import trace_routes
+from tidelog_node.transactions.peers import Peers
 from tidelog_node.transactions.produce_gate import ProduceGate
 
 
@@ -99,6 +102,7 @@ class Serving:
     chain_store: ChainStoreCheck  # of topics that are created
     fetch: FetchHandler
     share_fetch: ShareFetchHandler
+    gateway_appends: GatewayAppends  # of other nodes
     share_exchange: ShareExchange | None  # of quotas, if they are those of the cluster
     issuer_keys: IssuerKeys | None  # if clients may log in with tokens of an issuer
     token_expiry: TokenExpiry | None  # if clients may log in with delegation tokens
@@ -136,13 +140,14 @@ def build_serving(
     )
     stack.callback(throttle.start(node.view))
     admission, chain_store = DisklessAdmission(), ChainStoreCheck()
+    gate = ProduceGate(transactions.verifier)
     produce = ProduceHandler(
         node,
         admission=admission,
         replicas=logs.replicas,
         flusher=logs.flusher,
         inspector=logs.inspector,
-        gate=ProduceGate(transactions.verifier),
+        gate=gate,
         access=access,
         throttle=throttle,
         record=_recorder_of(audit, AuditKind.PRODUCE, node),
@@ -180,9 +185,15 @@ def build_serving(
         *SaslHandlers().routes(),
         *DelegationTokenHandlers(tokens).routes(),
     ]
+    if node.static_config.diskless_gateways_enable:
+        peers = Peers(node)
+        stack.push_async_callback(peers.close)
+        control = list(LeaderRelay(node, replicas=logs.replicas, peers=peers).wrap(control))
     client_metrics = build_client_metrics(stack, node)
     control += client_metrics.routes
     control += ApiVersionsHandler(hot, control).routes()
+    gateway_appends = GatewayAppends(node, replicas=logs.replicas, gate=gate)
+    hot.append(gateway_appends.hot_route())
     exchange = _share_exchange(node, throttle)
     if exchange is not None:
         hot.append(exchange.hot_route())
@@ -249,6 +260,7 @@ def build_serving(
         chain_store,
         fetch,
         share_fetch,
+        gateway_appends=gateway_appends,
         share_exchange=exchange,
         issuer_keys=issuer_keys,
         token_expiry=expiry,

@@ -21,6 +21,7 @@ from tidelog_core.metadata.records import Broker
 from tidelog_node.dialing.held_connection import HeldConnection, PortRefused, is_refusal
 from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.dialing.node_proof import NodeProof
+from tidelog_node.dialing.pipelined_connection import PipelinedConnection
 from tidelog_node.security.node_trust import NodeTrust
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
@@ -58,6 +59,14 @@ class Dialer:
         """
         async with asyncio.timeout(timeout_s):
             return await self._connect(broker, LeaderConnection)
+
+    async def dial_pipelined(self, broker: Broker, *, timeout_s: float) -> PipelinedConnection:
+        """Return a connection for encoded requests that do not wait for each other.
+
+        Raises ``BrokerNotAvailable``, ``OSError`` and ``TimeoutError``.
+        """
+        async with asyncio.timeout(timeout_s):
+            return await self._connect(broker, PipelinedConnection)
 
     async def hold(self, broker: Broker, on_open: Callable[[], None], *, timeout_s: float) -> None:
         """Open a connection on which nothing is sent, and return once it is lost.

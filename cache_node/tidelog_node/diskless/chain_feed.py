@@ -239,7 +239,10 @@ class ChainFeed:
             if not row.is_foreign  # else it has offsets in another chain
         ]
         referenced = [
-            (PartitionName(UUID(bytes=row.topic_id), row.partition), referenced_slice(row))
+            (
+                PartitionName(UUID(bytes=row.topic_id), row.partition),
+                referenced_slice(self._next, row),
+            )
             for row in footer.references
         ]
         foreign = await self._read_referenced(
@@ -402,7 +405,7 @@ class ChainFeed:
         next_sequence = self._next
         if all(name in wanted or not self._feeds(name) for name in self._joined):
             committed = [
-                one.sequence + 1
+                one.committed_sequence + 1
                 for name in wanted
                 for one in found[name].get(self.chain, ())
                 if one.end_offset <= joining[name].high_watermark
@@ -411,7 +414,7 @@ class ChainFeed:
         for name, needs in wanted.items():
             fed, mine = joining[name], dict(found[name])
             mine[self.chain] = [
-                one for one in mine.get(self.chain, ()) if one.sequence < next_sequence
+                one for one in mine.get(self.chain, ()) if one.committed_sequence < next_sequence
             ]
             self._joined.add(name)
             try:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.wal_build import ForeignSlice, WalSlice, refer_to
+from tidelog_core.metadata.epoch_chains import ChainName
 
 from tidelog_node.replica import Replica
 
 NOTE_BYTES_MAX = 1 << 20  # of one partition that wait for the end of the turn
+
+
+class CommittedForeign(NamedTuple):
+    """A slice in a committed object of a gateway's chain."""
+
+    gateway: ChainName
+    committed_end: int  # of the gateway's chain
+    sequence: int
+    position: int
+    content: WalSlice
 
 
 class ChainPartition:
@@ -18,6 +32,8 @@ class ChainPartition:
         "_begin",
         "_flush",
         "_leave",
+        "_refer",
+        "_referring",
         "base_offset",
         "end_offset",
         "leader_epoch",
@@ -34,8 +50,12 @@ class ChainPartition:
         begin: Callable[[ChainPartition], None],
         flush: Callable[[], None],
         leave: Callable[[Replica], None],
+        refer: Callable[[ForeignSlice, int], None],
     ) -> None:
-        """``begin`` is called with the first append of a turn, ``flush`` if they are many bytes."""
+        """``begin`` is called with the first append of a turn, ``flush`` if they are many bytes.
+
+        ``refer`` gets references, and how far the gateway's chain is committed.
+        """
         self.replica = replica
         self.name = PartitionName(replica.topic_id, replica.partition.partition)
         self.leader_epoch = leader_epoch
@@ -45,6 +65,20 @@ class ChainPartition:
         self._begin = begin
         self._flush = flush
         self._leave = leave
+        self._refer = refer
+        self._referring: CommittedForeign | None = None
+
+    @contextmanager
+    def referring_to(self, foreign: CommittedForeign) -> Iterator[None]:
+        """Put a reference into the chain for what is appended meanwhile, instead of its bytes.
+
+        The append is that of the slice, or none.
+        """
+        self._referring = foreign
+        try:
+            yield
+        finally:
+            self._referring = None
 
     def leave(self, replica: Replica) -> None:
         """Take nothing more of the partition: another leader epoch began, or it was dropped."""
@@ -58,6 +92,18 @@ class ChainPartition:
         size_bytes: int,
     ) -> None:
         """Note that the log has got records with these offsets."""
+        foreign = self._referring
+        if foreign is not None:
+            reference = refer_to(
+                foreign.content,
+                gateway=foreign.gateway,
+                sequence=foreign.sequence,
+                position=foreign.position,
+                leader_epoch=self.leader_epoch,
+                base_offset=base_offset,
+            )
+            self._refer(reference, foreign.committed_end)
+            return
         if self.size_bytes == 0:
             self.base_offset = base_offset
             self._begin(self)

@@ -36,6 +36,7 @@ class StoredSlice(NamedTuple):
     position: int
     size_bytes: int
     crc32c: int
+    committed_sequence: int  # of the object that commits it: where the slice or a reference is
     # A gateway's: its batches count their offsets from 0, and have no leader epoch.
     is_reference: bool = False
 
@@ -140,17 +141,19 @@ def keep_slices(
     for reference in footer.references:
         name = names.get((reference.topic_id, reference.partition))
         if name is not None and reference.end_offset > wanted[name].start_offset:
-            found[name][chain].append(referenced_slice(reference))
+            found[name][chain].append(referenced_slice(sequence, reference))
 
 
 def stored_slice(chain: ChainName, sequence: int, row: SliceRow) -> StoredSlice:
     """Return the slice that has its bytes in the object itself."""
     place = (row.position, row.size_bytes, row.crc32c)
-    return StoredSlice(chain, sequence, row.leader_epoch, row.base_offset, row.end_offset, *place)
+    return StoredSlice(
+        chain, sequence, row.leader_epoch, row.base_offset, row.end_offset, *place, sequence
+    )
 
 
-def referenced_slice(row: ReferenceRow) -> StoredSlice:
-    """Return the slice whose bytes a gateway's object has."""
+def referenced_slice(committed_sequence: int, row: ReferenceRow) -> StoredSlice:
+    """Return the slice whose bytes a gateway's object has, by a reference to it."""
     return StoredSlice(
         ChainName(row.broker_id, UUID(bytes=row.chain_id)),
         row.sequence,
@@ -160,6 +163,7 @@ def referenced_slice(row: ReferenceRow) -> StoredSlice:
         row.position,
         row.size_bytes,
         row.crc32c,
+        committed_sequence,
         is_reference=True,
     )
 

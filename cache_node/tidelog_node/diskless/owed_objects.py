@@ -157,13 +157,20 @@ class OwedObjects:
         name, content = self._name(owed), owed.content
         slices = self._slices_of(content)
         if not self._wal.is_local:
-            return await self._wal.build(name, slices, epochs=content.epochs, marks=content.marks)
+            return await self._wal.build(
+                name,
+                slices,
+                epochs=content.epochs,
+                marks=content.marks,
+                references=content.references,
+            )
         owed.began_s = asyncio.get_running_loop().time()
         header, owed.outcome = await self._wal.store(
             name,
             slices,
             epochs=content.epochs,
             marks=content.marks,
+            references=content.references,
             timeout_s=put_timeout_s(content.size_bytes, owed.attempt_count + 1),
         )
         return header

@@ -14,6 +14,7 @@ high watermark are built, because the high watermark of a diskless partition fol
   object is built, also for the second time. The worker checks the offsets that it finds.
 - The log was cut, because its disk has failed: nobody was told of these records. The object can
   never be built, so the chain ends itself, as if it were sealed.
+- A gateway's slices are not of a log: its spool keeps them until they are committed.
 - The partition is dropped, or has left and its log was cut: its records are left out of objects
   that were never built. If others were built and have to be built again, the chain ends itself.
 
@@ -45,8 +46,10 @@ from tidelog_core.diskless.chain_writer import (
 )
 from tidelog_core.diskless.collection import OwnedObjects as CommittedObjects
 from tidelog_core.diskless.epoch_chains import PartitionName, current_chain
-from tidelog_core.diskless.noted_ranges import NotedRange, ObjectContent
+from tidelog_core.diskless.noted_ranges import ForeignRange, NotedRange, ObjectContent
 from tidelog_core.diskless.put_pace import PaceLimits
+from tidelog_core.diskless.wal_build import ForeignSlice
+from tidelog_core.diskless.wal_header import HEADER_SIZE
 from tidelog_core.diskless.wal_rows import MarkRow
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.epoch_chains import EpochChains
@@ -113,6 +116,9 @@ class OwnedChain:
         self.name = wal.chain
         self.fullness = Subscribers[[bool]]()
         self.deposed = Subscribers[[OwnedChain]]()
+        # Notified with the sequence of a committed object, and the numbers and positions of the
+        # foreign slices in it.
+        self.foreign_committed = Subscribers[[int, Sequence[tuple[int, int]]]]()
         self.is_full = False  # requests of clients must wait
         self.is_deposed = False
         self.committed = CommittedObjects()  # what each of them is needed for
@@ -124,6 +130,8 @@ class OwnedChain:
         self._partitions: dict[Replica, ChainPartition] = {}  # entered
         self._replicas: dict[PartitionName, Replica] = {}  # also those with objects owed
         self._unnoted: list[ChainPartition] = []  # appended to in this turn
+        self._foreign: dict[int, SliceFiles] = {}  # a gateway's slices that are not committed
+        self._unnoted_foreign: list[ForeignRange] = []  # of this turn
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_dropping = False
@@ -160,6 +168,7 @@ class OwnedChain:
             begin=self._begin_turn,
             flush=self._note_all,
             leave=self.leave,
+            refer=self._note_reference,
         )
         self._partitions[replica] = partition
         self._replicas[name] = replica
@@ -191,6 +200,21 @@ class OwnedChain:
         partition = self._partitions.get(replica)
         if partition is not None:
             partition.on_append(replica, base_offset, end_offset, size_bytes)
+
+    def note_foreign(self, number: int, files: SliceFiles) -> bool:
+        """Take a gateway's slice; return false if the chain takes nothing any more.
+
+        The files stay as they are until ``foreign_committed`` has the number, or the chain is
+        deposed. The caller's numbers differ.
+        """
+        if self.is_deposed or self._is_closing or self._ended.is_set():
+            return False
+        self._foreign[number] = files
+        if not (self._unnoted or self._unnoted_foreign):
+            self._loop.call_soon(self._note_all)
+        name = PartitionName(files.topic_id, files.partition)
+        self._unnoted_foreign.append(ForeignRange(name, number, files.size_bytes))
+        return True
 
     def note_mark(self, replica: Replica, *, log_start_offset: int, tiered_end_offset: int) -> None:
         """Have the next object say how far the log is deleted and tiered."""
@@ -292,6 +316,8 @@ class OwnedChain:
         for replica in self._partitions:
             replica.chain = None
         self._unnoted.clear()
+        self._unnoted_foreign.clear()
+        self._foreign.clear()
         self._set_full(False)
         self._settled.set()
         self.deposed.notify(self)
@@ -300,14 +326,15 @@ class OwnedChain:
     # -- events --
 
     def _begin_turn(self, partition: ChainPartition) -> None:
-        if not self._unnoted:
+        if not (self._unnoted or self._unnoted_foreign):
             self._loop.call_soon(self._note_all)
         self._unnoted.append(partition)
 
     def _note_all(self) -> None:
         """Note what was appended since the last time."""
         unnoted, self._unnoted = self._unnoted, []
-        if not unnoted or self.is_deposed or self._ended.is_set():
+        foreign, self._unnoted_foreign = self._unnoted_foreign, []
+        if not (unnoted or foreign) or self.is_deposed or self._ended.is_set():
             return
         now_ms = self._now_ms()
         decisions: list[Decision] = []
@@ -323,6 +350,23 @@ class OwnedChain:
                 logger.exception("an append does not follow the one before")
                 self._depose(str(error))
                 return
+        for part in foreign:
+            decisions += self._writer.note_foreign(part, now_ms)
+        self._act(decisions)
+
+    def _note_reference(self, reference: ForeignSlice, gateway_committed_end: int) -> None:
+        """Note that a log has got a gateway's slice, behind what was appended to it before."""
+        self._note_all()
+        if self.is_deposed or self._ended.is_set():
+            return
+        try:
+            decisions = self._writer.note_reference(
+                reference, self._now_ms(), gateway_committed_end=gateway_committed_end
+            )
+        except ValueError as error:
+            logger.exception("a reference does not follow the append before")
+            self._depose(str(error))
+            return
         self._act(decisions)
 
     def _on_timer(self) -> None:
@@ -418,8 +462,11 @@ class OwnedChain:
         self._act(decisions)
 
     def _slices_of(self, content: ObjectContent) -> Sequence[SliceFiles]:
-        """Return where the logs have the ranges now. Raises their errors."""
-        found: list[SliceFiles] = []
+        """Return where the logs have the ranges now. Raises their errors.
+
+        Foreign slices come first, so where they will be in the object depends on no log.
+        """
+        found = [self._foreign[part.number] for part in content.foreign]
         for name, leader_epoch, base_offset, end_offset, _ in content.ranges:
             replica = self._replicas[name]
             if replica.is_dropped or self._has_cut(replica, end_offset):
@@ -443,7 +490,8 @@ class OwnedChain:
         for sequence, content in committed.contents:
             owed = self._objects.remove(sequence)
             if owed is not None and owed.header is not None:
-                self.committed.add(owed.header, content.ends())
+                has_foreign = bool(content.foreign)
+                self.committed.add(owed.header, content.ends(), has_foreign=has_foreign)
             traffic.object_count += 1
             traffic.object_bytes += content.size_bytes
         traffic.kept_count = len(self.committed)
@@ -458,11 +506,24 @@ class OwnedChain:
                 logger.exception(
                     "commit could not be passed on", extra={"partition": str(replica.partition)}
                 )
+        for sequence, content in committed.contents:
+            if content.foreign:
+                self.foreign_committed.notify(sequence, self._take_foreign(content))
         if not (self._is_dropping or self._wal.is_local):
             self._is_dropping = True
             self._spawn(self._drop_committed())
         if self._is_closing and not self._writer.buffered_bytes:
             self._settled.set()
+
+    def _take_foreign(self, content: ObjectContent) -> list[tuple[int, int]]:
+        """Forget the foreign slices of a committed object; return where it has them."""
+        found: list[tuple[int, int]] = []
+        position = HEADER_SIZE
+        for part in content.foreign:
+            found.append((part.number, position))
+            position += part.size_bytes
+            self._foreign.pop(part.number, None)
+        return found
 
     def _forget_if_settled(self, name: PartitionName) -> None:
         """Forget the replica of a partition that has left, once nothing of it is owed."""

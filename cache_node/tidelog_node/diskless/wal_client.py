@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.wal_build import ObjectName
+from tidelog_core.diskless.wal_build import ForeignSlice, ObjectName
 from tidelog_core.diskless.wal_header import WalHeader, parse_header
 from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
 from tidelog_core.metadata.epoch_chains import ChainName
@@ -41,13 +41,14 @@ class WalClient:
         *,
         epochs: tuple[EpochRow, ...],
         marks: tuple[MarkRow, ...],
+        references: tuple[ForeignSlice, ...] = (),
     ) -> WalHeader:
         """Have the object built and kept, and return its header. Equal requests have equal answers.
 
         Raises ``WalBuildFailed`` if the files do not have the batches, ``WalFull`` until objects
         are dropped, ``TierUnavailable``.
         """
-        request = WalBuildRequest(name, tuple(slices), epochs, marks)
+        request = WalBuildRequest(name, tuple(slices), epochs, marks, references)
         answer = await self._client.call(request)
         return parse_header(bytes.fromhex(answer["header"]), key=f"{name.chain} {name.sequence}")
 
@@ -58,6 +59,7 @@ class WalClient:
         *,
         epochs: tuple[EpochRow, ...],
         marks: tuple[MarkRow, ...],
+        references: tuple[ForeignSlice, ...],
         timeout_s: float,
     ) -> tuple[WalHeader, PutOutcome]:
         """Have the object built where the store keeps it; return its header, and what became of it.
@@ -65,7 +67,7 @@ class WalClient:
         Raises as ``build``, and ``StoreUnavailable`` if it was not built in time. It may be written
         then, now or later.
         """
-        build = WalBuildRequest(name, tuple(slices), epochs, marks)
+        build = WalBuildRequest(name, tuple(slices), epochs, marks, references)
         answer = await self._client.call(WalStoreRequest(build, timeout_s))
         header = parse_header(bytes.fromhex(answer["header"]), key=f"{name.chain} {name.sequence}")
         return header, PutOutcome(answer["outcome"])

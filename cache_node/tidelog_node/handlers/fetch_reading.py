@@ -122,8 +122,13 @@ class PartitionReader:
         access: Access | None = None,
         record: TransferRecorder | None = None,
         counters: NodeCounters | None = None,
+        has_gateways: bool = False,
     ) -> None:
-        """Without ``access`` every client may read. ``record`` records who consumes what."""
+        """Without ``access`` every client may read. ``record`` records who consumes what.
+
+        With ``has_gateways`` consumers may take a diskless partition's replica for its leader.
+        """
+        self._has_gateways = has_gateways
         self.access = access
         self._record = record
         self._counters = counters or NodeCounters()
@@ -232,7 +237,15 @@ class PartitionReader:
                 reading.must_answer = True
                 return _nothing(replica, wanted)._replace(diverging=diverging)
         is_first = reading.size_bytes == 0 and not reading.owed
-        if wanted.offset == bound or (bytes_max <= 0 and not is_first):
+        # A leader that others ask as well has said where the log ends: this replica is behind. An
+        # error would have the consumer look for another offset.
+        is_ahead = (
+            self._has_gateways
+            and wanted.offset > log.log_end_offset
+            and replica.is_diskless
+            and replica.is_follower
+        )
+        if wanted.offset == bound or is_ahead or (bytes_max <= 0 and not is_first):
             aborted: list[tuple[int, int]] | None = [] if is_committed_only else None
             start = log.log_start_offset
             return FetchResult(

@@ -52,6 +52,7 @@ from tidelog_node.handlers.metadata_pieces import (
     join_topics,
 )
 from tidelog_node.node_context import NodeContext
+from tidelog_node.replication.zone_leaders import ZoneLeaders, leader_of_zone
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.throttling.throttle import Throttle
@@ -66,8 +67,8 @@ SORTED_AT_ONCE = 2_000  # names
 
 MetadataRequest: TypeAlias = "request_v10.MetadataRequest | request_v13.MetadataRequest"
 # Determines an encoded response, besides the image: the API version, the listener, the flags for
-# authorized operations, and the topics by name; None is all topics.
-CacheKey = tuple[int, str, bool, bool, tuple[str, ...] | None]
+# authorized operations, the topics by name (None is all topics), and the client's zone.
+CacheKey = tuple[int, str, bool, bool, tuple[str, ...] | None, str]
 
 
 class MetadataHandlers:
@@ -82,6 +83,7 @@ class MetadataHandlers:
         self._access = access
         self._reachable_brokers = ReachableBrokers(node.standing)
         self._admin = cluster_admin(node)
+        self._zones = ZoneLeaders(node)
         self._cache = _EncodedResponses()
         self._topics = EncodedTopics()
 
@@ -323,6 +325,7 @@ class MetadataHandlers:
             request.include_topic_authorized_operations,
             getattr(request, "include_cluster_authorized_operations", False),
             None if is_all else names,
+            self._zones.zone_of(context.session),
         )
         brokers = self._brokers(image, context)
         encoded = self._cache.get(image, brokers, key)
@@ -335,7 +338,8 @@ class MetadataHandlers:
                     name,
                     version,
                     request.include_topic_authorized_operations,
-                    partial(self._encoded_topic, image, brokers, request, version, turn),
+                    partial(self._encoded_topic, image, brokers, request, context, turn),
+                    zone=self._zones.zone_of_topic(context.session, image, name),
                 )
                 async for name in turn.each(names)
             ]
@@ -374,8 +378,9 @@ class MetadataHandlers:
         turn: RequestTurn,
     ) -> object:
         brokers = self._brokers(image, context)
+        zone = self._zones.zone_of_topic(context.session, image, topic.name)
         partitions = [
-            _partition(brokers, partition, context.api_version)
+            _partition(brokers, partition, context.api_version, zone=zone)
             async for partition in turn.each(image.partitions(topic.name))
         ]
         operations = self._operations(topic.name, request, context)
@@ -393,14 +398,16 @@ class MetadataHandlers:
         image: ClusterImage,
         brokers: Mapping[int, Broker],
         request: MetadataRequest,
-        version: int,
+        context: RequestContext,
         turn: RequestTurn,
         topic: Topic,
     ) -> Encoded:
+        version = context.api_version
+        zone = self._zones.zone_of_topic(context.session, image, topic.name)
         partitions = []
         errors: Counter[ErrorCode] = Counter()
         async for partition in turn.each(image.partitions(topic.name)):
-            shown = _partition(brokers, partition, version)
+            shown = _partition(brokers, partition, version, zone=zone)
             if shown.error_code is not ErrorCode.none:
                 errors[shown.error_code] += 1
             partitions.append(encode_partition(shown, version))
@@ -551,7 +558,7 @@ def _known_topic(topic: Topic, partitions: tuple[object, ...], operations: int) 
 
 
 def _partition(
-    brokers: Mapping[int, Broker], partition: Partition, version: int
+    brokers: Mapping[int, Broker], partition: Partition, version: int, *, zone: str
 ) -> response_v13.MetadataResponsePartition:
     replicas, isr = partition.replicas, partition.isr
     error = ErrorCode.none
@@ -564,6 +571,8 @@ def _partition(
     leader = partition.leader
     if leader not in brokers:
         leader, error = NO_LEADER, ErrorCode.leader_not_available
+    elif zone:
+        leader = leader_of_zone(brokers, partition, zone)
     return build(
         response_v13.MetadataResponsePartition,
         error_code=error,

@@ -45,10 +45,10 @@ class _Piece(NamedTuple):
 
 
 class EncodedTopics:
-    """Encoded topics by name, API version and whether they have operations; bounded."""
+    """Encoded topics by name, API version, whether they have operations, and zone; bounded."""
 
     def __init__(self) -> None:
-        self._pieces: dict[tuple[str, int, bool], _Piece] = {}
+        self._pieces: dict[tuple[str, int, bool, str], _Piece] = {}
         self._size_bytes = 0
 
     async def get(  # noqa: PLR0917
@@ -59,10 +59,15 @@ class EncodedTopics:
         version: int,
         has_operations: bool,
         encode: Callable[[Topic], Awaitable[Encoded]],
+        *,
+        zone: str = "",
     ) -> Encoded:
-        """Return the topic of the image, from ``encode`` or from an earlier call."""
+        """Return the topic of the image, from ``encode`` or from an earlier call.
+
+        ``zone`` is the client's, if its answer has other leaders.
+        """
         topic, partitions = image.topics[name], image.partitions(name)
-        key = (name, version, has_operations)
+        key = (name, version, has_operations, zone)
         known = self._pieces.get(key)
         if (
             known is not None

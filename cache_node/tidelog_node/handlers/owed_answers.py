@@ -25,8 +25,14 @@ ACK_TIMEOUT_SWEEP_SECONDS = 0.1  # how late a request may time out
 Topics = list[tuple[bytes, list[ProduceResult]]]
 
 
+GATEWAY_WAIT = -1  # for an offset: the partition's leader gives the ack, not this node's role
+
+
 class OwedAck:
-    """One partition of a request that waits for other replicas, or for a chain."""
+    """One partition of a request that waits for other replicas, or for a chain.
+
+    With ``GATEWAY_WAIT`` as its offset it waits for ``on_placed``.
+    """
 
     __slots__ = (
         "_index",
@@ -54,6 +60,13 @@ class OwedAck:
         if error is not None:
             self.fail(error.code, str(error))
         elif not self.is_settled:
+            self._settle()
+
+    def on_placed(self, base_offset: int) -> None:
+        """Take the ack of a batch that went through this node as a gateway, and its offset."""
+        if not self.is_settled:
+            result = self._results[self._index]
+            self._results[self._index] = result._replace(base_offset=base_offset)
             self._settle()
 
     def fail(self, code: ErrorCode, message: str) -> None:
@@ -161,6 +174,8 @@ class OwedAnswers:
         if self._sweep_timer is None:
             self._start_sweep()
         for ack in acks:
+            if ack.required_offset == GATEWAY_WAIT:
+                continue
             role = ack.replica.role
             if role is None or role.leader is None:
                 # The leadership ended while the request's other partitions were appended to.

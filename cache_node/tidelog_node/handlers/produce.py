@@ -51,8 +51,16 @@ from tidelog_node.answers import (
 )
 from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
+from tidelog_node.diskless.gateway import Gateway, Produced
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
-from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
+from tidelog_node.handlers.owed_answers import (
+    GATEWAY_WAIT,
+    OwedAck,
+    OwedAnswer,
+    OwedAnswers,
+    OwedFlush,
+    Topics,
+)
 from tidelog_node.handlers.produce_inspection import (
     InspectionResults,
     ProduceInspector,
@@ -132,6 +140,7 @@ class ProduceHandler:
         self._can_serve = node.standing.can_serve
         self._counters = node.counters
         self._owed = OwedAnswers(self._encode_owed)
+        self.gateway: Gateway | None = None  # None: records of other leaders are refused
 
     def close(self) -> None:
         """Answer the waiting requests with a time-out."""
@@ -181,7 +190,10 @@ class ProduceHandler:
         return self._carry_out(request, context, inspected)
 
     def _is_admitted(self, request: ProduceRequest, context: RequestContext) -> bool:
-        if not _has_diskless(request, self._led_by(context)):
+        if not (
+            _has_diskless(request, self._led_by(context))
+            or (self.gateway is not None and _has_diskless(request, self._followed_by(context)))
+        ):
             return True
         return self._admission.admit(context.session, request.timeout_ms)
 
@@ -325,6 +337,18 @@ class ProduceHandler:
         has_ids = context.api_version >= produce.TOPIC_ID_FROM
         return self._replicas.led_by_id if has_ids else self._replicas.led_by_name
 
+    def _followed_by(self, context: RequestContext) -> Mapping[bytes, Mapping[int, Replica]]:
+        has_ids = context.api_version >= produce.TOPIC_ID_FROM
+        return self._replicas.followed_by_id if has_ids else self._replicas.followed_by_name
+
+    def _passed_on(self, context: RequestContext, name: bytes, index: int) -> Replica | None:
+        """Return the replica whose records this node takes for another leader, if it does."""
+        gateway = self.gateway
+        if gateway is None:
+            return None
+        replica = self._followed_by(context).get(name, _NONE).get(index)
+        return replica if replica is not None and gateway.takes(replica) else None
+
     def _append(
         self,
         request: ProduceRequest,
@@ -341,14 +365,13 @@ class ProduceHandler:
         flushes: list[OwedFlush] = []
         owed_acks: list[OwedAck] = []
         place = -1
-        access = self._access
         for name, partitions in request.topics:
             led = led_by.get(name, _NONE)
             results: list[ProduceResult] = []
             refusal = None
-            if access is not None and inspected is not None:
+            if self._access is not None and inspected is not None:
                 # Decided again: the request may have waited for its inspection.
-                refusal = access.write_refusal(context.session, name, is_id=has_ids)
+                refusal = self._access.write_refusal(context.session, name, is_id=has_ids)
             for index, records in partitions:
                 place += 1
                 replica = led.get(index)
@@ -356,12 +379,13 @@ class ProduceHandler:
                     if refusal is not None:
                         raise refusal
                     if replica is None:
-                        raise self._refusal(name, index, has_ids=has_ids)
+                        owed_acks += self._pass_on(request, context, name, index, records, results)
+                        continue
                     if not (can_serve or replica.is_diskless):
                         raise NotLeaderOrFollower("this node has lost touch with the cluster")
                     guard = None if verified is None else verified.guard(name, index)
                     known = None if inspected is None else (inspected, place)
-                    info = _append(replica, records, request, version, guard, known)
+                    info = append_batch(replica, records, request, version, guard, known)
                 except TidelogError as error:
                     self._counters.note_error(produce.API_KEY, error.code)
                     # Its traceback would hold this frame, and so the request's records.
@@ -393,6 +417,36 @@ class ProduceHandler:
             self._owed.wait_for_acks(owed, owed_acks, timeout_ms=request.timeout_ms)
             return owed
         return self._encode(context, topics)
+
+    def _pass_on(  # noqa: PLR0917
+        self,
+        request: ProduceRequest,
+        context: RequestContext,
+        name: bytes,
+        index: int,
+        records: memoryview | None,
+        results: list[ProduceResult],
+    ) -> list[OwedAck]:
+        """Take the records as a gateway, and add a result. Return what the answer waits for.
+
+        Raises ``NotLeaderOrFollower`` or what else says that this node does not take them.
+        """
+        version = context.api_version
+        replica, gateway = self._passed_on(context, name, index), self.gateway
+        if replica is None or gateway is None:
+            raise self._refusal(name, index, has_ids=version >= produce.TOPIC_ID_FROM)
+        batch = _require_batch(records, request, version, None)
+        transactional_id = request.transactional_id
+        produced = Produced(
+            version,
+            request.acks,
+            request.timeout_ms,
+            None if transactional_id is None else bytes(transactional_id),
+        )
+        ack = OwedAck(replica, GATEWAY_WAIT, results, len(results))
+        gateway.take(replica, batch, produced, ack if request.acks else None)
+        results.append(ProduceResult(index, log_start_offset=_log_start(replica)))
+        return [ack] if request.acks else []
 
     def _refuse(self, request: ProduceRequest, context: RequestContext, code: ErrorCode) -> Reply:
         """Return the answer with one error for every partition."""
@@ -430,7 +484,11 @@ class ProduceHandler:
         for name, results in topics:
             found: list[ProduceResult] = []
             for result in results:
-                if result.error_code == ErrorCode.not_leader_or_follower:
+                if (
+                    result.error_code == ErrorCode.not_leader_or_follower
+                    # Else producers would leave their zone's gateway.
+                    and self._passed_on(context, name, result.partition) is None
+                ):
                     leader = leaders.find(name, result.partition, is_id=has_ids)
                     if leader is not None:
                         result = result._replace(  # noqa: PLW2901
@@ -497,14 +555,18 @@ def _kept(records: memoryview | None) -> memoryview | None:
     return None if records is None else memoryview(bytearray(records))
 
 
-def _append(  # noqa: PLR0917
-    replica: Replica,
+def _log_start(replica: Replica) -> int:
+    log = replica.opened_log
+    return -1 if log is None else log.log_start_offset
+
+
+def _require_batch(
     records: memoryview | None,
     request: ProduceRequest,
     version: int,
-    guard: VerificationGuard | None,
     known: tuple[InspectionResults, int] | None,
-) -> AppendInfo:
+) -> memoryview:
+    """Return the records if they are one batch that the request may carry."""
     if records is None or len(records) < HEADER_SIZE:
         raise _refuse_short(records)
     size_bytes, magic, attributes = _BATCH_HEAD.unpack_from(records, 8)
@@ -514,17 +576,31 @@ def _append(  # noqa: PLR0917
         raise _refuse_shape(size_bytes + 12, len(records), magic)
     if attributes & (_TRANSACTIONAL_BIT | _ZSTD):
         _require_allowed(attributes, request, version)
+    return records
+
+
+def append_batch(  # noqa: PLR0917
+    replica: Replica,
+    records: memoryview | None,
+    request: ProduceRequest,
+    version: int,
+    guard: VerificationGuard | None,
+    known: tuple[InspectionResults, int] | None,
+) -> AppendInfo:
+    """Append one batch of a request to a led replica. Raises the errors of ``Replica.append``."""
+    batch = _require_batch(records, request, version, known)
+    attributes = _BATCH_HEAD.unpack_from(batch, 8)[2]
     if replica.is_internal:
         raise InvalidTopic(f"{replica.partition.topic} is not for clients to write")
     if replica.role is not None:
         replica.role.require_appendable(needs_all=request.acks == ACKS_ALL)
     try:
         if attributes & _TRANSACTIONAL_BIT:
-            replica.log.producers.require_verified(parse_header(records), guard)
+            replica.log.producers.require_verified(parse_header(batch), guard)
         if known is None or not replica.inspects_records:
-            return replica.append(records)
+            return replica.append(batch)
         inspected, place = known
-        return replica.append(records, checked=inspected.checked(place, records, replica.config))
+        return replica.append(batch, checked=inspected.checked(place, batch, replica.config))
     except OSError as error:
         logger.exception("append failed", extra={"partition": str(replica.partition)})
         raise StorageError(f"{replica.partition} could not be written: {error}") from error

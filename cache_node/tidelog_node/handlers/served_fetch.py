@@ -74,6 +74,7 @@ class FetchServing:
             access=access,
             record=record,
             counters=node.counters,
+            has_gateways=node.static_config.diskless_gateways_enable,
         )
         config = node.config()
         self.sessions = FetchSessions(

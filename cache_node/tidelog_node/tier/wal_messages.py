@@ -16,8 +16,16 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tidelog_core.diskless.wal_build import ObjectName
-from tidelog_core.diskless.wal_rows import EpochRow, MarkRow, RowTable, WalSection, pack_rows
+from tidelog_core.diskless.wal_build import ForeignSlice, ObjectName
+from tidelog_core.diskless.wal_rows import (
+    BatchRow,
+    EpochRow,
+    MarkRow,
+    RowTable,
+    SliceRow,
+    WalSection,
+    pack_rows,
+)
 from tidelog_core.errors import StorageError, TierUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 
@@ -47,7 +55,10 @@ class FileRange(NamedTuple):
 
 
 class SliceFiles(NamedTuple):
-    """Offsets ``[base_offset, end_offset)`` of a partition, and the files that have them."""
+    """Offsets ``[base_offset, end_offset)`` of a partition, and the files that have them.
+
+    A gateway's slice begins at -1 in epoch -1, and ends at the number of its offsets.
+    """
 
     topic_id: UUID
     partition: int
@@ -55,6 +66,7 @@ class SliceFiles(NamedTuple):
     base_offset: int
     end_offset: int
     ranges: tuple[FileRange, ...]  # in order
+    is_foreign: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -70,6 +82,7 @@ class WalBuildRequest:
     slices: tuple[SliceFiles, ...]
     epochs: tuple[EpochRow, ...] = ()
     marks: tuple[MarkRow, ...] = ()
+    references: tuple[ForeignSlice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +117,14 @@ WalRequest = WalStoreRequest | WalBuildRequest | WalPutRequest | WalDropRequest
 def wal_request_to_fields(request: WalRequest) -> Fields:
     """Return the request as JSON values, without its number."""
     match request:
-        case WalBuildRequest(name, slices, epochs, marks):
+        case WalBuildRequest(name, slices, epochs, marks, references):
             return {
                 "op": "wal-build",
                 "name": _pack_name(name),
                 "slices": [_pack_slice(one) for one in slices],
                 "epochs": pack_rows(WalSection.EPOCHS, epochs).hex(),
                 "marks": pack_rows(WalSection.MARKS, marks).hex(),
+                "references": [_pack_reference(one) for one in references],
             }
         case WalStoreRequest(build, timeout_s):
             return {**wal_request_to_fields(build), "op": "wal-store", "timeout_s": timeout_s}
@@ -140,6 +154,7 @@ def wal_request_from_fields(fields: Fields) -> WalRequest:
                 tuple(map(_unpack_slice, fields["slices"])),
                 tuple(RowTable(EpochRow, WalSection.EPOCHS, memoryview(epochs))),
                 tuple(RowTable(MarkRow, WalSection.MARKS, memoryview(marks))),
+                tuple(map(_unpack_reference, fields["references"])),
             )
         case "wal-put":
             return WalPutRequest(
@@ -189,11 +204,12 @@ def _pack_slice(one: SliceFiles) -> list[object]:
         one.base_offset,
         one.end_offset,
         [list(range_) for range_ in one.ranges],
+        one.is_foreign,
     ]
 
 
 def _unpack_slice(packed: Sequence[Any]) -> SliceFiles:
-    topic_id, partition, leader_epoch, base_offset, end_offset, ranges = packed
+    topic_id, partition, leader_epoch, base_offset, end_offset, ranges, is_foreign = packed
     return SliceFiles(
         UUID(topic_id),
         int(partition),
@@ -201,4 +217,29 @@ def _unpack_slice(packed: Sequence[Any]) -> SliceFiles:
         int(base_offset),
         int(end_offset),
         tuple(FileRange(str(path), int(start), int(end)) for path, start, end in ranges),
+        bool(is_foreign),
+    )
+
+
+def _pack_reference(one: ForeignSlice) -> list[object]:
+    return [
+        _pack_chain(one.gateway),
+        one.sequence,
+        one.leader_epoch,
+        one.base_offset,
+        pack_rows(WalSection.SLICES, (one.row,)).hex(),
+        pack_rows(WalSection.BATCHES, one.batches).hex(),
+    ]
+
+
+def _unpack_reference(packed: Sequence[Any]) -> ForeignSlice:
+    gateway, sequence, leader_epoch, base_offset, row, batches = packed
+    rows = memoryview(bytes.fromhex(batches))
+    return ForeignSlice(
+        _unpack_chain(gateway),
+        int(sequence),
+        int(leader_epoch),
+        int(base_offset),
+        RowTable(SliceRow, WalSection.SLICES, memoryview(bytes.fromhex(row)))[0],
+        tuple(RowTable(BatchRow, WalSection.BATCHES, rows)),
     )

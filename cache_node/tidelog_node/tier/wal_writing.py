@@ -30,12 +30,14 @@ def write_object(request: WalBuildRequest, file: BinaryIO) -> WalHeader:
     scans: list[tuple[SliceFiles, SliceScan]] = []
     try:
         for one in request.slices:
-            scan = SliceScan(position)
+            scan = SliceScan(position, is_foreign=one.is_foreign)
             file.writelines(_scanned(one, scan, buffer))
             _check_offsets(one, scan)
             scans.append((one, scan))
             position += scan.size_bytes
-        sections = data_sections(scans, epochs=request.epochs, marks=request.marks)
+        sections = data_sections(
+            scans, references=request.references, epochs=request.epochs, marks=request.marks
+        )
         ends = object_ends(name, WalKind.DATA, body_size, sections)
     except WalBuildFailed:
         raise

@@ -56,6 +56,7 @@ class WriterLimits:
     flush_bytes: int = 4 * 1024 * 1024  # diskless.append.buffer.max.bytes
     flush_ms: float = 100.0  # diskless.append.commit.interval.ms
     idle_flush_ms: float = 10.0
+    reference_flush_ms: float = 20.0  # Their producers have waited for the gateway's object.
     # While nothing can be stored, much waits. In one object it might never be stored in time.
     object_bytes_max: int = 8 * 1024 * 1024
     buffer_bytes_max: int = 256 * 1024 * 1024  # diskless.buffer.max.bytes
@@ -335,7 +336,10 @@ class ChainWriter:
             return 0.0
         is_idle = not self._objects
         wait_ms = self.limits.idle_flush_ms if is_idle else self.limits.flush_ms
-        return max(0.0, waiting.first_ms + wait_ms - now, self._pace.token_delay_ms(now))
+        due_ms = waiting.first_ms + wait_ms
+        if waiting.first_reference_ms is not None:
+            due_ms = min(due_ms, waiting.first_reference_ms + self.limits.reference_flush_ms)
+        return max(0.0, due_ms - now, self._pace.token_delay_ms(now))
 
     def _build(self) -> BuildObject:
         content = self._waiting.take()

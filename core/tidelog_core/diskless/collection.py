@@ -55,6 +55,10 @@ class OwnedObjects:
         self._rules = rules or ChainRules()
         self._needed_by: OrderedDict[int, int] = OrderedDict()  # sequence → partitions
         self._runs: dict[PartitionName, OffsetRuns] = {}
+        self._foreign_runs: dict[PartitionName, OffsetRuns] = {}  # of slices that others lead
+        # By sequence, of objects with foreign slices: where their references end, ``None`` until
+        # that is known. Ascending.
+        self._foreign: dict[int, Mapping[PartitionName, int] | None] = {}
         self._last: WalHeader | None = None
         self.last_has_records = False  # the last object, which stays as long as it is the last
 
@@ -63,18 +67,42 @@ class OwnedObjects:
 
     def names(self) -> set[PartitionName]:
         """Return the partitions that need an object, as of the last ``collectable``."""
-        return set(self._runs)
+        return set(self._runs) | set(self._foreign_runs)
 
-    def add(self, header: WalHeader, ends: Mapping[PartitionName, int]) -> None:
-        """An object is committed, the next one; ``ends`` are the offsets that it ends at."""
-        self._needed_by[header.sequence] = len(ends)
+    def add(
+        self, header: WalHeader, ends: Mapping[PartitionName, int], *, has_foreign: bool = False
+    ) -> None:
+        """An object is committed, the next one; ``ends`` are the offsets that it ends at.
+
+        One with foreign slices stays until ``settle_foreign`` says where references to them end.
+        """
+        self._needed_by[header.sequence] = len(ends) + has_foreign
+        if has_foreign:
+            self._foreign[header.sequence] = None
         for name, end_offset in ends.items():
             runs = self._runs.get(name)
             if runs is None:
                 runs = self._runs[name] = OffsetRuns()
             runs.add(header.sequence, end_offset)
         self._last = header
-        self.last_has_records = bool(ends)
+        self.last_has_records = bool(ends) or has_foreign
+
+    def settle_foreign(self, sequence: int, ends: Mapping[PartitionName, int]) -> None:
+        """References to the object's foreign slices end there; those not in it have none."""
+        if sequence not in self._foreign:
+            return
+        self._foreign[sequence] = ends
+        # In order: runs take sequences that grow.
+        for settled, settled_ends in tuple(self._foreign.items()):
+            if settled_ends is None:
+                break
+            del self._foreign[settled]
+            self._needed_by[settled] += len(settled_ends) - 1
+            for name, end_offset in settled_ends.items():
+                runs = self._foreign_runs.get(name)
+                if runs is None:
+                    runs = self._foreign_runs[name] = OffsetRuns()
+                runs.add(settled, end_offset)
 
     def collectable(self, unneeded: UnneededEnds) -> list[int]:
         """Return the sequences that may be deleted now, at most 1,000, oldest first.
@@ -99,14 +127,15 @@ class OwnedObjects:
             self._needed_by.pop(sequence, None)
 
     def _forget(self, unneeded: UnneededEnds) -> None:
-        done: list[PartitionName] = []
-        for name, runs in self._runs.items():
-            for sequence in runs.take(unneeded.of(name)):
-                self._needed_by[sequence] -= 1
-            if not runs:
-                done.append(name)
-        for name in done:
-            del self._runs[name]
+        for runs_of in (self._runs, self._foreign_runs):
+            done: list[PartitionName] = []
+            for name, runs in runs_of.items():
+                for sequence in runs.take(unneeded.of(name)):
+                    self._needed_by[sequence] -= 1
+                if not runs:
+                    done.append(name)
+            for name in done:
+                del runs_of[name]
 
 
 def needs_of(footer: WalFooter) -> dict[PartitionName, int]:

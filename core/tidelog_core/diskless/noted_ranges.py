@@ -73,6 +73,7 @@ class NotedRanges:
         self._marks: dict[PartitionName, MarkRow] = {}
         self.size_bytes = 0
         self.first_ms: float | None = None  # when the oldest of them was noted, or before
+        self.first_reference_ms: float | None = None  # the same of the references
 
     def begin(self, partition: PartitionName, offset: int) -> None:
         """Note the partition from this offset on, without a gap between objects either."""
@@ -102,6 +103,8 @@ class NotedRanges:
         name = partition_of(reference)
         self._follow(name, reference.base_offset, end_offset)
         self._parts.setdefault(name, deque()).append(reference)
+        if self.first_reference_ms is None:
+            self.first_reference_ms = now_ms
         self._count(_size_of(reference), now_ms)
 
     def add_epoch(self, row: EpochRow) -> None:
@@ -121,7 +124,7 @@ class NotedRanges:
         taken = self._take_parts()
         self.size_bytes -= sum(map(_size_of, taken))
         if not self._parts:
-            self.first_ms = None
+            self.first_ms = self.first_reference_ms = None
         ranges = [part for part in taken if isinstance(part, NotedRange)]
         content = ObjectContent(
             tuple(sorted(ranges, key=lambda part: part.partition)),

@@ -439,3 +439,22 @@ def test_a_clock_that_jumps_costs_a_flush_and_stops_nothing() -> None:
     assert names(owner.tick(10)) == ["BuildObject", "PutObject"]
     owner.note()
     assert "BuildObject" in names(owner.tick(3_600_000))
+
+
+def test_a_reference_does_not_wait_as_long_as_records_do() -> None:
+    """Its producer has waited for the gateway's object already."""
+    owner = Owner()
+    owner.take(owner.writer.note(NotedRange(P0, 7, 0, 1, 10), owner.now))
+    owner.now += LIMITS.idle_flush_ms
+    owner.take(owner.writer.tick(owner.now))  # In flight: the chain is not idle.
+    owner.writer.note(NotedRange(P0, 7, 1, 2, 10), owner.now)
+    assert owner.writer.delay_ms(owner.now) == LIMITS.flush_ms
+    owner.now += 5
+    given = foreign_slice(sequence=2, base_offset=0)
+    owner.writer.note_reference(given, owner.now, gateway_committed_end=3)
+    assert owner.writer.delay_ms(owner.now) == LIMITS.reference_flush_ms
+    owner.now += LIMITS.reference_flush_ms
+    (build,) = owner.writer.tick(owner.now)
+    assert isinstance(build, BuildObject)
+    assert build.content.references == (given,)
+    assert len(build.content.ranges) == 1

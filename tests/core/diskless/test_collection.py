@@ -197,3 +197,26 @@ def test_an_hour_of_objects_takes_a_few_bytes_for_each_partition_of_each() -> No
         assert size_bytes < 7
         ends = tiered(dict.fromkeys(names, each * 599))
         assert objects.collectable(ends) == list(range(599))
+
+
+def test_a_gateways_object_goes_when_the_references_to_its_slices_are_tiered() -> None:
+    objects = OwnedObjects()
+    for sequence in range(6):
+        own = {P0: 10 * (sequence + 1)} if sequence == 2 else {}
+        objects.add(data(sequence, sequence), own, has_foreign=sequence < 4)
+    assert objects.collectable(tiered({P1: 1_000})) == [4], (
+        "nobody knows of references to the others"
+    )
+    objects.settle_foreign(1, {P1: 20})
+    objects.settle_foreign(0, {P1: 30})
+    assert objects.names() == {P0, P1}
+    assert objects.collectable(tiered({P1: 19})) == [4]
+    assert objects.collectable(tiered({P1: 20})) == [1, 4]
+    objects.settle_foreign(2, {})  # Garbage, but the object has own slices too.
+    assert objects.collectable(tiered({P1: 30})) == [0, 1, 4]
+    assert objects.collectable(tiered({P0: 30, P1: 30})) == [0, 1, 2, 4]
+    objects.settle_foreign(3, {P0: 5, P1: 40})
+    objects.settle_foreign(3, {})  # Once is enough.
+    assert objects.collectable(tiered({P0: 30, P1: 39})) == [0, 1, 2, 4]
+    assert objects.collectable(tiered({P0: 30, P1: 40})) == [0, 1, 2, 3, 4]
+    assert objects.names() == set()

@@ -204,6 +204,22 @@ async def test_references_are_followed_with_one_request_for_a_gateways_object(zo
     zone.assert_same()
 
 
+async def test_a_replica_joins_by_references_whatever_the_gateways_sequences(zone: Zone) -> None:
+    """A gateway's chain may be far ahead of its leader's, or far behind."""
+    chained = zone.chained
+    for gateway, first in ((new_chain(8), 0), (new_chain(9), 1_000)):
+        chained.ends[gateway] = first
+        await chained.append_by_gateway(gateway, batch(1), batch(2))
+        await chained.append(batch(1))
+    committed = chained.log.log_end_offset
+    await chained.append_by_gateway(gateway, batch(1))
+    zone.tell(committed)
+    await zone.until(committed)
+    zone.tell()
+    await zone.until()
+    zone.assert_same()
+
+
 async def test_a_damaged_slice_of_a_gateway_is_not_appended(zone: Zone) -> None:
     zone.tell()
     await zone.until()

@@ -81,6 +81,7 @@ class Node:
             *DelegationTokenHandlers(_token_admin(node)).routes(),
         ]
         self.session = a_session()
+        self.client_id = b"test"
         self._routes = {
             (route.api_key, version): route
             for route in routes
@@ -89,7 +90,9 @@ class Node:
 
     async def handle(self, api_key: int, version: int, request: object) -> object:
         """Have a request of the newest class handled, as if it were of this version."""
-        context = context_of(version, api_key=api_key, client_id=b"test", session=self.session)
+        context = context_of(
+            version, api_key=api_key, client_id=self.client_id, session=self.session
+        )
         return await self.route(api_key, version).handle(request, context)
 
     def route(self, api_key: int, version: int) -> Route:

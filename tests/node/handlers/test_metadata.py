@@ -386,3 +386,45 @@ async def test_a_cluster_without_brokers_has_no_coordinator_yet(tmp_path: Path) 
         answer = await node.ask(FIND_COORDINATOR, 3, key="g")
         assert answer.error_code is ErrorCode.coordinator_not_available
         assert (await node.ask(METADATA, 12, topics=[])).controller_id == NO_LEADER
+
+
+async def test_a_client_is_told_the_replica_of_its_zone_if_nodes_are_gateways(
+    tmp_path: Path,
+) -> None:
+    static = NodeConfig(diskless_gateways_enable=True)
+    async with cluster(tmp_path, nodes=3, racks=True, static=static) as nodes:
+        node, racks = nodes[0], [nodes[0].view.image.brokers[n].rack for n in (1, 2, 3)]
+        for name, configs in (
+            ("d", {"diskless.enable": "true"}),
+            ("compacted", {"diskless.enable": "true", "cleanup.policy": "compact"}),
+            ("replicated", {}),
+        ):
+            await create(node, name, 1, 3)
+            topic = node.view.image.topics[name]
+            await node.store.commit([records.put(dataclasses.replace(topic, configs=configs))])
+        await node.view.refresh()
+        for name in ("d", "compacted", "replicated"):
+            await elect(node, TopicPartition(name, 0), 1)
+
+        async def leaders(client_id: bytes, version: int = 12) -> list[int]:
+            node.client_id = client_id
+            answer = await node.ask(METADATA, version, **named("d", "compacted", "replicated"))
+            return [topic.partitions[0].leader_id for topic in answer.topics]
+
+        here, there = f"client,diskless_az={racks[0]}", f"client,diskless_az={racks[1]}"
+        for version in (1, 8, 12):
+            for _ in range(2):  # The second answers come from the cache.
+                assert await leaders(b"client", version) == [1, 1, 1]
+                assert await leaders(here.encode(), version) == [1, 1, 1]
+                assert await leaders(there.encode(), version) == [2, 1, 1]
+        assert await leaders(b"client,diskless_az=elsewhere") == [1, 1, 1]
+        # Without a replica in the zone it is the leader.
+        partition = node.view.image.partition(TopicPartition("d", 0))
+        assert partition is not None
+        moved = dataclasses.replace(partition, replicas=(1, 3), isr=(1, 3))
+        await node.store.commit([records.put(moved)])
+        await node.view.refresh()
+        assert racks[2] == racks[0]
+        assert await leaders(there.encode()) == [1, 1, 1]
+        await elect(node, TopicPartition("d", 0), 3)
+        assert await leaders(here.encode()) == [3, 1, 1]  # The leader itself is there.

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.chain_writer import PutOutcome
+from tidelog_core.diskless.slice_bytes import foreign_batches
 from tidelog_core.diskless.wal_build import (
     BuiltObject,
     ObjectName,
@@ -24,6 +25,7 @@ from tidelog_core.diskless.wal_build import (
     build_seal,
 )
 from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.wal_header import HEADER_SIZE
 from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TierUnavailable
 from tidelog_core.log.local_log import LocalLog
@@ -62,7 +64,7 @@ from tidelog_node.tier.wal_objects import WalObjects, build_from_files
 from tests.support.batches import batch
 from tests.support.log_building import open_log
 from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
-from tests.support.wal_objects import CHAIN, CLUSTER, HEIR, TOPIC_ID
+from tests.support.wal_objects import CHAIN, CLUSTER, HEIR, TOPIC_ID, foreign_slice
 
 EPOCHS = (EpochRow(TOPIC_ID.bytes, 0, 0, 0, HEIR.chain_id.bytes, HEIR.broker_id, 0, 41),)
 MARKS = (MarkRow(TOPIC_ID.bytes, 0, 0, 3, 8),)
@@ -131,9 +133,12 @@ async def put(objects: WalObjects, sequence: int = 0) -> PutOutcome:
 
 
 def test_requests_and_errors_come_back_as_they_were(log: LocalLog) -> None:
+    given = foreign_slice()
+    given = given._replace(batches=tuple(given.batches))
     for request in (
         request_of(log),
         WalBuildRequest(place(), ()),
+        WalBuildRequest(place(), (), references=(given, given._replace(sequence=3))),
         WalPutRequest(CLUSTER, CHAIN, 5, 1.5),
         WalDropRequest(CHAIN, 7),
         WalStoreRequest(request_of(log), 2.5),
@@ -379,3 +384,26 @@ async def test_a_folder_that_takes_too_long_leaves_the_outcome_unknown(
 ) -> None:
     with pytest.raises(OutcomeUnknown):
         await put_once(store, "a/b", b"c", timeout_s=0)
+
+
+def test_foreign_slices_and_references_are_built_from_files(log: LocalLog, tmp_path: Path) -> None:
+    data = foreign_batches(batch(2))
+    path = tmp_path / "slices"
+    path.write_bytes(b"other" + data)
+    foreign = SliceFiles(
+        TOPIC_ID, 4, -1, -1, 2, (FileRange(str(path), 5, 5 + len(data)),), is_foreign=True
+    )
+    given = foreign_slice()
+    built = build_from_files(
+        WalBuildRequest(place(), (foreign, files_of(log, 0, 0, 24)), references=(given,))
+    )
+    footer = parse_object(built.data, key="")
+    first, own = footer.slices
+    assert first.is_foreign
+    assert not own.is_foreign
+    assert (first.partition, first.position, first.end_offset) == (4, HEADER_SIZE, 2)
+    assert built.data[first.position : first.position + first.size_bytes] == data
+    (reference,) = footer.references
+    assert (reference.base_offset, reference.crc32c) == (given.base_offset, given.row.crc32c)
+    with pytest.raises(WalBuildFailed, match="instead of"):
+        build_from_files(WalBuildRequest(place(), (foreign._replace(end_offset=3),)))

@@ -1,0 +1,277 @@
+"""GatewayAppend: appends batches that another zone's node has put into its own chain.
+
+The request says where the batches are in a committed object. They are read from the bucket, those
+of one object by as few requests as possible, appended as a producer's are, and the chain gets
+references to them instead of their bytes. The answer comes when the references are committed.
+
+Requests of one gateway's chain are appended in the order in which they came, whatever the reads
+take: so a producer's batches stay in order. A batch whose transaction must be verified first waits
+with those of its own transactional id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.wal_build import WalSlice
+from tidelog_core.errors import (
+    CorruptObject,
+    NotLeaderOrFollower,
+    ObjectNotFound,
+    RequestTimedOut,
+    TidelogError,
+)
+from tidelog_core.log.verification import VerificationGuard
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.model import NO_LEADER_EPOCH
+from tidelog_core.objects.store import ObjectStore
+
+from tidelog_node.answers import Answer, CloseConnection, Reply, TaskReply
+from tidelog_node.diskless.chain_partition import ChainPartition, CommittedForeign
+from tidelog_node.diskless.gateway import may_pass
+from tidelog_node.diskless.slice_reads import SlicePlace, read_places
+from tidelog_node.handlers.produce import append_batch
+from tidelog_node.node_context import NodeContext
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
+from tidelog_node.routes import HotRoute, RequestContext
+from tidelog_node.session import NO_NODE
+from tidelog_node.transactions.produce_gate import ProduceGate
+from tidelog_node.wire import gateway_append
+from tidelog_node.wire.gateway_append import GatewayAppend, GatewayResult, GatewaySlice
+from tidelog_node.wire.produce import ProduceRequest
+
+logger = logging.getLogger(__name__)
+
+OBJECTS_AT_ONCE_MAX = 8  # that are read, or wait for their turn to be appended
+READ_SECONDS_MAX = 10.0
+COMMIT_SECONDS_MAX = 30.0
+RETRY_SECONDS = 0.1
+
+Turn = asyncio.Future[None]
+
+
+class _Ack:
+    """Waits for the commit of one batch."""
+
+    __slots__ = ("result", "settled")
+
+    def __init__(self, result: GatewayResult) -> None:
+        self.result = result
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_ack(self, error: TidelogError | None) -> None:
+        """Take the ack, or the error instead."""
+        if error is not None:
+            self.result = self.result._replace(error_code=error.code)
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+
+class GatewayAppends:
+    """Serves the nodes that are gateways. For the node's event loop."""
+
+    def __init__(self, node: NodeContext, *, replicas: ReplicaManager, gate: ProduceGate) -> None:
+        self._node = node
+        self._replicas = replicas
+        self._gate = gate
+        self.store: ObjectStore | None = None  # of the chains; None: nothing is led yet
+        self.is_full: Callable[[], bool] = lambda: False  # whether the chain owes too much
+        self._reads = asyncio.Semaphore(OBJECTS_AT_ONCE_MAX)
+        self._turns: dict[ChainName, Turn] = {}  # the last request in line
+        self._tasks: set[asyncio.Task[Reply]] = set()
+
+    def hot_route(self) -> HotRoute:
+        """Return the route, for other nodes only."""
+        return HotRoute(
+            api_key=gateway_append.API_KEY,
+            min_version=0,
+            max_version=0,
+            flexible_from=1,
+            parse=gateway_append.parse_request,
+            handle=self.handle,
+            advertised_min_version=0,
+        )
+
+    def handle(self, request: GatewayAppend, context: RequestContext) -> Answer:
+        """Append the request's batches and return the answer. Raises ``CloseConnection``."""
+        node_id = context.session.node_id
+        if node_id == NO_NODE:
+            raise CloseConnection("a gateway's request from a client that is no node")
+        task = asyncio.create_task(self._answer(node_id, request, context.correlation_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return TaskReply(task)
+
+    async def _answer(self, node_id: int, request: GatewayAppend, correlation_id: int) -> Reply:
+        results = await self.append(node_id, request)
+        return gateway_append.encode_answer(correlation_id, results)
+
+    async def append(self, broker_id: int, request: GatewayAppend) -> list[GatewayResult]:
+        """Append what the broker of that id has in its chain; return the results."""
+        gateway = ChainName(broker_id, request.chain_id)
+        before, turn = self._take_turn(gateway)
+        waits: list[_Ack | asyncio.Task[_Ack]] = []
+        try:
+            async with self._reads:
+                parts = await self._read(gateway, request)
+                if before is not None:
+                    await asyncio.wait([before])
+                for one, data in zip(request.slices, parts, strict=True):
+                    waits.append(self._append_or_refuse(gateway, request, one, data))
+        finally:
+            turn.set_result(None)
+        return await _results(waits)
+
+    def _take_turn(self, gateway: ChainName) -> tuple[Turn | None, Turn]:
+        before = self._turns.get(gateway)
+        own: Turn = asyncio.get_running_loop().create_future()
+        self._turns[gateway] = own
+
+        def on_done(_: Turn) -> None:
+            if self._turns.get(gateway) is own:
+                del self._turns[gateway]
+
+        own.add_done_callback(on_done)
+        return before, own
+
+    async def _read(
+        self, gateway: ChainName, request: GatewayAppend
+    ) -> Sequence[bytearray | TidelogError]:
+        """Return each slice's bytes, or the error instead."""
+        key = wal_key(self._node.view.image.cluster_id, gateway, request.sequence)
+        places = [SlicePlace(one.position, one.size_bytes, one.crc32c) for one in request.slices]
+        error: TidelogError
+        try:
+            return await self._read_until(key, places)
+        except TimeoutError:
+            error = RequestTimedOut(f"{key} could not be read in time")
+        except TidelogError as problem:
+            error = problem
+        logger.warning("a gateway's object cannot be read", extra={"reason": str(error)})
+        return [error] * len(places)
+
+    async def _read_until(self, key: str, places: Sequence[SlicePlace]) -> list[bytearray]:
+        if self.store is None:
+            raise NotLeaderOrFollower("this node leads nothing yet")
+        async with asyncio.timeout(READ_SECONDS_MAX):
+            while True:
+                try:
+                    return await read_places(self.store, key, places)
+                except (CorruptObject, ObjectNotFound):
+                    raise
+                except TidelogError as error:
+                    if not error.retriable:
+                        raise
+                await asyncio.sleep(RETRY_SECONDS)
+
+    def _append_or_refuse(
+        self,
+        gateway: ChainName,
+        request: GatewayAppend,
+        one: GatewaySlice,
+        data: bytearray | TidelogError,
+    ) -> _Ack | asyncio.Task[_Ack]:
+        """Append the batch, or have it wait until its transaction is verified."""
+        if isinstance(data, TidelogError):
+            return _refused(data)
+        foreign = CommittedForeign(
+            gateway,
+            request.committed_end,
+            request.sequence,
+            one.position,
+            WalSlice(one.topic_id, one.partition, NO_LEADER_EPOCH, bytes(data), is_foreign=True),
+        )
+        produced = ProduceRequest(
+            one.transactional_id,
+            one.acks,
+            one.timeout_ms,
+            [(one.topic_id.bytes, [(one.partition, memoryview(data))])],
+        )
+        if one.transactional_id is not None:
+            led_by, version = self._replicas.led_by_id, one.produce_version
+            if not self._gate.is_free(produced, led_by, version=version):
+                # The next batch may be appended before the task runs: it must find this turn.
+                before, turn = self._gate.take_turn(one.transactional_id)
+                task = asyncio.create_task(self._append_verified(produced, one, foreign, before))
+                task.add_done_callback(lambda _: turn.set_result(None))
+                return task
+        return self._append(produced, one, foreign, None)
+
+    async def _append_verified(
+        self,
+        produced: ProduceRequest,
+        one: GatewaySlice,
+        foreign: CommittedForeign,
+        before: Turn | None,
+    ) -> _Ack:
+        if before is not None:
+            await asyncio.wait([before])
+        led_by = self._replicas.led_by_id
+        verified = await self._gate.verify(produced, led_by, version=one.produce_version)
+        try:
+            guard = verified.guard(one.topic_id.bytes, one.partition)
+        except TidelogError as error:
+            return _refused(error)
+        return self._append(produced, one, foreign, guard)
+
+    def _append(
+        self,
+        produced: ProduceRequest,
+        one: GatewaySlice,
+        foreign: CommittedForeign,
+        guard: VerificationGuard | None,
+    ) -> _Ack:
+        try:
+            replica, chain = self._led(one)
+            batch = produced.topics[0][1][0][1]
+            with chain.referring_to(foreign):
+                info = append_batch(replica, batch, produced, one.produce_version, guard, None)
+        except TidelogError as error:
+            return _refused(error)
+        ack = _Ack(GatewayResult(0, info.base_offset, not info.is_duplicate))
+        role = replica.role
+        if role is None or role.leader is None:
+            ack.on_ack(NotLeaderOrFollower("another node leads the partition"))
+        elif replica.log.high_watermark > info.last_offset:
+            ack.on_ack(None)
+        else:
+            role.owe_ack(info.last_offset + 1, ack)
+        return ack
+
+    def _led(self, one: GatewaySlice) -> tuple[Replica, ChainPartition]:
+        """Return the led replica, and its place in the chain. Raises if there is none."""
+        topic = one.topic_id.bytes
+        replica = self._replicas.led_by_id.get(topic, {}).get(one.partition)
+        if replica is None:
+            raise self._replicas.leaders.refusal(topic, one.partition, is_id=True)
+        chain = replica.chain
+        if not isinstance(chain, ChainPartition) or not may_pass(replica):
+            raise NotLeaderOrFollower(f"{replica.partition} takes nothing from gateways now")
+        if self.is_full():
+            raise RequestTimedOut("the object store takes no records")
+        return replica, chain
+
+
+def _refused(error: TidelogError) -> _Ack:
+    ack = _Ack(GatewayResult(error.code, -1, is_referenced=False))
+    ack.on_ack(None)
+    return ack
+
+
+async def _results(waits: Sequence[_Ack | asyncio.Task[_Ack]]) -> list[GatewayResult]:
+    """Wait until every batch is committed or refused, at most so long."""
+    deadline = asyncio.get_running_loop().time() + COMMIT_SECONDS_MAX
+    results: list[GatewayResult] = []
+    for wait in waits:
+        ack = wait if isinstance(wait, _Ack) else await wait
+        try:
+            async with asyncio.timeout_at(deadline):
+                await ack.settled
+        except TimeoutError:
+            ack.on_ack(RequestTimedOut("not committed in time"))
+        results.append(ack.result)
+    return results

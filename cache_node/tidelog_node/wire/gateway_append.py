@@ -1,0 +1,130 @@
+"""GatewayAppend, version 0: a gateway names slices of its chain, their leader appends them.
+
+An API of Tidelog's own, which ApiVersions does not show and only nodes may send. Big-endian, behind
+the usual headers without tagged fields:
+
+    request   chain id:16 bytes, committed end of the chain:64, sequence of the object:64,
+              number of slices:32, and of each slice
+                  topic id:16 bytes, partition:32, position:u32, size:u32, CRC-32C:u32,
+                  version of Produce:8, acks:8, timeout ms:32,
+                  size of the transactional id:16 (-1: none), transactional id
+    answer    of each slice, in their order: error:16, base offset:64, is it referred to:8
+
+A slice is the one batch that a client has sent, with base offset 0 and leader epoch -1. Its records
+do not cross zones by this: the leader reads them from the gateway's object.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog_node.wire.primitives import ELEMENTS_UNBOUNDED, MalformedRequest, spend
+
+API_KEY = 20_005  # far from Kafka's
+SLICES_MAX = 1_000  # in a request: no node allows fewer elements
+TRANSACTIONAL_ID_BYTES_MAX = 4_096
+_REQUEST_HEAD = struct.Struct(">ihhih")  # size, key, version, correlation id, no client id
+_ANSWER_HEAD = struct.Struct(">ii")  # size, correlation id
+_OBJECT = struct.Struct(">16sqqi")
+_SLICE = struct.Struct(">16siIIIbbih")
+_RESULT = struct.Struct(">hq?")
+
+
+class GatewaySlice(NamedTuple):
+    """A slice of a gateway's object, and the Produce request that has brought it."""
+
+    topic_id: UUID
+    partition: int
+    position: int
+    size_bytes: int
+    crc32c: int
+    produce_version: int
+    acks: int
+    timeout_ms: int
+    transactional_id: bytes | None
+
+
+class GatewayAppend(NamedTuple):
+    """A request: slices of one committed object that one leader is to append in this order."""
+
+    chain_id: UUID
+    committed_end: int
+    sequence: int
+    slices: Sequence[GatewaySlice]
+
+    @property
+    def element_count(self) -> int:
+        """The number of slices."""
+        return len(self.slices)
+
+
+class GatewayResult(NamedTuple):
+    """What became of a slice."""
+
+    error_code: int
+    base_offset: int  # -1: none
+    is_referenced: bool  # false of a duplicate, which has the offsets of the first one
+
+
+def encode_request(request: GatewayAppend, correlation_id: int) -> bytes:
+    """Return the request, with its size."""
+    parts = [
+        _OBJECT.pack(
+            request.chain_id.bytes, request.committed_end, request.sequence, len(request.slices)
+        )
+    ]
+    for one in request.slices:
+        name = one.transactional_id
+        parts.append(_SLICE.pack(one.topic_id.bytes, *one[1:8], -1 if name is None else len(name)))
+        if name:
+            parts.append(name)
+    body = b"".join(parts)
+    return _REQUEST_HEAD.pack(10 + len(body), API_KEY, 0, correlation_id, -1) + body
+
+
+def parse_request(
+    frame: memoryview, position: int, version: int, elements_max: int = ELEMENTS_UNBOUNDED
+) -> GatewayAppend:
+    """Return the request whose body begins at ``position``.
+
+    Raises ``MalformedRequest``, ``struct.error`` and ``TooManyElements``.
+    """
+    del version
+    chain_id, committed_end, sequence, count = _OBJECT.unpack_from(frame, position)
+    position += _OBJECT.size
+    if not 0 < count <= SLICES_MAX:
+        raise MalformedRequest(f"{count} slices, allowed are 1 to {SLICES_MAX}")
+    spend(elements_max, count)
+    if not 0 <= sequence < committed_end:
+        raise MalformedRequest(f"object {sequence} of a chain committed up to {committed_end}")
+    slices: list[GatewaySlice] = []
+    for _ in range(count):
+        fields = _SLICE.unpack_from(frame, position)
+        name_size = fields[-1]
+        position += _SLICE.size
+        name: bytes | None = None
+        if name_size >= 0:
+            name = bytes(frame[position : position + name_size])
+            position += name_size
+            if name_size > TRANSACTIONAL_ID_BYTES_MAX or position > len(frame):
+                raise MalformedRequest("a transactional id does not fit its request")
+        slices.append(GatewaySlice._make((UUID(bytes=fields[0]), *fields[1:-1], name)))
+    if position != len(frame):
+        raise MalformedRequest(f"{len(frame) - position} bytes behind the last slice")
+    return GatewayAppend(UUID(bytes=chain_id), committed_end, sequence, slices)
+
+
+def encode_answer(correlation_id: int, results: Iterable[GatewayResult]) -> list[bytes]:
+    """Return the answer, with its size."""
+    body = b"".join(_RESULT.pack(*result) for result in results)
+    return [_ANSWER_HEAD.pack(4 + len(body), correlation_id), body]
+
+
+def parse_answer(answer: memoryview, count: int) -> list[GatewayResult]:
+    """Return the results in an answer without size and header. Raises ``ValueError``."""
+    if len(answer) != count * _RESULT.size:
+        raise ValueError(f"{len(answer)} bytes of results of {count} slices")
+    return [GatewayResult(*fields) for fields in _RESULT.iter_unpack(answer)]

@@ -1,0 +1,301 @@
+"""A leader and a gateway in this process, with chains in one faulty store and no sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from kio.index import load_response_schema
+from kio.serial import entity_reader
+from tidelog_core.config import NodeConfig
+from tidelog_core.errors import ErrorCode
+from tidelog_core.metadata import records
+from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Partition, Topic
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_node.counters import ChainTraffic
+from tidelog_node.diskless.gateway import Gateway
+from tidelog_node.diskless.gateway_links import NotSent
+from tidelog_node.diskless.gateway_spool import GatewaySpool
+from tidelog_node.diskless.owned_chain import OwnedChain, kept_bytes_max
+from tidelog_node.diskless.wal_client import WalClient
+from tidelog_node.handlers.diskless_admission import DisklessAdmission
+from tidelog_node.handlers.gateway_append import GatewayAppends
+from tidelog_node.handlers.produce import ProduceHandler
+from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.logs.directories import LogDirectories
+from tidelog_node.registration import ensure_cluster, register_broker
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
+from tidelog_node.transactions.produce_gate import ProduceGate
+from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.wire.gateway_append import (
+    GatewayAppend,
+    GatewayResult,
+    encode_answer,
+    encode_request,
+    parse_answer,
+    parse_request,
+)
+from tidelog_node.wire.produce import ProduceRequest
+
+from tests.support.log_building import content_of
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import node_context
+from tests.support.request_contexts import context_of
+from tests.support.wal_scene import FAST, FaultyStore, WorkerHere
+
+TOPIC = "t"
+TOPIC_ID = uuid5(NAMESPACE_OID, TOPIC)
+LEADER, GATEWAY = 1, 2
+PRODUCE_VERSION = 9
+CHAIN_OF = {
+    broker_id: ChainName(broker_id, uuid5(NAMESPACE_OID, f"chain {broker_id}"))
+    for broker_id in (LEADER, GATEWAY)
+}
+PLACE = TopicPartition(TOPIC, 0)
+
+
+class Agreeing:
+    """A coordinator to which every partition belongs to the transaction that is asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    async def ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: list[TopicPartition],
+        *,
+        adds: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        await asyncio.sleep(0.005)
+        self.asked.append((transactional_id, producer_id))
+        return dict.fromkeys(partitions, ErrorCode.none)
+
+
+class Node:
+    """One broker: its replicas, its chain, and how it produces."""
+
+    def __init__(self, world: World, broker_id: int) -> None:
+        self.world, self.broker_id = world, broker_id
+        self.folder = world.folder / f"node{broker_id}"
+        self.traffic = ChainTraffic()
+        self.verifier: Any = Agreeing()
+
+    async def start(self) -> None:
+        world = self.world
+        self.view = ClusterView(world.metadata)
+        await self.view.refresh()
+        self.executor = ThreadPoolExecutor(2)
+        self.directories = LogDirectories(self.folder / "data")
+        self.context = node_context(
+            world.metadata,
+            self.view,
+            broker_id=self.broker_id,
+            incarnation=self.view.image.brokers[self.broker_id].incarnation,
+            static_config=world.config,
+            executor=self.executor,
+        )
+        self.replicas = ReplicaManager(self.context, directories=self.directories)
+        await self.replicas.start()
+        self.worker = WorkerHere(world.store, self.folder, built_bytes_max=kept_bytes_max(FAST))
+        self.inspector, self.flusher = BatchInspector(), Flusher(self.executor)
+        gate = ProduceGate(self.verifier)
+        self.produce = ProduceHandler(
+            self.context,
+            replicas=self.replicas,
+            flusher=self.flusher,
+            inspector=self.inspector,
+            admission=DisklessAdmission(),
+            gate=gate,
+        )
+        self.appends = GatewayAppends(self.context, replicas=self.replicas, gate=gate)
+        self.appends.store = self.worker
+        self.gateway = Gateway(
+            self.context,
+            spool=GatewaySpool(self.folder / "gateway"),
+            own_chain=self._own_chain,
+            send=self.world.send,
+            append_here=self.appends.append,
+        )
+        self.produce.gateway = self.gateway
+        self.chains = [self._open_chain(CHAIN_OF[self.broker_id])]
+
+    async def stop(self) -> None:
+        self.produce.close()
+        for chain in self.chains:
+            await chain.close(1.0)
+        self.gateway.close()
+        await self.worker.close()
+        await self.inspector.close()
+        await self.flusher.close()
+        await self.replicas.close()
+        self.directories.close()
+        self.executor.shutdown()
+
+    def _open_chain(self, name: ChainName) -> OwnedChain:
+        chain = OwnedChain(
+            WalClient(self.worker, self.view.image.cluster_id, name),
+            limits=FAST,
+            traffic=self.traffic,
+        )
+        chain.deposed.subscribe(self.gateway.on_deposed)
+        return chain
+
+    async def _own_chain(self) -> OwnedChain:
+        if self.chain.is_deposed:
+            name = uuid5(NAMESPACE_OID, f"chain {self.broker_id} {len(self.chains)}")
+            self.chains.append(self._open_chain(ChainName(self.broker_id, name)))
+        return self.chain
+
+    @property
+    def chain(self) -> OwnedChain:
+        return self.chains[-1]
+
+    @property
+    def replica(self) -> Replica:
+        found = self.replicas.get(PLACE)
+        assert found is not None
+        return found
+
+    def send(
+        self,
+        batch: bytes,
+        *,
+        acks: int = -1,
+        timeout_ms: int = 30_000,
+        transactional_id: bytes | None = None,
+    ) -> Any:
+        """Produce the batch; return the future of the partition's answer, ``None`` with acks=0."""
+        records = memoryview(bytearray(batch))
+        topics = [(TOPIC.encode(), [(0, records)])]
+        request = ProduceRequest(transactional_id, acks, timeout_ms, topics)
+        context = context_of(PRODUCE_VERSION, api_key=0)
+        reply = self.produce.handle(request, context)
+        return asyncio.ensure_future(_decoded(reply)) if acks else None
+
+
+async def _decoded(reply: Any) -> Any:
+    if not isinstance(reply, list):
+        reply = await reply
+    data = b"".join(bytes(segment) for segment in reply)
+    schema: Any = load_response_schema(0, PRODUCE_VERSION)
+    response, _ = entity_reader(schema)(memoryview(data), 9)
+    return response.responses[0].partition_responses[0]
+
+
+class World:
+    """Broker 1 leads, broker 2 is a gateway."""
+
+    def __init__(self, folder: Path, **topic_configs: str) -> None:
+        self.folder = folder
+        self.configs = {"diskless.enable": "true", **topic_configs}
+        self.config = NodeConfig(diskless_gateways_enable=True)
+        self.metadata = MemoryMetadataStore(latency=0)
+        self.store = FaultyStore(FolderObjectStore(folder / "objects"), Random(1))
+        self.is_leader_reachable = True
+        self.is_answer_lost = False
+        self.forwarded: list[GatewayAppend] = []
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    async def start(self) -> None:
+        await ensure_cluster(self.metadata)
+        for broker_id in (LEADER, GATEWAY):
+            await register_broker(
+                self.metadata,
+                broker_id=broker_id,
+                incarnation=uuid5(NAMESPACE_OID, f"process {broker_id}"),
+                endpoints=plaintext_endpoints("127.0.0.1", broker_id),
+                rack=f"rack{broker_id}",
+            )
+        topic = Topic(name=TOPIC, topic_id=TOPIC_ID, partition_count=1, configs=self.configs)
+        partition = Partition(
+            topic_id=TOPIC_ID,
+            partition=0,
+            replicas=(LEADER, GATEWAY),
+            leader=LEADER,
+            leader_epoch=0,
+            isr=(LEADER, GATEWAY),
+            wal=(EpochChain(0, CHAIN_OF[LEADER], 0),),
+        )
+        await self.metadata.commit([records.put(partition), records.put(topic)])
+        self.leader, self.gateway = Node(self, LEADER), Node(self, GATEWAY)
+        for node in (self.leader, self.gateway):
+            await node.start()
+            node.replica.open()
+        self.lead()
+
+    def lead(self) -> None:
+        """Have the leader enter the partition, as its item says."""
+        leader, item = self.leader, self.leader.view.image.partition(PLACE)
+        assert item is not None
+        leader.chain.enter(leader.replica, item.wal, end_offset=leader.replica.log.log_end_offset)
+        leader.replicas.confirm_lead(leader.replica, item.leader_epoch)
+
+    async def begin_epoch(self) -> None:
+        """Have the leader lead once more, in the next epoch."""
+        item = self.leader.view.image.partition(PLACE)
+        assert item is not None
+        epoch = item.leader_epoch + 1
+        begun = EpochChain(epoch, CHAIN_OF[LEADER], self.leader.replica.log.log_end_offset)
+        stored = dataclasses.replace(item, leader_epoch=epoch, wal=(*item.wal, begun))
+        await self.metadata.commit([records.put(stored)])
+        for node in (self.leader, self.gateway):
+            await node.view.refresh()
+        self.lead()
+
+    async def stop(self) -> None:
+        for node in (self.gateway, self.leader):
+            await node.stop()
+
+    def send(self, broker_id: int, request: GatewayAppend) -> asyncio.Future[list[GatewayResult]]:
+        """Carry a gateway's request to the leader, as bytes; the other way as well."""
+        assert broker_id == LEADER
+        results: asyncio.Future[list[GatewayResult]] = asyncio.get_running_loop().create_future()
+        if not self.is_leader_reachable:
+            results.set_exception(NotSent("the leader is away"))
+            return results
+        received = parse_request(memoryview(encode_request(request, 1)), 14, 0)
+        self.forwarded.append(received)
+        task = asyncio.ensure_future(self.leader.appends.append(GATEWAY, received))
+
+        def on_done(done: asyncio.Future[list[GatewayResult]]) -> None:
+            self._tasks.discard(done)
+            if results.done():
+                return
+            if self.is_answer_lost or done.cancelled():
+                results.set_exception(ConnectionResetError("lost"))
+                return
+            answer = b"".join(encode_answer(1, done.result()))
+            results.set_result(parse_answer(memoryview(answer)[8:], len(received.slices)))
+
+        self._tasks.add(task)
+        task.add_done_callback(on_done)
+        return results
+
+    def log_content(self) -> bytes:
+        """Return all bytes of the leader's log."""
+        return content_of(self.leader.replica.log)
+
+
+@asynccontextmanager
+async def gateway_world(folder: Path, **topic_configs: str) -> AsyncIterator[World]:
+    world = World(folder, **topic_configs)
+    await world.start()
+    try:
+        yield world
+    finally:
+        await world.stop()

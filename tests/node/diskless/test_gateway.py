@@ -1,0 +1,216 @@
+"""A gateway and its leader: offsets, order, retries, and what happens when either is in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidelog_core.diskless.collection import UnneededEnds
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.noted_ranges import REFERENCE_BATCH_BYTES, REFERENCE_BYTES
+from tidelog_core.errors import ErrorCode
+from tidelog_core.records.header import iter_headers
+from tidelog_node.answers import CloseConnection
+
+from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, TOPIC_ID, World, gateway_world
+from tests.support.batches import batch
+from tests.support.waiting import eventually_async
+from tests.support.wal_scene import Faults
+
+OK = ErrorCode.none
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with gateway_world(tmp_path) as world:
+        yield world
+
+
+def numbered(sequence: int, count: int = 1, producer_id: int = 7) -> bytearray:
+    """Return a batch of an idempotent producer."""
+    return batch(count, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+
+
+def given(answer: Any) -> tuple[ErrorCode, int]:
+    return answer.error_code, answer.base_offset
+
+
+async def test_batches_get_offsets_in_line_with_those_of_the_leader(world: World) -> None:
+    answers = []
+    for count in (2, 1, 3):
+        answers.append(await world.gateway.send(batch(count)))
+        answers.append(await world.leader.send(batch(count)))
+    assert [given(answer) for answer in answers] == [(OK, offset) for offset in (0, 2, 4, 5, 6, 9)]
+    log = world.leader.replica.log
+    assert log.high_watermark == log.log_end_offset == 12
+    headers = [header for _, header in iter_headers(world.log_content())]
+    assert [header.base_offset for header in headers] == [0, 2, 4, 5, 6, 9]
+    assert {header.partition_leader_epoch for header in headers} == {0}
+    # The leader's chain has the bytes of its own batches, and references to the others.
+    sizes = [header.size_bytes for header in headers]
+    assert world.gateway.traffic.object_bytes == sum(sizes[0::2])
+    references = 3 * (REFERENCE_BYTES + REFERENCE_BATCH_BYTES)
+    assert world.leader.traffic.object_bytes == sum(sizes[1::2]) + references
+    assert len(world.forwarded) == 3
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_nothing_is_answered_before_both_objects_are_stored(world: World, acks: int) -> None:
+    world.store.held.clear()
+    answer = world.gateway.send(batch(1), acks=acks)
+    await eventually_async(lambda: world.store.put_count == 1)
+    assert world.forwarded == []
+    world.store.held.set()
+    assert given(await answer) == (OK, 0)
+    assert world.store.put_count >= 2
+
+
+async def test_acks_0_has_no_answer_and_is_appended(world: World) -> None:
+    assert world.gateway.send(batch(1), acks=0) is None
+    log = world.leader.replica.log
+    await eventually_async(lambda: log.high_watermark == 1)
+
+
+async def test_a_producer_stays_in_order_whatever_the_store_does(world: World) -> None:
+    world.store.faults = Faults(refused=0.1, lost=0.2, vanished=0.1, slow_s=0.003)
+    answers = []
+    for sequence in range(60):
+        answers.append(world.gateway.send(numbered(sequence)))
+        if sequence % 7 == 0:
+            await asyncio.sleep(0.004)
+    found = [given(await answer) for answer in answers]
+    assert found == [(OK, offset) for offset in range(60)]
+
+
+@pytest.mark.parametrize("first", ["gateway", "leader"])
+@pytest.mark.parametrize("second", ["gateway", "leader"])
+async def test_a_retry_by_any_way_gets_the_old_offset(
+    world: World, first: str, second: str
+) -> None:
+    await world.leader.send(batch(3))
+    sent = await getattr(world, first).send(numbered(0, 2))
+    again = await getattr(world, second).send(numbered(0, 2))
+    assert given(sent) == given(again) == (OK, 3)
+    assert world.leader.replica.log.log_end_offset == 5
+    skipped = await world.gateway.send(numbered(5))
+    assert skipped.error_code is ErrorCode.out_of_order_sequence_number
+
+
+async def test_a_transaction_is_verified_by_the_leader_and_stays_in_order(world: World) -> None:
+    def part(sequence: int) -> bytearray:
+        return batch(
+            1, producer_id=9, producer_epoch=0, base_sequence=sequence, is_transactional=True
+        )
+
+    answers = [world.gateway.send(part(n), transactional_id=b"tx") for n in range(5)]
+    assert [given(await answer) for answer in answers] == [(OK, n) for n in range(5)]
+    assert world.leader.verifier.asked[0] == ("tx", 9)
+    assert world.gateway.verifier.asked == []
+    assert world.leader.replica.log.last_stable_offset == 0
+    refused = await world.gateway.send(part(5))
+    assert refused.error_code is ErrorCode.transactional_id_authorization_failed
+
+
+async def test_a_batch_waits_for_a_leader_that_is_away(world: World) -> None:
+    world.is_leader_reachable = False
+    answers = [world.gateway.send(numbered(n)) for n in range(3)]
+    await eventually_async(lambda: world.gateway.chain.committed_end > 0)
+    world.is_leader_reachable = True
+    assert [given(await answer) for answer in answers] == [(OK, n) for n in range(3)]
+
+
+async def test_a_batch_waits_for_a_leader_that_has_not_entered_yet(world: World) -> None:
+    replica = world.leader.replica
+    world.leader.chain.leave(replica)
+    world.leader.replicas.end_lead(replica)
+    answers = [world.gateway.send(numbered(n)) for n in range(3)]
+    await eventually_async(lambda: len(world.forwarded) >= 1)
+    assert replica.log.log_end_offset == 0
+    await world.begin_epoch()
+    assert [given(await answer) for answer in answers] == [(OK, n) for n in range(3)]
+
+
+async def test_without_a_leader_the_producer_looks_for_another(world: World) -> None:
+    world.is_leader_reachable = False
+    answer = await world.gateway.send(batch(1), timeout_ms=0)
+    assert answer.error_code in (ErrorCode.not_leader_or_follower, ErrorCode.request_timed_out)
+
+
+async def test_an_answer_that_is_lost_is_repeated_with_the_old_offset(world: World) -> None:
+    world.is_answer_lost = True
+    lost = await world.gateway.send(numbered(0, 2))
+    assert lost.error_code is ErrorCode.not_leader_or_follower
+    world.is_answer_lost = False
+    assert given(await world.gateway.send(numbered(0, 2))) == (OK, 0)
+    assert world.leader.replica.log.log_end_offset == 2
+
+
+async def test_a_chain_that_is_sealed_before_its_objects_count_costs_nothing(world: World) -> None:
+    """Nobody has seen them: they go into the next chain, in order."""
+    world.store.held.clear()
+    answers = [world.gateway.send(numbered(n)) for n in range(3)]
+    await eventually_async(lambda: world.store.put_count == 1)
+    world.gateway.chain.abandon("sealed")
+    world.store.held.set()
+    assert [given(await answer) for answer in answers] == [(OK, n) for n in range(3)]
+    assert {request.chain_id for request in world.forwarded}.isdisjoint(
+        {CHAIN_OF[GATEWAY].chain_id}
+    )
+
+
+async def test_a_damaged_object_is_not_appended(world: World) -> None:
+    world.is_leader_reachable = False
+    answer = world.gateway.send(batch(2))
+    await eventually_async(lambda: world.gateway.chain.committed_end > 0)
+    key = wal_key(world.gateway.view.image.cluster_id, CHAIN_OF[GATEWAY], 0)
+    data = bytearray(await world.store.get(key))
+    data[150] ^= 1
+    await world.store.replace(key, bytes(data))
+    world.is_leader_reachable = True
+    assert (await answer).error_code is not OK
+    assert world.leader.replica.log.log_end_offset == 0
+
+
+async def test_a_bad_batch_is_refused_before_it_is_put(world: World) -> None:
+    bad = batch(1)
+    bad[-1] ^= 1
+    assert (await world.gateway.send(bad)).error_code is ErrorCode.corrupt_message
+    large = batch(1, value_size_bytes=1_100_000)
+    assert (await world.gateway.send(large)).error_code is ErrorCode.message_too_large
+    with pytest.raises(CloseConnection):
+        world.gateway.send(bad, acks=0)
+    assert world.store.put_count == 0
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("cleanup.policy", "compact"),
+        ("compression.type", "lz4"),
+        ("message.timestamp.type", "LogAppendTime"),
+    ],
+)
+async def test_topics_whose_batches_a_leader_changes_have_no_gateways(
+    tmp_path: Path, setting: tuple[str, str]
+) -> None:
+    async with gateway_world(tmp_path, **dict([setting])) as world:
+        answer = await world.gateway.send(batch(1))
+        assert answer.error_code is ErrorCode.not_leader_or_follower
+
+
+async def test_objects_go_when_the_references_are_tiered_and_not_before(world: World) -> None:
+    for sequence in (0, 1, 1, 2):  # One of them is a duplicate, without a reference.
+        await world.gateway.send(numbered(sequence))
+    committed = world.gateway.chain.committed
+    name = PartitionName(TOPIC_ID, 0)
+
+    def collectable(end: int) -> list[int]:
+        return committed.collectable(UnneededEnds({name: end}))
+
+    assert collectable(0) == [2], "the duplicate alone is garbage"
+    assert collectable(1) == [0, 2]
+    assert collectable(2) == [0, 1, 2]

@@ -1,0 +1,174 @@
+"""Producers of other zones write to their zone's replica: real nodes, a folder, librdkafka."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.slow
+TOPIC = "t"
+
+
+def values(begin: int, end: int) -> list[bytes]:
+    return [b"value%d" % n for n in range(begin, end)]
+
+
+@contextmanager
+def gateways(folder: Path) -> Iterator[ReplicatedCluster]:
+    config = {"diskless.gateways.enable": "true"}
+    with replicated_cluster(folder, racks=True, config=config) as cluster:
+        cluster.create(TOPIC, diskless_enable="true")
+        cluster.wait_isr(TOPIC, {1, 2, 3})
+        yield cluster
+
+
+def in_zone(broker_id: int) -> str:
+    """Return a client id that says that the client is in the zone of the node."""
+    return f"client,diskless_az=rack{broker_id}"
+
+
+def leaders_seen(cluster: ReplicatedCluster) -> list[int]:
+    """Return the leader that Metadata names to a client of each node's zone."""
+    found = []
+    for broker_id in cluster.nodes:
+        producer = cluster.producer(**{"client.id": in_zone(broker_id)})
+        found.append(producer.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0].leader)
+    return found
+
+
+def test_producers_of_every_zone_write_to_its_node_and_all_read_the_same(tmp_path: Path) -> None:
+    with gateways(tmp_path) as cluster:
+        assert leaders_seen(cluster) == [1, 2, 3]
+        acked: dict[int, bytes] = {}
+        for broker_id in (1, 2, 3):
+            some = values(1_000 * broker_id, 1_000 * broker_id + 300)
+            acked |= cluster.produce(TOPIC, some, **{"client.id": in_zone(broker_id)})
+        assert len(acked) == 900
+        assert sorted(acked) == list(range(900))
+        cluster.wait_same_logs(TOPIC)
+        for broker_id in (1, 2, 3):
+            config = {"client.id": in_zone(broker_id)}
+            eventually(
+                lambda c=config: cluster.consume(TOPIC, 900, **c) == acked, "the zone has all"
+            )
+
+
+def test_a_zones_node_answers_what_clients_ask_of_a_leader(tmp_path: Path) -> None:
+    with gateways(tmp_path) as cluster:
+        (gateway, _) = cluster.followers(TOPIC)
+        zone = {"client.id": in_zone(gateway.broker_id), "bootstrap.servers": gateway.address}
+        acked = cluster.produce(TOPIC, values(0, 200), **zone)
+        assert len(acked) == 200
+        consumer = Consumer({**zone, "group.id": "g", "auto.offset.reset": "error"})
+        place = TopicPartition(TOPIC, 0)
+        assert consumer.get_watermark_offsets(place, timeout=10) == (0, 200)
+        (found,) = consumer.offsets_for_times([TopicPartition(TOPIC, 0, 0)], timeout=10)
+        assert found.offset == 0
+        # From the end: nothing there yet, also where the replica is behind the leader.
+        consumer.assign([TopicPartition(TOPIC, 0, 200)])
+        assert consumer.poll(0.5) is None
+        more = cluster.produce(TOPIC, values(200, 210), **zone)
+        read: list[bytes] = []
+
+        def has_read_all() -> bool:
+            message = consumer.poll(0.5)
+            if message is not None:
+                assert message.error() is None, message.error()
+                read.append(message.value())
+            return read == [more[offset] for offset in range(200, 210)]
+
+        eventually(has_read_all, "what was appended then is read")
+        admin = AdminClient(zone)
+        deleted = admin.delete_records([TopicPartition(TOPIC, 0, 50)])
+        assert next(iter(deleted.values())).result(20).low_watermark == 50
+        assert consumer.get_watermark_offsets(place, timeout=10) == (50, 210)
+        consumer.close()
+
+
+class Load:
+    """An idempotent producer in every zone, until told to stop."""
+
+    def __init__(self, cluster: ReplicatedCluster) -> None:
+        self.acked: list[dict[int, bytes]] = [{} for _ in cluster.nodes]
+        self.sent: list[list[bytes]] = [[] for _ in cluster.nodes]
+        self.failures: list[object] = []
+        self._is_over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._produce, args=(cluster, broker_id))
+            for broker_id in cluster.nodes
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _produce(self, cluster: ReplicatedCluster, broker_id: int) -> None:
+        acked, sent = self.acked[broker_id - 1], self.sent[broker_id - 1]
+        producer = cluster.producer(
+            **{"client.id": in_zone(broker_id), "message.timeout.ms": 120_000}
+        )
+
+        def delivered(error: object, message: Any) -> None:
+            if error is None:
+                acked[message.offset()] = message.value()
+            else:
+                self.failures.append(error)
+
+        while not self._is_over.is_set():
+            value = b"%d-%d" % (broker_id, len(sent))
+            sent.append(value)
+            producer.produce(TOPIC, value, partition=0, on_delivery=delivered)
+            producer.poll(0)
+            time.sleep(0.005)
+        if producer.flush(120):
+            self.failures.append("not flushed")
+
+    def has(self, count: int) -> Callable[[], bool]:
+        """Return whether every producer has so many more acks by then."""
+        before = [len(acked) for acked in self.acked]
+        return lambda: all(
+            len(acked) >= start + count for acked, start in zip(self.acked, before, strict=True)
+        )
+
+    def stop(self) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("who", ["gateway", "leader"])
+def test_a_killed_node_loses_and_doubles_nothing(tmp_path: Path, who: str) -> None:
+    """Of any producer, wherever it is, in its order."""
+    with gateways(tmp_path) as cluster:
+        load = Load(cluster)
+        try:
+            eventually(load.has(100), "all zones produce")
+            for _ in range(2):
+                leader = cluster.node_leading(TOPIC)
+                victim = leader if who == "leader" else cluster.followers(TOPIC)[0]
+                victim.kill()
+                eventually(load.has(50), "producers go on without the node")
+                victim.start()
+                cluster.wait_isr(TOPIC, {1, 2, 3})
+                eventually(load.has(50), "producers go on with it")
+        finally:
+            load.stop()
+        assert not load.failures
+        acked = {offset: value for one in load.acked for offset, value in one.items()}
+        count = sum(map(len, load.sent))
+        assert len(acked) == count, "each offset was given once"
+        found = cluster.consume(TOPIC, count)
+        assert found == acked
+        for broker_id, sent in enumerate(load.sent, 1):
+            prefix = b"%d-" % broker_id
+            assert [value for value in found.values() if value.startswith(prefix)] == sent
+        cluster.wait_same_logs(TOPIC)
