@@ -13,6 +13,7 @@ from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_node.replica import Replica
 
 NOTE_BYTES_MAX = 1 << 20  # of one partition that wait for the end of the turn
+NOTE_APPENDS_MAX = 1024  # the same
 
 
 class CommittedForeign(NamedTuple):
@@ -34,6 +35,7 @@ class ChainPartition:
         "_leave",
         "_refer",
         "_referring",
+        "append_count",
         "base_offset",
         "end_offset",
         "leader_epoch",
@@ -62,6 +64,7 @@ class ChainPartition:
         self.base_offset = 0
         self.end_offset = 0
         self.size_bytes = 0  # 0: nothing was appended in this turn
+        self.append_count = 0
         self._begin = begin
         self._flush = flush
         self._leave = leave
@@ -109,5 +112,6 @@ class ChainPartition:
             self._begin(self)
         self.end_offset = end_offset
         self.size_bytes += size_bytes
-        if self.size_bytes >= NOTE_BYTES_MAX:
+        self.append_count += 1
+        if self.size_bytes >= NOTE_BYTES_MAX or self.append_count >= NOTE_APPENDS_MAX:
             self._flush()

@@ -57,6 +57,7 @@ from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.counters import ChainTraffic
 from tidelog_node.diskless.chain_partition import ChainPartition
+from tidelog_node.diskless.owed_appends import OwedAppends
 from tidelog_node.diskless.owed_objects import ChainBroken, OwedObject, OwedObjects
 from tidelog_node.diskless.wal_client import WalClient
 from tidelog_node.replica import Replica
@@ -132,6 +133,7 @@ class OwnedChain:
         self._unnoted: list[ChainPartition] = []  # appended to in this turn
         self._foreign: dict[int, SliceFiles] = {}  # a gateway's slices that are not committed
         self._unnoted_foreign: list[ForeignRange] = []  # of this turn
+        self._appends = OwedAppends()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_dropping = False
@@ -318,6 +320,7 @@ class OwnedChain:
         self._unnoted.clear()
         self._unnoted_foreign.clear()
         self._foreign.clear()
+        self._appends.clear()
         self._set_full(False)
         self._settled.set()
         self.deposed.notify(self)
@@ -342,7 +345,8 @@ class OwnedChain:
             noted = NotedRange(
                 one.name, one.leader_epoch, one.base_offset, one.end_offset, one.size_bytes
             )
-            one.size_bytes = 0
+            self._appends.add(one.name, one.end_offset, one.append_count)
+            one.size_bytes = one.append_count = 0
             try:
                 decisions += self._writer.note(noted, now_ms)
             except ValueError as error:
@@ -496,6 +500,7 @@ class OwnedChain:
             traffic.object_bytes += content.size_bytes
         traffic.kept_count = len(self.committed)
         for name, end_offset in committed.ends.items():
+            self._appends.settle(name, end_offset)
             replica = self._replicas.get(name)
             self._forget_if_settled(name)
             if replica is None or replica.is_dropped:
@@ -540,11 +545,13 @@ class OwnedChain:
         self._is_dropping = False
 
     def _note_fullness(self) -> None:
-        buffered_bytes = self._traffic.buffered_bytes = self._writer.buffered_bytes
+        self._traffic.buffered_bytes = self._writer.buffered_bytes
+        owed_bytes = self._writer.buffered_bytes + self._appends.size_bytes
+        limit_bytes = self._writer.limits.buffer_bytes_max
         if self.is_full:
-            if buffered_bytes < ROOM_PART * self._writer.limits.buffer_bytes_max:
+            if owed_bytes < ROOM_PART * limit_bytes:
                 self._set_full(False)
-        elif self._writer.is_full:
+        elif owed_bytes >= limit_bytes:
             self._set_full(True)
 
     def _set_full(self, is_full: bool) -> None:

@@ -23,6 +23,7 @@ from tidelog_node.wire.produce import ProduceResult
 ACK_TIMEOUT_SWEEP_SECONDS = 0.1  # how late a request may time out
 
 Topics = list[tuple[bytes, list[ProduceResult]]]
+_NO_RESULTS: list[ProduceResult] = []  # of an ack that is settled; never changed
 
 
 GATEWAY_WAIT = -1  # for an offset: the partition's leader gives the ack, not this node's role
@@ -81,8 +82,11 @@ class OwedAck:
 
     def _settle(self) -> None:
         self.is_settled = True
-        assert self.answer is not None
-        self.answer.settle_one()
+        answer, self.answer = self.answer, None
+        # The leader knows a late ack until its offset is committed: it must not keep the answer.
+        self._results = _NO_RESULTS
+        assert answer is not None
+        answer.settle_one()
 
 
 class OwedFlush(NamedTuple):

@@ -43,6 +43,7 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.transactions.markers import Marker, MarkerResults
 from tidelog_node.transactions.peers import Peers
+from tidelog_node.transactions.uncommitted_markers import MarkerName, UncommittedMarkers
 from tidelog_node.upkeep.flushing import Flusher
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class MarkerWriter:
         self._replicas = replicas
         self._flusher = flusher
         self._offsets = offsets
+        self._uncommitted = UncommittedMarkers()
 
     async def write(self, markers: Sequence[Marker]) -> MarkerResults:
         """Return the result of each marker in each of its partitions."""
@@ -137,6 +139,13 @@ class MarkerWriter:
             return  # A partition that carries leadership only has no transactions.
         if replica.role is not None:
             replica.role.require_leader().require_appendable(needs_all=True)
+        if replica.is_diskless:
+            appended_end = self._uncommitted.end_of(replica, _named(marker))
+            if appended_end is not None:  # The coordinator asks again: the chain was away.
+                async with asyncio.timeout(REPLICATION_SECONDS_MAX):
+                    await _replicated(replica, appended_end)
+                return
+            self._uncommitted.require_room()
         batch = build_end_transaction_marker(
             EndTransactionMarker(
                 ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
@@ -147,11 +156,20 @@ class MarkerWriter:
             timestamp_ms=self._node.clock_ms(),
         )
         info = replica.append(bytearray(batch), AppendOrigin.COORDINATOR)
+        end_offset = info.last_offset + 1
+        if replica.is_diskless:
+            self._uncommitted.add(replica, _named(marker), end_offset)
         async with asyncio.timeout(REPLICATION_SECONDS_MAX):
             if replica.has_flush_policy:
                 for flush in self._flusher.appended(replica):
                     await flush
-            await _replicated(replica, info.last_offset + 1)
+            await _replicated(replica, end_offset)
+
+
+def _named(marker: Marker) -> MarkerName:
+    return MarkerName(
+        marker.producer_id, marker.producer_epoch, marker.is_commit, marker.coordinator_epoch
+    )
 
 
 class _Ack:

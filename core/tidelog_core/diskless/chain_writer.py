@@ -185,11 +185,6 @@ class ChainWriter:
         """The bytes of records that are not committed."""
         return self._waiting.size_bytes + self._in_flight_bytes
 
-    @property
-    def is_full(self) -> bool:
-        """Whether clients' requests must wait: as many bytes are owed as may be."""
-        return self.buffered_bytes >= self.limits.buffer_bytes_max
-
     # -- events --
 
     def note(self, noted: NotedRange, now_ms: float) -> list[Decision]:

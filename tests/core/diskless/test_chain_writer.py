@@ -233,16 +233,6 @@ def test_acks_are_released_in_order_only() -> None:
     assert owner.writer.buffered_bytes == 0
 
 
-def test_clients_wait_while_too_much_is_owed() -> None:
-    owner = Owner()
-    owner.fill(2)
-    assert not owner.writer.is_full
-    owner.note(1_000)
-    assert owner.writer.is_full
-    owner.put(0, STORED)
-    assert not owner.writer.is_full
-
-
 def test_a_late_put_is_hedged_once_with_the_same_object() -> None:
     owner = Owner()
     owner.fill(1)

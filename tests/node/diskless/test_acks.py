@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
+from tidelog_node.diskless.chain_partition import NOTE_APPENDS_MAX
+from tidelog_node.diskless.owed_appends import OWED_APPEND_BYTES
 
 from tests.support.batches import batch_of
 from tests.support.hand_chain import DISKLESS
@@ -222,3 +225,39 @@ def test_producers_are_not_read_while_the_store_takes_nothing(scene: Scene) -> N
                 pass
     with scene.client() as client:
         until(lambda: client.fetch(topic, 0).high_watermark >= BUFFER_BYTES // 2 // 60_000)
+
+
+def test_tiny_batches_are_bounded_by_what_their_acks_take(scene: Scene) -> None:
+    """An ack that has timed out stays until its offset is committed, thousands of them too."""
+    topic = scene.create(**DISKLESS)
+    batch, request_count = batch_of(b"v" * 30), 800
+    request = frame(0, 8, 1, produce_body(topic, batch, acks=-1, timeout_ms=2), tags=b"")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(scene.client()) for _ in range(3)]
+        with held(scene.objects):
+            for client in clients:
+                client.socket.settimeout(WAIT_SECONDS)
+                sending = threading.Thread(
+                    target=client.socket.sendall, args=(request * request_count,)
+                )
+                sending.start()
+                for _ in range(request_count):
+                    (size,) = struct.unpack(">i", received(client.socket, 4))
+                    received(client.socket, size)
+                sending.join()
+            found = scene.node.data_dir.rglob(f"{topic}-0/*.log")
+            count = sum(path.stat().st_size for path in found) // len(batch)
+            # At most one turn of the loop goes beyond the limit.
+            assert count * OWED_APPEND_BYTES > BUFFER_BYTES // 2
+            assert count <= BUFFER_BYTES // OWED_APPEND_BYTES + NOTE_APPENDS_MAX
+    with scene.client() as client:
+        until(lambda: client.fetch(topic, 0).high_watermark == count)
+
+
+def received(source: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = source.recv(size - len(data))
+        assert part
+        data += part
+    return data

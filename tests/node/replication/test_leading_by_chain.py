@@ -5,22 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11 import request as list_request
+from tidelog_core.errors import OutcomeUnknown
 from tidelog_core.metadata.records import delete
+from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 from tidelog_node.replica import Replica
 from tidelog_node.transactions.marker_writer import MarkerWriter
 from tidelog_node.transactions.markers import Marker
+from tidelog_node.transactions.uncommitted_markers import MarkerName, UncommittedMarkers
 
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
-from tests.support.batches import batch_of
+from tests.support.batches import batch, batch_of
 from tests.support.hand_chain import DISKLESS, HandChain
+from tests.support.log_building import open_log
 from tests.support.request_contexts import context_of
+from tests.support.waiting import eventually_async
 
 LATEST, EARLIEST = -1, -2
 READ_COMMITTED = 1
@@ -242,6 +250,56 @@ async def test_a_transaction_ends_when_the_chain_has_its_marker(tmp_path: Path) 
         replica.on_chain_committed(2)
         assert set((await ending).values()) == {ErrorCode.none}
         assert node.read(0, isolation_level=READ_COMMITTED).records
+
+
+async def test_a_marker_that_is_sent_again_is_not_appended_again_while_the_chain_is_away(
+    tmp_path: Path,
+) -> None:
+    async with diskless_leader(tmp_path) as (node, replica, _):
+        replica.append(bytearray(batch_of(b"a", producer=(7, 0, 0), is_transactional=True)))
+        writer = MarkerWriter(
+            node.context, replicas=node.replicas, flusher=node.flusher, offsets=NoOffsets()
+        )
+        marker = Marker(7, 0, True, 0, frozenset([replica.partition]))
+        ending = [asyncio.create_task(writer.write([marker])) for _ in range(20)]
+        await eventually_async(lambda: replica.log.log_end_offset == 2)
+        ending.append(asyncio.create_task(writer.write([marker])))
+        # Another coordinator's marker is another one.
+        other = asyncio.create_task(writer.write([replace(marker, coordinator_epoch=1)]))
+        await eventually_async(lambda: replica.log.log_end_offset == 3)
+        replica.on_chain_committed(3)
+        for task in (*ending, other):
+            assert set((await task).values()) == {ErrorCode.none}
+        assert replica.log.log_end_offset == 3
+
+
+def test_markers_that_wait_are_bounded_and_forgotten_once_they_are_committed(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path)
+    log.append_as_leader(batch(1), leader_epoch=0)
+    replica: Any = SimpleNamespace(
+        partition=TopicPartition("t", 0),
+        is_dropped=False,
+        is_leader=True,
+        leader_epoch=3,
+        opened_log=log,
+    )
+    markers = UncommittedMarkers(count_max=2_000)
+    names = [MarkerName(number, 0, True, 0) for number in range(2_001)]
+    for name in names[:2_000]:
+        markers.require_room()
+        markers.add(replica, name, 1)
+    assert markers.end_of(replica, names[5]) == 1
+    with pytest.raises(OutcomeUnknown, match="2000 markers wait"):
+        markers.require_room()
+    log.advance_high_watermark(1)
+    markers.require_room()
+    assert len(markers) == 0
+    markers.add(replica, names[5], 1)
+    assert markers.end_of(replica, names[5]) is None
+    assert len(markers) == 0
+    log.close()
 
 
 async def test_what_was_never_committed_is_cut_before_another_leader_is_followed(
