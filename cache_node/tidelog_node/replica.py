@@ -105,6 +105,7 @@ class Replica:
         "topic_id",
         "traffic",
         "waiters",
+        "wants_diskless",
     )
 
     def __init__(
@@ -139,10 +140,11 @@ class Replica:
         self.is_across_zones = False  # the followed leader is in another zone
         self.is_dropped = False  # deleted, or moved to other nodes
         self.is_internal = partition.topic in RESERVED_TOPICS
-        self.is_diskless = is_diskless and not self.is_internal
+        self.is_diskless = is_diskless and not self.is_internal  # as its record says
+        self.wants_diskless = self.is_diskless  # as its topic says; see ``Conversions``
         # None: the partition has no other replica, and is not diskless.
         self.role: ReplicaRole | None = None
-        # None: not diskless, or not entered into a chain of this node.
+        # None: not diskless nor about to be, or not entered into a chain of this node.
         self.chain: ChainAppends | None = None
         self.settled_epoch = -1  # the last leader epoch in which this log was fit to lead
         # For committed records, and for all records; both are notified of all other changes.
@@ -340,9 +342,11 @@ class Replica:
 
     def _append_replicated(self, log: LocalLog, info: AppendInfo, role: ReplicaRole) -> None:
         role.on_append(log, info.last_offset + 1, info.size_bytes)
-        if self.chain is not None:  # Its followers wait for what is committed.
+        if self.chain is not None:
             self.chain.on_append(self, info.base_offset, info.last_offset + 1, info.size_bytes)
-        elif self.follower_waiters:
+            if self.is_diskless:
+                return  # Its followers wait for what is committed.
+        if self.follower_waiters:
             for waiter in tuple(self.follower_waiters):
                 waiter.on_append(info.size_bytes)
 

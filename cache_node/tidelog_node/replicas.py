@@ -15,6 +15,7 @@ removed by the executor. If the node was down at the deletion, its next start re
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.record_source import RecordSource
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition, Topic
+from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.model import TopicPartition
 from tidelog_core.subscribers import Subscribers
 
@@ -77,7 +79,10 @@ class ReplicaManager:
         self.roles = RoleChanges(node, was_clean=directories.was_clean)
         # Each is notified with the replica.
         self.trouble = Subscribers[Replica]()
-        self.exchanged = Subscribers[Replica]()  # its log was replaced, maybe by a shorter one
+        # Its log was replaced, maybe by a shorter one, or it follows from elsewhere now.
+        self.exchanged = Subscribers[Replica]()
+        self.conversion = Subscribers[Replica]()  # it is in ``to_convert``
+        self.to_convert: set[Replica] = set()  # those that are not what their topics say
         self._loop: asyncio.AbstractEventLoop | None = None  # once started
         self._directories = directories
         self._logs = ReplicaLogs(
@@ -286,7 +291,7 @@ class ReplicaManager:
         replica = Replica(
             named,
             topic.topic_id,
-            config=config,
+            config=_config_of(partition, config),
             log_start_offset=partition.log_start_offset,
             open_log=self._logs.open,
             changed=self._changed,
@@ -295,8 +300,7 @@ class ReplicaManager:
             on_trouble=self.trouble.notify,
             on_offline=self._publish_trouble_soon,
             on_exchanged=self.exchanged.notify,
-            # A partition with a chain is diskless even if its topic's item became unreadable.
-            is_diskless=config.diskless_enable or bool(partition.wal),
+            is_diskless=partition.is_diskless,
             remote_of=self._remote_of,
             traffic=self._node.counters.topics.of(topic.name),
         )
@@ -310,6 +314,7 @@ class ReplicaManager:
         return replica
 
     def _update(self, replica: Replica, partition: Partition, config: TopicConfig) -> None:
+        wants_diskless, config = config.diskless_enable, _config_of(partition, config)
         if replica.config is not config and replica.config != config:
             replica.config = config
             replica.has_flush_policy = has_flush_policy(config)
@@ -318,8 +323,11 @@ class ReplicaManager:
                 replica.opened_log.update_config(config)
         replica.log_start_offset = partition.log_start_offset
         replica.note_changed()
-        needs_role = replica.is_diskless or (
-            len(partition.replicas) > 1 and not replica.is_internal
+        is_fed_anew = self._take_state(replica, partition, wants_diskless=wants_diskless)
+        needs_role = (
+            replica in self.to_convert
+            or replica.is_diskless
+            or (len(partition.replicas) > 1 and not replica.is_internal)
         )
         replica.followed = partition
         if replica.role is None and not needs_role:
@@ -339,6 +347,32 @@ class ReplicaManager:
             self.roles.follow(replica, partition)
         except (TidelogError, OSError) as error:
             self._go_offline(replica, error, is_known=is_known)
+            return
+        if is_fed_anew and replica.is_follower:
+            self.exchanged.notify(replica)
+
+    def _take_state(self, replica: Replica, partition: Partition, *, wants_diskless: bool) -> bool:
+        """Note what the partition is and is to become. Returns whether it is another now."""
+        if replica.is_internal or not is_readable(partition):
+            return False
+        has_changed = replica.is_diskless != partition.is_diskless
+        if has_changed:
+            logger.info(
+                "partition converted",
+                extra={
+                    "partition": str(replica.partition),
+                    "is_diskless": partition.is_diskless,
+                    "leader_epoch": partition.leader_epoch,
+                },
+            )
+        replica.is_diskless = partition.is_diskless
+        replica.wants_diskless = wants_diskless
+        if replica.is_diskless != wants_diskless or (partition.wal and not replica.is_diskless):
+            self.to_convert.add(replica)
+            self.conversion.notify(replica)
+        else:
+            self.to_convert.discard(replica)
+        return has_changed
 
     def _on_opened(
         self, opened: Collection[Replica], problems: Mapping[Replica, Exception]
@@ -425,8 +459,16 @@ class ReplicaManager:
         """Remove the logs of partitions that were deleted, or moved to other nodes."""
         for replica in replicas:
             self.roles.drop(replica)
+            self.to_convert.discard(replica)
             self._opening.discard(replica)
             replica.drop()
             replica.wake()
             replica.note_changed()
             self._removal.add(replica.partition, replica)
+
+
+def _config_of(partition: Partition, config: TopicConfig) -> TopicConfig:
+    """Return the topic's settings for a partition that may not be what the topic is to become."""
+    if config.diskless_enable == partition.is_diskless:
+        return config
+    return dataclasses.replace(config, diskless_enable=partition.is_diskless)

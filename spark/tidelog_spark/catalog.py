@@ -181,7 +181,8 @@ async def _read_tails(
     metadata: MetadataStore, tails: ChainTails, cluster_id: str, wanted: list[tuple[Topic, int]]
 ) -> None:
     """Read the chains of diskless partitions, whose items are read for that."""
-    diskless = [(topic, n) for topic, n in wanted if topic.configs.get(DISKLESS_ENABLE) == "true"]
+    # Topics that were diskless still have the setting: chains may have what the tier lacks.
+    diskless = [(topic, n) for topic, n in wanted if DISKLESS_ENABLE in topic.configs]
     items = await _partition_items(metadata, diskless)
     chains: dict[PartitionName, EpochChains] = {}
     for topic, number in diskless:

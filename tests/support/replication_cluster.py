@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from uuid import UUID
 
 from tidelog_core.metadata.endpoints import plaintext_endpoints
-from tidelog_core.metadata.records import Broker, BrokerLease, Partition, StepDownReason
+from tidelog_core.metadata.records import AckedBy, Broker, BrokerLease, Partition, StepDownReason
 from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
 from tidelog_core.replication.leases import LeaseTimes, PeerLeases
 
@@ -96,14 +97,16 @@ def make_leader(
     min_insync_replicas: int = 1,
     commits_by_chain: bool = False,
 ) -> LeaderState[str]:
+    partition = make_partition() if partition is None else partition
+    if commits_by_chain:
+        partition = dataclasses.replace(partition, acked_by=AckedBy.CHAIN)
     return LeaderState(
-        make_partition() if partition is None else partition,
+        partition,
         log_end_offset=log_end_offset,
         high_watermark=high_watermark,
         rules=ReplicationRules(
             min_insync_replicas=min_insync_replicas,
             lag_time_max_ms=LAG_MS,
-            commits_by_chain=commits_by_chain,
         ),
         now_ms=0,
     )

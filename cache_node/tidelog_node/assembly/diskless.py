@@ -13,6 +13,7 @@ from tidelog_node.assembly.serving import Serving
 from tidelog_node.background import Background
 from tidelog_node.diskless.chain_feed import ChainFeeds
 from tidelog_node.diskless.collection import ChainCollection
+from tidelog_node.diskless.converting import Conversions
 from tidelog_node.diskless.entering import LeadEntries
 from tidelog_node.diskless.gateway import Gateway
 from tidelog_node.diskless.gateway_links import LeaderLinks
@@ -91,6 +92,7 @@ def start_diskless(
     )
     stack.push_async_callback(feeds.close)
     fetchers.committed.subscribe(feeds.note)
+    manifests = BucketManifests(node, node_chain.client)
     entries = LeadEntries(
         node,
         replicas=replicas,
@@ -104,11 +106,15 @@ def start_diskless(
             history=logs.tier.history,
             catch_up=catch_up,
         ),
-        manifests=BucketManifests(node, node_chain.client),
+        manifests=manifests,
+    )
+    conversions = Conversions(
+        replicas, own_chain=node_chain.current, manifests=manifests, flush=logs.flusher.request
     )
     entering = Background(stop)
     stack.push_async_callback(entering.close)
     entering.add(entries.run())
+    entering.add(conversions.run())
     entering.add(stand_by(node, node_chain.check_store))
     collection = ChainCollection(
         node, replicas=replicas.replicas, chain=lambda: node_chain.chain, chains=chains

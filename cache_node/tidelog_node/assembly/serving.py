@@ -356,7 +356,7 @@ def _control_routes(
     handlers = (
         MetadataHandlers(node, access=access, throttle=throttle),
         TopicHandlers(node, access=access, throttle=throttle, chain_store=chain_store),
-        ConfigHandlers(node),
+        ConfigHandlers(node, chain_store=chain_store),
         ScramUserHandlers(node),
         AclHandlers(node),
         RoleHandlers(node),

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from tidelog_core.errors import InvalidConfig, TidelogError
 from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.replication.heirs import is_diskless
+from tidelog_core.replication.heirs import wants_diskless
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.node_context import NodeContext
@@ -32,7 +32,7 @@ async def stand_by(node: NodeContext, prepare: Callable[[], Awaitable[object]]) 
 
     def look(image: ClusterImage, names: Iterable[str]) -> None:
         topics = (image.topic(name) for name in names)
-        if any(topic is not None and is_diskless(topic) for topic in topics):
+        if any(topic is not None and wants_diskless(topic) for topic in topics):
             found.set()
 
     unsubscribe = node.view.subscribe(look)

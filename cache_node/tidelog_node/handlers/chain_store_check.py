@@ -31,14 +31,18 @@ class ChainStoreCheck:
         """Return the topics that would be diskless in a store that cannot have such topics."""
         default = "true" if config.log_diskless_enable else "false"
         diskless = [new.name for new in topics if new.configs.get(ENABLE, default) == "true"]
-        if not diskless or self.check is None:
-            return {}
+        refusal = await self.refusal(seconds_max=seconds_max) if diskless else None
+        return {} if refusal is None else dict.fromkeys(diskless, refusal)
+
+    async def refusal(self, *, seconds_max: float = SECONDS_MAX) -> InvalidConfig | None:
+        """Return why the store can have no chains, ``None`` if it can or gives no answer."""
+        if self.check is None:
+            return None
         if self._asking is None or self._asking.done():
             # The question goes on if this request gives up: an object of the probe is removed then.
             self._asking = asyncio.create_task(_ask(self.check))
         await asyncio.wait([self._asking], timeout=min(seconds_max, SECONDS_MAX))
-        refusal = self._asking.result() if self._asking.done() else None
-        return {} if refusal is None else dict.fromkeys(diskless, refusal)
+        return self._asking.result() if self._asking.done() else None
 
 
 async def _ask(check: Callable[[], Awaitable[object]]) -> InvalidConfig | None:

@@ -33,6 +33,7 @@ from tidelog_core.admin.describe import (
     describe_node,
     describe_topic,
 )
+from tidelog_core.admin.diskless_topics import ENABLE
 from tidelog_core.admin.names import validate_topic_name
 from tidelog_core.errors import (
     ErrorCode,
@@ -45,6 +46,7 @@ from tidelog_core.metadata.image import ClusterImage
 
 from tidelog_node.groups.consumer.topic_pattern import TopicPattern
 from tidelog_node.handlers.administration import admin_outcome, cluster_admin
+from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -82,8 +84,9 @@ T = TypeVar("T")
 class ConfigHandlers:
     """Shows and changes settings."""
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(self, node: NodeContext, *, chain_store: ChainStoreCheck | None = None) -> None:
         self._node = node
+        self._chain_store = chain_store or ChainStoreCheck()
         self._admin = cluster_admin(node)
         self._subscriptions = ClientMetricsAdmin(node.store, node.view, check_pattern=TopicPattern)
 
@@ -140,6 +143,7 @@ class ConfigHandlers:
             name, validate_only = resource.resource_name, request.validate_only
             match self._resource_type(resource):
                 case ResourceType.TOPIC:
+                    await self._check_chains(configs.get(ENABLE))
                     await self._admin.replace_topic(name, configs, validate_only=validate_only)
                 case ResourceType.GROUP:
                     await self._admin.replace_group(name, configs, validate_only=validate_only)
@@ -177,6 +181,9 @@ class ConfigHandlers:
             name, validate_only = resource.resource_name, request.validate_only
             match self._resource_type(resource):
                 case ResourceType.TOPIC:
+                    for one in alterations:
+                        if one.name == ENABLE:
+                            await self._check_chains(one.value)
                     await self._admin.alter_topic(name, alterations, validate_only=validate_only)
                 case ResourceType.GROUP:
                     await self._admin.alter_group(name, alterations, validate_only=validate_only)
@@ -190,6 +197,14 @@ class ConfigHandlers:
             request.resources, alter, turn, incremental_response.AlterConfigsResourceResponse
         )
         return build(incremental_response.IncrementalAlterConfigsResponse, responses=responses)
+
+    async def _check_chains(self, value: str | None) -> None:
+        """Raise ``InvalidConfig`` if a topic is to be diskless in a store that can have none."""
+        if (value or "").lower() != "true":
+            return
+        refusal = await self._chain_store.refusal()
+        if refusal is not None:
+            raise refusal.with_traceback(None)
 
     async def list_config_resources(
         self, request: list_request.ListConfigResourcesRequest, context: RequestContext

@@ -524,7 +524,7 @@ def _has_diskless(request: ProduceRequest, led_by: Mapping[bytes, Mapping[int, R
         led = led_by.get(name, _NONE)
         for index, _ in partitions:
             replica = led.get(index)
-            if replica is not None and replica.is_diskless:
+            if replica is not None and (replica.is_diskless or replica.chain is not None):
                 return True
     return False
 

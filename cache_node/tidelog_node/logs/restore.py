@@ -33,7 +33,6 @@ from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.tier.contents import read_tier
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
@@ -66,7 +65,7 @@ class Unrestored:
         A diskless one may always begin empty: it is recovered from tier and chains before it is
         led.
         """
-        if partition.wal or is_diskless(topic):
+        if partition.is_diskless:
             return None
         key = partition.item_id
         if key in self._failed:
@@ -89,7 +88,7 @@ async def restore_logs(
 ) -> Unrestored:
     """Restart every lost log that this node leads; return those that it could not restart.
 
-    Those of diskless topics are left to ``LogRecovery``.
+    Those of diskless partitions are left to ``LogRecovery``.
 
     Raises ``StoreUnavailable``.
     """
@@ -115,10 +114,12 @@ async def restore_logs(
 
     unread = frozenset(view.image.unreadable)
     tasks = []
-    for name, topic in view.image.topics.items():
-        if name in RESERVED_TOPICS or is_diskless(topic):
+    for name in view.image.topics:
+        if name in RESERVED_TOPICS:
             continue
         for partition in view.image.partitions(name):
+            if partition.is_diskless:
+                continue
             if partition.leader == broker_id and partition.isr == (broker_id,):
                 held = _Held(TopicPartition(name, partition.partition), partition.topic_id)
                 tasks.append(restore(held, partition))

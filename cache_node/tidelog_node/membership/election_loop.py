@@ -45,7 +45,6 @@ from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election_coordinators import ElectionCoordinators
-from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.turns import Turn
 from tidelog_core.waiting import wait_and_clear
@@ -252,8 +251,6 @@ class ElectionLoop:
         changes: list[PartitionChange] = []
         if topic is None:
             return changes
-        if is_diskless(topic):
-            return await self._inherit_topic(state, name, partitions)
         is_unclean_allowed: bool | None = None
         for number, partition in enumerate(partitions):
             if number % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
@@ -262,6 +259,11 @@ class ElectionLoop:
                 self._waiting.add(name)
                 self.visit_soon(name)  # in the next round, for its other partitions
                 break
+            if partition.is_diskless:
+                inherited = self._inherit(name, partition)
+                if inherited is not None:
+                    changes.append(inherited)
+                continue
             # Once for both conditions: the answer may change in another turn.
             is_vacant = self._is_vacant(partition)
             change = None
@@ -312,22 +314,6 @@ class ElectionLoop:
         if is_vacant and (change is not None or may_later):
             self._waiting.add(name)
         return change
-
-    async def _inherit_topic(
-        self, state: _RoundState, name: str, partitions: Sequence[Partition]
-    ) -> list[PartitionChange]:
-        """Return the takeovers of a diskless topic's partitions."""
-        changes: list[PartitionChange] = []
-        for number, partition in enumerate(partitions):
-            if number % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
-                await state.turn.step()
-            if self._takeovers_left <= 0:
-                self.visit_soon(name)  # in the next round, for its other partitions
-                break
-            change = self._inherit(name, partition)
-            if change is not None:
-                changes.append(change)
-        return changes
 
     def _inherit(self, name: str, partition: Partition) -> PartitionChange | None:
         """Return the takeover of a diskless partition; note the topic while it has no leader."""

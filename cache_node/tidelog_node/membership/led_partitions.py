@@ -26,7 +26,6 @@ from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.diskless_balance import balancing_moves
 from tidelog_core.replication.diskless_followers import Racks
 from tidelog_core.replication.election import change_followers, hand_over, move_lead
-from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.waiting import wait_and_clear
 
@@ -159,7 +158,7 @@ class LedPartitions:
         live = self._membership.live_brokers(image)
         found = []
         for name, partition in self._led(image):
-            if self._is_diskless(image, name):
+            if partition.is_diskless:
                 successor = elector.diskless_successor(partition, peers, live)
             else:
                 successor = elector.drain_successor(partition, peers)
@@ -182,7 +181,7 @@ class LedPartitions:
                     else move_lead(partition, successor, ChangeReason.HAND_OVER)
                 )
                 continue
-            if self._is_diskless(self._node.view.image, name):
+            if partition.is_diskless:
                 # Its chain has every record: nothing has to be waited for.
                 changes.append(move_lead(partition, successor, ChangeReason.HAND_OVER))
                 continue
@@ -196,10 +195,6 @@ class LedPartitions:
             else:
                 changes.append(hand_over(partition, successor, is_leaving=True))
         return changes
-
-    def _is_diskless(self, image: ClusterImage, name: str) -> bool:
-        topic = image.topic(name)
-        return topic is not None and is_diskless(topic)
 
     async def _wait_for_change(self, seconds_max: float) -> None:
         version = self._node.view.image.version
@@ -239,7 +234,7 @@ class LedPartitions:
         elector, peers = self._membership.elector, self._membership.peers
         live = self._membership.live_brokers(image)
         for name, partition in self._led(image):
-            if self._is_diskless(image, name):
+            if partition.is_diskless:
                 heir = elector.diskless_successor(partition, peers, live)
                 if heir is not None:
                     changes.append(move_lead(partition, heir, ChangeReason.HAND_OVER))
@@ -280,9 +275,9 @@ class LedPartitions:
         self._balanced = image, racks
         partitions = [
             partition
-            for name, topic in image.topics.items()
-            if is_diskless(topic)
+            for name in image.topics
             for partition in image.partitions(name)
+            if partition.is_diskless
         ]
         changes = [
             change_followers(move.partition, move.replicas)

@@ -20,7 +20,6 @@ from typing import Protocol
 from tidelog_core.errors import BrokerNotAvailable
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Broker
-from tidelog_core.replication.heirs import is_diskless
 
 from tidelog_node.dialing.held_connection import PortRefused
 from tidelog_node.membership.membership import Membership
@@ -69,9 +68,9 @@ class PortWatch:
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
         for name in changed_topics:
-            topic = image.topic(name)
-            if topic is not None and is_diskless(topic):
-                self._leaders[name] = frozenset(one.leader for one in image.partitions(name))
+            led = frozenset(one.leader for one in image.partitions(name) if one.is_diskless)
+            if led:
+                self._leaders[name] = led
             else:
                 self._leaders.pop(name, None)
         leaders = frozenset[int]().union(*self._leaders.values())

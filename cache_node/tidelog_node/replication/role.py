@@ -15,6 +15,7 @@ from typing import Protocol
 
 from tidelog_core.errors import NotLeaderOrFollower, TidelogError
 from tidelog_core.log.local_log import LocalLog
+from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.follower_state import FollowerState
@@ -153,14 +154,32 @@ class ReplicaRole:
             self.follow_high_watermark(log)
         # A follower that has lost records may have to leave the ISR, even of a partition at rest.
         is_behind = fetch_offset < offset_before
-        if is_behind or leader.followers[follower_id].wants_in or leader.is_handing_over:
+        if is_behind or leader.followers[follower_id].wants_in or leader.is_moving:
             self._wants_write()
 
     def on_chain_committed(self, log: LocalLog, end_offset: int) -> None:
         """Note that the chain has every record of a diskless partition below the offset."""
         leader = self._state.leader
-        if leader is not None and leader.on_chain_committed(end_offset, self._clock_ms()):
+        if leader is None:
+            return
+        if leader.on_chain_committed(end_offset, self._clock_ms()):
             self.follow_high_watermark(log)
+        if leader.is_converting:
+            self._wants_write()
+
+    def begin_entering(self, chain: EpochChain) -> None:
+        """Have the chain count besides the ISR, see ``LeaderState.begin_entering``."""
+        self.require_leader().begin_entering(chain)
+        self._wants_write()
+
+    def end_entering(self, log: LocalLog | None = None) -> None:
+        """Have the ISR count alone again: the chain takes nothing more."""
+        leader = self._state.leader
+        if leader is not None and leader.is_entering:
+            leader.end_entering(self._clock_ms())
+            if log is not None:
+                self.follow_high_watermark(log)
+            self._wants_write()
 
     def owe_ack(self, required_offset: int, waiter: AckWaiter) -> None:
         """Give ``waiter`` its ack once every record below ``required_offset`` is committed."""

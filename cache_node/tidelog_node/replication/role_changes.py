@@ -44,7 +44,11 @@ class RoleChanges:
     def make(self, replica: Replica) -> ReplicaRole:
         """Return a role. The records in the replica's log count as committed."""
         # A chain that takes objects proves by itself that no other node leads its partitions.
-        may_serve = always if replica.is_diskless else self._node.standing.can_serve
+        can_serve = self._node.standing.can_serve
+
+        def may_serve() -> bool:
+            return replica.is_diskless or can_serve()
+
         return ReplicaRole(
             self._node.broker_id,
             clock_ms=self._node.standing.now_ms,
@@ -75,7 +79,6 @@ class RoleChanges:
         rules = ReplicationRules(
             min_insync_replicas=replica.config.min_insync_replicas,
             lag_time_max_ms=self._node.config().replica_lag_time_max_ms,
-            commits_by_chain=replica.is_diskless,
         )
         leads = self._node.standing.leads(partition)
         if leads and replica.is_diskless:
@@ -98,10 +101,11 @@ class RoleChanges:
         if not leads:
             leave_chain(replica)
             _cut_uncommitted(replica, role)
+        elif replica.chain is not None and not _may_keep_chain(replica, role, partition):
+            leave_chain(replica)
         change = role.on_partition(partition, replica.log, leads=leads, rules=rules)
         replica.is_leader = role.leader is not None
-        if replica.is_diskless:
-            self._note_led(replica)
+        self._note_led(replica)
         self._count(replica, partition, was_leader=was_leader)
         replica.leader_epoch = partition.leader_epoch
         if replica.is_leader:
@@ -122,6 +126,9 @@ class RoleChanges:
         if role is None or partition is None or not replica.is_leader:
             return
         leave_chain(replica)
+        if not replica.is_diskless:
+            role.end_entering(replica.opened_log)  # The replicas go on alone.
+            return
         self._keep_waiting(replica, role, partition)
         replica.settled_epoch = -1
         if self._node.standing.leads(partition):
@@ -143,7 +150,7 @@ class RoleChanges:
         replica.is_leader = False
 
     def _note_led(self, replica: Replica) -> None:
-        if replica.is_leader:
+        if replica.is_leader and replica.is_diskless:
             self.led_by_chain.add(replica)
         else:
             self.led_by_chain.discard(replica)
@@ -186,12 +193,16 @@ def _cut_uncommitted(replica: Replica, role: ReplicaRole) -> None:
         log.truncate_to(log.high_watermark)
 
 
+def _may_keep_chain(replica: Replica, role: ReplicaRole, partition: Partition) -> bool:
+    """Return whether a partition that is not led by its chain is about to enter it."""
+    if replica.is_diskless:
+        return True
+    leader = role.leader
+    is_same = leader is not None and leader.leader_epoch == partition.leader_epoch
+    return is_same and leader is not None and leader.is_entering
+
+
 def leave_chain(replica: Replica) -> None:
     """Have the chain that has the replica take nothing more of it."""
     if replica.chain is not None:
         replica.chain.leave(replica)
-
-
-def always() -> bool:
-    """Return true."""
-    return True

@@ -23,6 +23,7 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.transactions import (
     TransactionRecord,
     TransactionState,
@@ -30,6 +31,7 @@ from tidelog_core.metadata.transactions import (
     transaction_key,
 )
 from tidelog_core.model import TRANSACTION_STATE_TOPIC, TopicPartition
+from tidelog_core.replication.heirs import wants_diskless
 
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
 from tidelog_node.due_queue import DueQueue
@@ -205,11 +207,11 @@ class TransactionCoordinator:
         return await self._use(transactional_id, end)
 
     def _has_diskless(self, record: TransactionRecord) -> bool:
-        topics = self._node.view.image.topics
+        image = self._node.view.image
         return any(
-            (topic := topics.get(name)) is not None
-            and topic.configs.get("diskless.enable") == "true"
-            for name in {partition.topic for partition in record.partitions}
+            (topic := image.topics.get(partition.topic)) is not None
+            and (wants_diskless(topic) or _is_diskless(image, partition))
+            for partition in record.partitions
         )
 
     async def _has_ended(self, loaded: LoadedTransaction) -> bool:
@@ -481,3 +483,8 @@ class TransactionCoordinator:
                 "transaction could not be cleaned up",
                 extra={"transactional_id": loaded.transactional_id, "reason": str(error)},
             )
+
+
+def _is_diskless(image: ClusterImage, name: TopicPartition) -> bool:
+    partition = image.partition(name)
+    return partition is not None and partition.is_diskless

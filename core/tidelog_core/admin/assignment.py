@@ -9,7 +9,6 @@ from tidelog_core.errors import InvalidReplicaAssignment, InvalidReplicationFact
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
 from tidelog_core.replication.diskless_followers import DisklessFollowers, count_followings
-from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.replication.placement import (
     ReplicaPlacer,
     Replicas,
@@ -34,9 +33,9 @@ def diskless_followers(
     """Return the followers of new diskless partitions, as those that there are have them."""
     partitions = (
         partition
-        for name, topic in image.topics.items()
-        if is_diskless(topic)
+        for name in image.topics
         for partition in image.partitions(name)
+        if partition.is_diskless
     )
     return DisklessFollowers(
         {b: broker.rack for b, broker in image.brokers.items() if live is None or b in live},

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tidelog_core.admin.diskless_topics import (
-    check_unchanged,
+    check_conversion,
+    check_replaced,
+    kept_setting,
     problems_of_diskless,
     problems_of_new_diskless,
     with_diskless_default,
@@ -27,6 +29,7 @@ from tidelog_core.config import (
     topic_config,
 )
 from tidelog_core.errors import InvalidConfig, InvalidRequest
+from tidelog_core.metadata.records import Partition
 from tidelog_core.setting import Setting
 
 CONFIGS_PER_RESOURCE_MAX = 1000
@@ -87,28 +90,46 @@ def new_topic_configs(
 
 
 def alter_topic_configs(
-    current: Mapping[str, str], alterations: Sequence[Alteration], node: NodeConfig
+    current: Mapping[str, str],
+    alterations: Sequence[Alteration],
+    node: NodeConfig,
+    *,
+    partitions: Sequence[Partition] = (),
+    is_own: bool = False,
 ) -> dict[str, str]:
-    """Return the topic's overrides after the alterations. Raises ``InvalidConfig``."""
+    """Return the topic's overrides after the alterations. Raises ``InvalidConfig``.
+
+    ``partitions`` may have to be converted; ``is_own``: it is one of the cluster's own topics.
+    """
     declared = settings_of(TopicConfig)
     effective = topic_config(current, node)
     defaults = {
         name: setting.format(getattr(effective, setting.field))
         for name, setting in declared.items()
     }
-    altered = altered_configs(current, alterations, declared, defaults)
+    altered = kept_setting(current, altered_configs(current, alterations, declared, defaults))
     validate_topic_configs(altered, node)
-    check_unchanged(effective, topic_config(altered, node))
+    after = topic_config(altered, node)
+    check_conversion(effective, after, altered, node, partitions, is_own=is_own)
     return altered
 
 
 def replace_topic_configs(
-    current: Mapping[str, str], new: Mapping[str, str], node: NodeConfig
+    current: Mapping[str, str],
+    new: Mapping[str, str],
+    node: NodeConfig,
+    *,
+    partitions: Sequence[Partition] = (),
+    is_own: bool = False,
 ) -> dict[str, str]:
-    """Return the topic's overrides where ``new`` are all of them. Raises ``InvalidConfig``."""
-    validate_topic_configs(new, node)
-    check_unchanged(topic_config(current, node), topic_config(new, node))
-    return dict(new)
+    """Return the topic's overrides where ``new`` are all of them, as ``alter_topic_configs``."""
+    before = topic_config(current, node)
+    check_replaced(before, new)
+    kept = kept_setting(current, new)
+    validate_topic_configs(kept, node)
+    after = topic_config(kept, node)
+    check_conversion(before, after, kept, node, partitions, is_own=is_own)
+    return kept
 
 
 def alter_group_configs(

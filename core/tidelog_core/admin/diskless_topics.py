@@ -1,15 +1,18 @@
 """Which topics may be diskless, by their settings and the node's.
 
-Whether a topic is diskless is stored with the topic when it is created. So a later change of the
-node's default changes no topic. Source: KIP-1150 and KIP-1163.
+Whether a topic is to be diskless is stored with the topic when it is created, so a later change of
+the node's default changes no topic. It may be altered: then the leaders convert the partitions, and
+each partition says what it is (``Partition.is_diskless``). Source: KIP-1150 and KIP-1163.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tidelog_core.config import NodeConfig, TopicConfig
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.metadata.records import Partition
 
 ENABLE = "diskless.enable"
 _TIERING = "remote.storage.enable"
@@ -62,15 +65,69 @@ def problems_of_diskless(config: TopicConfig, overrides: Mapping[str, str]) -> l
     return problems
 
 
-def check_unchanged(before: TopicConfig, after: TopicConfig) -> None:
-    """Raise ``InvalidConfig`` if an alteration makes a topic diskless, or not diskless any more."""
-    if before.diskless_enable == after.diskless_enable:
-        return
-    stays = "true" if before.diskless_enable else "false"
-    raise InvalidConfig(
-        [
-            f"{ENABLE} cannot be changed after the topic was created: conversion is not offered"
-            f" yet. Leave it {stays}, which a request that replaces all settings must say if it is"
-            " true, or copy the records into a new topic"
+def kept_setting(current: Mapping[str, str], altered: Mapping[str, str]) -> dict[str, str]:
+    """Return the topic's overrides with its own ``diskless.enable``, if it ever had one.
+
+    Readers of the bucket and the scrub know by it that chains may have records of the topic.
+    """
+    if ENABLE in altered or ENABLE not in current:
+        return dict(altered)
+    return {**altered, ENABLE: "false"}
+
+
+def check_replaced(before: TopicConfig, new: Mapping[str, str]) -> None:
+    """Raise ``InvalidConfig`` if a request that replaces all settings forgets a diskless topic."""
+    if before.diskless_enable and ENABLE not in new:
+        raise InvalidConfig(
+            [
+                f"the topic is diskless: a request that replaces all settings must say"
+                f" {ENABLE}=true, or {ENABLE}=false to convert it; or change single settings"
+            ]
+        )
+
+
+def check_conversion(
+    before: TopicConfig,
+    after: TopicConfig,
+    overrides: Mapping[str, str],
+    node: NodeConfig,
+    partitions: Sequence[Partition],
+    *,
+    is_own: bool,
+) -> None:
+    """Raise ``InvalidConfig`` if the topic's partitions cannot become what ``after`` says.
+
+    ``before`` is what the settings said. A conversion may not have ended yet: the partitions say
+    what they are.
+    """
+    problems: list[str] = []
+    if after.diskless_enable and not before.diskless_enable:
+        problems += problems_of_new_diskless(after, node, is_own=is_own)
+    elif before.diskless_enable and not after.diskless_enable:
+        problems += _problems_of_return(after, node, partitions)
+    if not after.diskless_enable and any(one.wal or one.is_diskless for one in partitions):
+        problems += [
+            f"{problem}. The topic is still becoming replicated: try again when its log says so"
+            for problem in problems_of_diskless(replace(after, diskless_enable=True), overrides)
         ]
-    )
+    if problems:
+        raise InvalidConfig(problems)
+
+
+def _problems_of_return(
+    after: TopicConfig, node: NodeConfig, partitions: Sequence[Partition]
+) -> list[str]:
+    """Return why replicas cannot have the records of some partitions: they are too few."""
+    least = after.min_insync_replicas
+    if node.default_replication_factor > 1:
+        least = max(least, 2)
+    few = [one for one in partitions if len(one.replicas) < least]
+    if not few:
+        return []
+    numbers = ", ".join(str(one.partition) for one in few[:5]) + (", …" if len(few) > 5 else "")
+    return [
+        f"{ENABLE}=false needs at least {least} replicas of every partition, and partitions"
+        f" {numbers} have {min(len(one.replicas) for one in few)}: a record would be on too few"
+        " disks. Add replicas first, with kafka-reassign-partitions or tidelog topic"
+        " reassign: they fill themselves from the bucket"
+    ]

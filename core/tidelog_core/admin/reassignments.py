@@ -11,7 +11,6 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import change_followers, move_lead
-from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.replication.placement import require_valid_replicas
 from tidelog_core.replication.reassignment import (
     cancel_reassignment,
@@ -30,8 +29,7 @@ def reassignment(target: Sequence[int] | None, *, view: ClusterView, may_resize:
     def decide(partition: Partition) -> PartitionChange | None:
         if target is None:
             return cancel_reassignment(partition)
-        topic = view.image.topic(view.image.topic_names.get(partition.topic_id, ""))
-        if topic is not None and is_diskless(topic):
+        if partition.is_diskless:
             return _move_diskless(partition, target, view.image.brokers.keys())
         before = len(target_replicas(partition))
         if not may_resize and len(target) != before:

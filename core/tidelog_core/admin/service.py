@@ -28,6 +28,7 @@ from tidelog_core.admin.configs import (
     validate_node_configs,
 )
 from tidelog_core.admin.groups import validate_group_id
+from tidelog_core.admin.names import is_internal
 from tidelog_core.admin.topics import (
     NewTopic,
     TopicPlan,
@@ -243,7 +244,7 @@ class ClusterAdmin:
         """
         await self._alter_topic(
             name,
-            lambda configs: alter_topic_configs(configs, alterations, self._node_config()),
+            partial(alter_topic_configs, alterations=alterations, node=self._node_config()),
             validate_only,
         )
 
@@ -253,7 +254,7 @@ class ClusterAdmin:
         """Make ``configs`` all of the topic's settings; raises as ``alter_topic``."""
         await self._alter_topic(
             name,
-            lambda current: replace_topic_configs(current, configs, self._node_config()),
+            partial(replace_topic_configs, new=configs, node=self._node_config()),
             validate_only,
         )
 
@@ -313,14 +314,17 @@ class ClusterAdmin:
     async def _alter_topic(
         self,
         name: str,
-        alter: Callable[[Mapping[str, str]], dict[str, str]],
+        alter: Callable[..., dict[str, str]],
         validate_only: bool,
     ) -> None:
         def decide(image: ClusterImage) -> Topic:
             topic = image.topic(name)
             if topic is None:
                 raise UnknownTopicOrPartition(f"The topic '{name}' does not exist.")
-            return dataclasses.replace(topic, configs=alter(topic.configs))
+            configs = alter(
+                topic.configs, partitions=image.partitions(name), is_own=is_internal(name)
+            )
+            return dataclasses.replace(topic, configs=configs)
 
         await self._change(decide, self._put, validate_only)
 

@@ -26,10 +26,10 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.records import DeletedTopic, Partition, Topic
+from tidelog_core.metadata.records import AckedBy, DeletedTopic, Partition, Topic
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog_core.replication.diskless_followers import DisklessFollowers
-from tidelog_core.replication.heirs import DISKLESS_ENABLE, is_diskless
+from tidelog_core.replication.heirs import DISKLESS_ENABLE, wants_diskless
 from tidelog_core.replication.placement import ReplicaPlacer
 
 USE_DEFAULT = -1
@@ -118,7 +118,7 @@ class TopicPlanner:
             is_internal=is_own,
             created_ms=now_ms,
         )
-        plan = TopicPlan(topic, _partitions(topic_id, replicas, live=self._live))
+        plan = TopicPlan(topic, _partitions(topic, replicas, live=self._live))
         self._planned.add(new.name)
         assert self._collisions is not None
         self._collisions.add(new.name)
@@ -147,11 +147,11 @@ class TopicPlanner:
         widths = (len(partition.replicas) for partition in self._image.partitions(name))
         factor = next((width for width in widths if width), 0)
         if wider.assignments is None:
-            replicas = self._spread(count - before, factor, is_by_chain=is_diskless(topic))
+            replicas = self._spread(count - before, factor, is_by_chain=wants_diskless(topic))
         else:
             replicas = self._checked_assignments(wider.assignments, count - before, factor)
         widened = dataclasses.replace(topic, partition_count=count)
-        partitions = _partitions(topic.topic_id, replicas, first_partition=before, live=self._live)
+        partitions = _partitions(topic, replicas, first_partition=before, live=self._live)
         return TopicPlan(widened, partitions)
 
     def _check_name(self, name: str) -> None:
@@ -309,7 +309,7 @@ def _check_partition_limit(count: int) -> None:
 
 
 def _partitions(
-    topic_id: UUID,
+    topic: Topic,
     replicas: Sequence[tuple[int, ...]],
     *,
     first_partition: int = 0,
@@ -317,6 +317,7 @@ def _partitions(
 ) -> tuple[Partition, ...]:
     """Return the new partitions: the live replicas are in sync, and the first of them leads."""
     partitions = []
+    acked_by = AckedBy.CHAIN if wants_diskless(topic) else None
     for number, brokers in enumerate(replicas, first_partition):
         isr = brokers if live is None else tuple(b for b in brokers if b in live)
         if not isr:
@@ -326,12 +327,13 @@ def _partitions(
             )
         partitions.append(
             Partition(
-                topic_id=topic_id,
+                topic_id=topic.topic_id,
                 partition=number,
                 replicas=brokers,
                 leader=isr[0],
                 leader_epoch=0,
                 isr=isr,
+                acked_by=acked_by,
             )
         )
     return tuple(partitions)

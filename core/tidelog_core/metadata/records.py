@@ -227,6 +227,13 @@ def partition_key(topic_id: UUID, partition: int) -> ItemKey:
     return ItemKey(partition_collection(topic_id), f"{partition:010d}")
 
 
+class AckedBy(StrEnum):
+    """Who has the records that a partition's leader acknowledges."""
+
+    CHAIN = "chain"  # the object store: the partition is diskless
+    REPLICAS = "replicas"  # the ISR, though chains may still have records that the tier lacks
+
+
 def _write_wal(partition: Partition) -> JsonValue:
     return write_epoch_chains(partition.wal)
 
@@ -249,9 +256,20 @@ class Partition(Record):
     # The log's start after a restoration from a bucket without readable older records. These are
     # not known to be deleted, so the bucket does not get this log start. 0: none.
     restored_log_start: Omitted[Natural] = 0
-    # Of a diskless topic: the chains of its leader epochs. Epochs that the tier has are left out.
-    # Empty: no leader has appended yet.
+    # Of a diskless partition: the chains of its leader epochs. Epochs that the tier has are left
+    # out. Empty: no leader has appended yet. A partition that was diskless keeps them until the
+    # tier has their records.
     wal: Annotated[Omitted[EpochChains], Stored(read_epoch_chains, _write_wal)] = ()
+    # None: the chain if ``wal`` has one, else the replicas. The topic's setting is what it is to
+    # become (``diskless.enable``).
+    acked_by: Omitted[AckedBy | None] = None
+
+    @property
+    def is_diskless(self) -> bool:
+        """Whether the object store acknowledges the records that are appended now."""
+        if self.acked_by is None:
+            return bool(self.wal)
+        return self.acked_by is AckedBy.CHAIN
 
 
 class SegmentState(Enum):

@@ -16,6 +16,9 @@ class ChangeReason(Enum):
     UNCLEAN_TAKEOVER = "unclean-takeover"
     HAND_OVER = "hand-over"
     CHAIN_ENTERED = "chain-entered"
+    BECAME_DISKLESS = "became-diskless"
+    BECAME_REPLICATED = "became-replicated"
+    CHAINS_TIERED = "chains-tiered"  # the tier has what the chains of before have
     LEAVE_ISR = "leave-isr"
     ALTER_ISR = "alter-isr"
     FOLLOWERS_PLACED = "followers-placed"

@@ -19,7 +19,6 @@ from collections.abc import Iterable
 
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
-from tidelog_core.replication.heirs import is_diskless
 
 
 def removable_brokers(image: ClusterImage, gone: Iterable[int]) -> list[int]:
@@ -27,10 +26,12 @@ def removable_brokers(image: ClusterImage, gone: Iterable[int]) -> list[int]:
     candidates = {broker_id for broker_id in gone if broker_id in image.brokers}
     if not candidates or image.unreadable:
         return []  # What cannot be read may name any of them.
-    for name, topic in image.topics.items():
-        if name in RESERVED_TOPICS or is_diskless(topic):
+    for name in image.topics:
+        if name in RESERVED_TOPICS:
             continue
         for partition in image.partitions(name):
+            if partition.is_diskless:
+                continue
             candidates.difference_update(
                 partition.replicas, partition.isr, partition.adding, (partition.leader,)
             )

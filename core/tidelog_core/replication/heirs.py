@@ -17,12 +17,15 @@ from hashlib import blake2b
 
 from tidelog_core.metadata.records import Partition, Topic
 
-DISKLESS_ENABLE = "diskless.enable"  # every diskless topic has it among its own settings
+DISKLESS_ENABLE = "diskless.enable"  # every topic that is or was diskless has it as its own
 _PLACE = struct.Struct(">16sii")
 
 
-def is_diskless(topic: Topic) -> bool:
-    """Return whether any live broker may lead the topic's partitions."""
+def wants_diskless(topic: Topic) -> bool:
+    """Return whether the topic's partitions are to be diskless.
+
+    Each says itself whether it is (``Partition.is_diskless``).
+    """
     return topic.configs.get(DISKLESS_ENABLE) == "true"
 
 

@@ -36,7 +36,8 @@ Possible interleavings, and why they are safe:
 - *Diskless partitions* (``commits_by_chain``). The object store commits: a record is committed
   once its object is in the leader's chain (``on_chain_committed``). Followers hold nothing
   back, and ``min_insync_replicas`` does not apply. The leader may lead only after everything in
-  its log was committed by the chains before its own.
+  its log was committed by the chains before its own. How a partition becomes diskless or
+  replicated is in ``conversion``.
 - Acks are pending by offset. They complete when the high watermark passes them, and all
   fail when the leadership ends: the producer retries at the next leader, which has the
   records if they were committed, and then also the producer's sequence numbers.
@@ -58,9 +59,17 @@ from tidelog_core.errors import (
     OffsetOutOfRange,
     TidelogError,
 )
+from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.records import Broker, Partition, StepDownReason, check
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.conversion import (
+    Return,
+    become_diskless,
+    become_replicated,
+    copies_required,
+    forget_chains,
+)
 from tidelog_core.replication.election import hand_over
 from tidelog_core.replication.follower_progress import (
     UNKNOWN_OFFSET,
@@ -86,7 +95,6 @@ class ReplicationRules:
     lag_time_max_ms: int = LAG_TIME_MAX_MS
     retry_ms: int = RETRY_MS
     hand_over_ms: int = HAND_OVER_MS
-    commits_by_chain: bool = False  # read when a leader epoch begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +123,13 @@ class LeaderState(Generic[Token]):
         self.leader_epoch = partition.leader_epoch
         self.epoch_start_offset = log_end_offset
         self.rules = rules
-        self.commits_by_chain = rules.commits_by_chain
-        self._chain_end = log_end_offset  # the chain has committed every record below
+        self.commits_by_chain = partition.is_diskless
+        # The tier or the chain has every record below. Only known where chains count.
+        self._chain_end = log_end_offset
+        # A replicated partition is about to be diskless: its chain counts besides the ISR.
+        self._entering: EpochChain | None = None
+        self._return: Return | None = None  # a diskless partition is about to be replicated
+        self._is_tiered = False  # the tier has all that the chains of a replicated partition have
         self.high_watermark = high_watermark
         self.log_end_offset = log_end_offset
         self.is_deposed = False
@@ -127,6 +140,7 @@ class LeaderState(Generic[Token]):
         self._maximal_isr: frozenset[int] = frozenset(partition.isr)
         self._in_sync_count = len(partition.isr)
         self._may_lead_elsewhere = False
+        self._may_convert = False
         self._retry_from_ms = 0.0
         self._hand_over: _HandOver | None = None
         self._acks: OwedAcks[Token] = OwedAcks()
@@ -184,6 +198,8 @@ class LeaderState(Generic[Token]):
         """
         if not self.is_serving or self._hand_over is not None:
             raise NotLeaderOrFollower("the partition is changing its leader")
+        if self._is_returning and self._is_paused:
+            raise NotLeaderOrFollower("the partition is becoming replicated, try again")
         if needs_all and self.is_under_min_isr:
             raise NotEnoughReplicas(
                 f"{self.in_sync_count} replicas are in sync,"
@@ -200,8 +216,9 @@ class LeaderState(Generic[Token]):
 
     def on_chain_committed(self, end_offset: int, now_ms: float) -> bool:
         """Note that the chain has every record below this. Returns whether the HW moved."""
-        for follower in self.followers.values():
-            follower.note_growth(self.high_watermark)
+        if self.commits_by_chain:
+            for follower in self.followers.values():
+                follower.note_growth(self.high_watermark)
         self._chain_end = max(self._chain_end, end_offset)
         return self.advance(now_ms)
 
@@ -275,6 +292,10 @@ class LeaderState(Generic[Token]):
         offset = self.log_end_offset
         if self.commits_by_chain:
             return self._advance_to(min(offset, self._chain_end))
+        if self._entering is not None or self._may_convert:
+            offset = min(offset, self._chain_end)
+            if offset <= self.high_watermark:
+                return False
         for follower_id, follower in self.followers.items():
             if follower.log_end_offset < offset and (
                 follower_id in self._maximal_isr or self._is_about_to_join(follower, now_ms)
@@ -325,6 +346,11 @@ class LeaderState(Generic[Token]):
         """Whether appends are refused because the leadership is on its way elsewhere."""
         return self._hand_over is not None
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether a follower's position may decide a write: of a hand-over or a conversion."""
+        return self._hand_over is not None or self.is_converting
+
     def _handing_over(self, peers: PeerLeases, now_ms: float) -> PartitionChange | None:
         wanted = self._hand_over
         if wanted is None:
@@ -346,6 +372,115 @@ class LeaderState(Generic[Token]):
                 return None
         is_leaving = wanted.is_leaving and len(self.partition.isr) > self._required_count
         return hand_over(self.partition, wanted.successor, is_leaving=is_leaving)
+
+    # -- converting --
+
+    @property
+    def is_converting(self) -> bool:
+        """Whether the partition is about to be diskless, or replicated again."""
+        is_wanted = self._entering is not None or self._return is not None or self._is_tiered
+        return is_wanted or self._may_convert
+
+    @property
+    def is_entering(self) -> bool:
+        """Whether the chain counts besides the ISR, because the partition will be diskless."""
+        return self._entering is not None
+
+    @property
+    def may_enter(self) -> bool:
+        """Whether ``begin_entering`` may be called: no other change is under way, or may land."""
+        return not (
+            self.commits_by_chain
+            or self.is_converting
+            or self.is_deposed
+            or self.needs_read
+            or self._hand_over is not None
+            or is_reassigning(self.partition)
+        )
+
+    def begin_entering(self, chain: EpochChain) -> None:
+        """Make the partition diskless once the chain has all that was acknowledged.
+
+        ``chain`` is of this leader epoch, and the caller puts everything from its first offset on.
+        The tier has every record below that offset.
+        """
+        assert self.may_enter
+        assert chain.leader_epoch == self.leader_epoch
+        self._entering = chain
+        self._chain_end = chain.first_offset
+
+    def end_entering(self, now_ms: float) -> None:
+        """The chain takes nothing more. The partition stays replicated, if it still is."""
+        self._entering = None
+        self.advance(now_ms)
+
+    def begin_return(self) -> None:
+        """Make the partition replicated once its followers have everything."""
+        if self.commits_by_chain and self._return is None:
+            self._return = Return()
+
+    def end_return(self) -> None:
+        """Stay diskless, unless a write that may land says otherwise."""
+        self._return = None
+
+    def note_chains_tiered(self) -> None:
+        """Have the item of a replicated partition forget its chains: the tier has their records."""
+        self._is_tiered = bool(self.partition.wal) and not self.commits_by_chain
+
+    @property
+    def _is_returning(self) -> bool:
+        return self.commits_by_chain and (self._return is not None or self._may_convert)
+
+    @property
+    def _is_paused(self) -> bool:
+        # While its write may land nothing is appended, however long that takes: the replicas that
+        # it names lack what would be acknowledged.
+        return self._may_convert or (self._return is not None and self._return.is_paused)
+
+    def _converted(
+        self, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float
+    ) -> PartitionChange | None:
+        if self._hand_over is not None or is_reassigning(self.partition):
+            return None
+        if self._entering is not None:
+            has_all = self.high_watermark <= self._chain_end
+            return become_diskless(self.partition, self._entering) if has_all else None
+        if self._return is not None and self.commits_by_chain:
+            return self._returned(self._return, brokers, peers, now_ms)
+        if self._is_tiered:
+            return forget_chains(self.partition)
+        return None
+
+    def _returned(
+        self, back: Return, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float
+    ) -> PartitionChange | None:
+        near = self._followers_with(self.high_watermark, brokers, peers)
+        required = copies_required(self.partition, self.rules.min_insync_replicas)
+        if back.deadline_ms is None:
+            in_sync = [b for b in self.partition.isr if b in self.followers]
+            count = len({*near, *(b for b in in_sync if peers.is_live(b))}) + 1
+            if now_ms < back.retry_from_ms or count < required:
+                return None
+            back.deadline_ms = now_ms + self.rules.hand_over_ms
+        if self.high_watermark == self.log_end_offset and len(near) + 1 >= required:
+            late = [b for b in self.partition.isr if b in self.followers and b not in near]
+            if now_ms >= back.deadline_ms or not any(map(peers.is_live, late)):
+                isr = (self.broker_id, *near)
+                return become_replicated(self.partition, isr, self._joining_checks(near, brokers))
+        if now_ms >= back.deadline_ms:
+            back.give_up(now_ms)
+        return None
+
+    def _followers_with(
+        self, end_offset: int, brokers: Mapping[int, Broker], peers: PeerLeases
+    ) -> list[int]:
+        """Return the followers whose logs have every record below the offset."""
+        return [
+            follower_id
+            for follower_id, follower in self.followers.items()
+            if follower.log_end_offset >= end_offset
+            and self._is_current(follower_id, follower, brokers, peers)
+        ]
 
     # -- changing the partition's item --
 
@@ -374,6 +509,7 @@ class LeaderState(Generic[Token]):
                 self._handing_over(peers, now_ms)
                 or ending
                 or self._altered_isr(brokers, peers, now_ms)
+                or self._converted(brokers, peers, now_ms)
             )
         if change is None and self._proposed:
             # A further write settles whether the earlier proposals have landed.
@@ -396,6 +532,7 @@ class LeaderState(Generic[Token]):
             or self._in_flight is not None
             or self._proposed
             or self._hand_over is not None
+            or self.is_converting
             or now_ms < self._retry_from_ms
             or is_reassigning(self.partition)
         ):
@@ -536,6 +673,10 @@ class LeaderState(Generic[Token]):
             change for change in self._proposed if change.after.version >= partition.version
         ]
         before, self.partition = self.partition, partition
+        if partition.is_diskless and not self.commits_by_chain:
+            self.commits_by_chain, self._entering = True, None
+        if not partition.wal:
+            self._is_tiered = False
         for follower_id in before.isr:
             if follower_id not in partition.isr and follower_id in self.followers:
                 self.followers[follower_id].wants_in = False  # It must fetch again first.
@@ -561,6 +702,9 @@ class LeaderState(Generic[Token]):
         self._maximal_isr, self._in_sync_count = frozenset(members), count
         self._may_lead_elsewhere = any(
             change.after.leader != self.broker_id for change in self._proposed
+        )
+        self._may_convert = any(
+            change.after.is_diskless != self.commits_by_chain for change in self._proposed
         )
 
     def _follow_replicas(self, partition: Partition, now_ms: float) -> None:

@@ -27,7 +27,8 @@ from tidelog_core.admin.topics import PARTITIONS_MAX, TopicPlan
 from tidelog_core.config import INT32_MAX, NodeConfig
 from tidelog_core.diskless.bucket_chains import ChainedPartition, ChainSurvey
 from tidelog_core.errors import InvalidConfig, InvalidTopic
-from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
+from tidelog_core.metadata.records import AckedBy, Partition, SegmentMeta, Topic
+from tidelog_core.replication.heirs import DISKLESS_ENABLE
 from tidelog_core.replication.placement import ReplicaPlacer, Replicas
 from tidelog_core.restoration.chain_tail import ChainTail, join_tail
 from tidelog_core.restoration.selection import Remark, Selection
@@ -85,7 +86,7 @@ def plan_restoration(
             producer_id_max = max(producer_id_max, selection.producer_id_max)
         assert topic.manifest is not None
         had, asked = topic.manifest.replication_factor, replication_factor
-        if topic.manifest.configs.get("diskless.enable") == "true":
+        if topic.manifest.configs.get(DISKLESS_ENABLE) == "true":
             had, asked = had or 1, None  # The bucket has its records: replicas are caches.
         factor = asked or had or REPLICATION_FACTOR_MAX
         if asked is None:
@@ -201,6 +202,8 @@ def _restored_topic(
             if tail.starts_at is not None:
                 kept = []
         partition = _restored_partition(manifest.topic_id, number, replicas, selection)
+        if manifest.configs.get(DISKLESS_ENABLE) == "true":
+            partition = dataclasses.replace(partition, acked_by=AckedBy.CHAIN)
         if found is not None and tail is not None:
             partition = _chained_partition(partition, found, tail)
         partitions.append(partition)

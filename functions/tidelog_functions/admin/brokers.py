@@ -11,7 +11,6 @@ from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
-from tidelog_core.replication.heirs import is_diskless
 
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call
@@ -66,10 +65,10 @@ async def drain_broker(cluster: AdminCluster, call: Call) -> HttpAnswer:
         return drain_diskless(partition, broker_id, live)
 
     for topic in image.topics.values():
-        decide_one = decide_diskless if is_diskless(topic) else decide
         for partition in image.partitions(topic.name):
             if not needs_drain(partition, broker_id):
                 continue
+            decide_one = decide_diskless if partition.is_diskless else decide
             name = TopicPartition(topic.name, partition.partition)
             try:
                 decide_one(partition)

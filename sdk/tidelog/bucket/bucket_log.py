@@ -142,7 +142,8 @@ class LogLoader:
         # In this order: the item, its chains, segments, the log start. What a chain lacks by then
         # is tiered, and what the tier lacks is below the log start.
         chains: EpochChains = ()
-        if self._is_tail_read and topic.configs.get("diskless.enable") == "true":
+        # Topics that were diskless still have the setting.
+        if self._is_tail_read and "diskless.enable" in topic.configs:
             chains = await self._read_chains(cluster_id, name)
         items = await self._metadata.list(segment_collection(*name))
         item = await self._metadata.get(partition_key(*name))

@@ -1,4 +1,4 @@
-"""Which topics may be diskless, and that they stay it."""
+"""Which topics may be diskless, and which may become so, or replicated again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.records import Broker, put
+from tidelog_core.metadata.records import AckedBy, Broker, Partition, put
 
 from tests.support.memory_store import MemoryMetadataStore
 
@@ -93,21 +93,84 @@ def test_every_cleanup_policy_goes_with_diskless(policy: str) -> None:
     assert new_topic_configs(configs, NODE) == configs
 
 
-@pytest.mark.parametrize("before", ["true", "false"])
-def test_a_topic_stays_as_it_was_created(before: str) -> None:
-    after = "false" if before == "true" else "true"
-    current = {"diskless.enable": before}
-    with pytest.raises(InvalidConfig, match="conversion is not offered yet"):
-        alter(current, "diskless.enable", after)
-    with pytest.raises(InvalidConfig, match="conversion is not offered yet"):
-        replace_topic_configs(current, {"diskless.enable": after}, NODE)
-    assert alter(current, "diskless.enable", before) == current
-    assert replace_topic_configs(current, current, NODE) == current
+def partitions(*replicas: tuple[int, ...], is_diskless: bool) -> tuple[Partition, ...]:
+    return tuple(
+        Partition(
+            topic_id=TOPIC_ID,
+            partition=number,
+            replicas=some,
+            leader=some[0],
+            leader_epoch=0,
+            isr=some,
+            acked_by=AckedBy.CHAIN if is_diskless else None,
+        )
+        for number, some in enumerate(replicas)
+    )
 
 
-def test_a_diskless_topic_does_not_lose_that_with_its_other_settings() -> None:
-    with pytest.raises(InvalidConfig, match="conversion is not offered yet"):
-        alter(DISKLESS, "diskless.enable", None)
+def set_to(
+    current: Mapping[str, str],
+    some: tuple[Partition, ...],
+    *,
+    node: NodeConfig = NODE,
+    is_own: bool = False,
+    **configs: str,
+) -> dict[str, str]:
+    alterations = [
+        Alteration(name.replace("_", "."), AlterOperation.SET, value)
+        for name, value in configs.items()
+    ]
+    return alter_topic_configs(current, alterations, node, partitions=some, is_own=is_own)
+
+
+def test_a_topic_may_become_diskless() -> None:
+    some = partitions((1, 2, 3), (2, 3, 1), is_diskless=False)
+    assert set_to({}, some, diskless_enable="true") == DISKLESS
+    assert replace_topic_configs({}, DISKLESS, NODE, partitions=some) == DISKLESS
+    with pytest.raises(InvalidConfig, match="own topics are not diskless"):
+        set_to({}, some, is_own=True, diskless_enable="true")
+    with pytest.raises(InvalidConfig, match=r"diskless\.storage\.system\.enable is false"):
+        set_to({}, some, node=NOT_HERE, diskless_enable="true")
+    for name, value in (("remote.storage.enable", "false"), ("tier.kms.key.id", "alias/mine")):
+        with pytest.raises(InvalidConfig, match=f"diskless.enable=true .*{name}"):
+            set_to({name: value}, some, diskless_enable="true")
+
+
+def test_a_topic_becomes_replicated_if_its_replicas_are_enough() -> None:
+    three = NodeConfig(default_replication_factor=3)
+    one, two = (partitions((1, 2), some, is_diskless=True) for some in ((2,), (2, 1)))
+    assert set_to(DISKLESS, two, node=three, diskless_enable="false")["diskless.enable"] == "false"
+    with pytest.raises(
+        InvalidConfig, match=r"at least 2 replicas .* partitions 1 have 1.*reassign"
+    ):
+        set_to(DISKLESS, one, node=three, diskless_enable="false")
+    with pytest.raises(InvalidConfig, match="at least 3 replicas"):
+        set_to(DISKLESS, two, node=three, diskless_enable="false", min_insync_replicas="3")
+    # On a cluster whose topics have one replica, one is enough.
+    assert set_to(DISKLESS, one, diskless_enable="false")["diskless.enable"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("remote.storage.enable", "false"), ("tier.kms.key.id", "alias/mine")]
+)
+def test_what_cannot_go_with_diskless_waits_for_the_conversion(name: str, value: str) -> None:
+    still, done = (partitions((1,), is_diskless=is_it) for is_it in (True, False))
+    now = {"diskless.enable": "false"}
+    with pytest.raises(InvalidConfig, match=f"{name}.*still becoming replicated"):
+        alter_topic_configs(
+            now, [Alteration(name, AlterOperation.SET, value)], NODE, partitions=still
+        )
+    altered = alter_topic_configs(
+        now, [Alteration(name, AlterOperation.SET, value)], NODE, partitions=done
+    )
+    assert altered == {**now, name: value}
+
+
+def test_a_topic_that_was_diskless_keeps_the_setting_as_its_own() -> None:
+    """Who reads the bucket alone looks for its chains."""
+    assert alter(DISKLESS, "diskless.enable", None) == {"diskless.enable": "false"}
+    was = {"diskless.enable": "false"}
+    assert replace_topic_configs(was, {"retention.ms": "5"}, NODE) == {**was, "retention.ms": "5"}
     with pytest.raises(InvalidConfig, match="a request that replaces all settings must say"):
         replace_topic_configs(DISKLESS, {"retention.ms": "5"}, NODE)
     assert replace_topic_configs({}, {"retention.ms": "5"}, BY_DEFAULT) == {"retention.ms": "5"}

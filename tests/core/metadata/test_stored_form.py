@@ -34,6 +34,7 @@ from tidelog_core.metadata.local_erasures import LocalErasure
 from tidelog_core.metadata.member_pages import MemberPage
 from tidelog_core.metadata.packed_members import unpack
 from tidelog_core.metadata.records import (
+    AckedBy,
     Broker,
     BrokerLease,
     Cluster,
@@ -158,6 +159,16 @@ RECORDS: dict[str, Any] = {
         leader_epoch=9,
         isr=(1,),
         wal=(EpochChain(8, ChainName(2, S), 0), EpochChain(9, ChainName(1, R), 70)),
+    ),
+    "partition replicated again": Partition(
+        topic_id=T,
+        partition=12,
+        replicas=(1, 2),
+        leader=1,
+        leader_epoch=10,
+        isr=(1, 2),
+        wal=(EpochChain(9, ChainName(1, R), 70),),
+        acked_by=AckedBy.REPLICAS,
     ),
     "segment": SegmentMeta(**SEGMENT, state=SegmentState.COPY_STARTED),
     "segment rewritten": SegmentMeta(

@@ -50,7 +50,7 @@ async def alter(
     return answer.responses[0]
 
 
-async def test_a_diskless_topic_is_created_shown_and_not_converted(tmp_path: Path) -> None:
+async def test_a_topic_is_created_diskless_shown_and_told_to_change(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (node,):
         await create(node, "a", diskless_enable="true")
         await create(node, "b")
@@ -58,19 +58,24 @@ async def test_a_diskless_topic_is_created_shown_and_not_converted(tmp_path: Pat
         assert (await shown(node, TOPIC, "b"))["diskless.enable"] == ("false", BUILT_IN)
         of_node = await shown(node, BROKER, "1")
         assert of_node["diskless.append.commit.interval.ms"] == ("100", BUILT_IN)
-        for topic, change in (
-            ("a", ("diskless.enable", DELETE, None)),
-            ("b", ("diskless.enable", SET, "true")),
+        for topic, change, shown_as in (
+            ("a", ("diskless.enable", DELETE, None), "false"),
+            ("b", ("diskless.enable", SET, "true"), "true"),
+            ("b", ("diskless.enable", SET, "false"), "false"),
         ):
             answer = await alter(node, TOPIC, topic, change)
-            assert answer.error_code is ErrorCode.invalid_config
-            assert "conversion is not offered yet" in answer.error_message
+            assert answer.error_code is ErrorCode.none
+            assert (await shown(node, TOPIC, topic))["diskless.enable"] == (shown_as, OF_TOPIC)
+        untiered = ("remote.storage.enable", SET, "false")
+        answer = await alter(node, TOPIC, "a", untiered, ("diskless.enable", SET, "true"))
+        assert answer.error_code is ErrorCode.invalid_config
+        assert "needs remote.storage.enable=true" in answer.error_message
         # The default is stored with the topic, so it may change later.
         await alter(node, BROKER, "", ("log.diskless.enable", SET, "true"))
         await create(node, "c")
         await alter(node, BROKER, "", ("log.diskless.enable", DELETE, None))
         assert (await shown(node, TOPIC, "c"))["diskless.enable"] == ("true", OF_TOPIC)
-        assert (await shown(node, TOPIC, "b"))["diskless.enable"] == ("false", BUILT_IN)
+        assert (await shown(node, TOPIC, "b"))["diskless.enable"] == ("false", OF_TOPIC)
 
 
 @pytest.mark.parametrize("version", range(1, 5))

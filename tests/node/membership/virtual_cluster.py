@@ -34,7 +34,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import Broker, Partition, Topic, put
+from tidelog_core.metadata.records import AckedBy, Broker, Partition, Topic, put
 from tidelog_core.metadata.store import (
     ALL_KEYS,
     Changes,
@@ -48,7 +48,7 @@ from tidelog_core.metadata.store import (
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import ChangeReason
 from tidelog_core.replication.election import move_lead
-from tidelog_core.replication.heirs import is_diskless
+from tidelog_core.replication.heirs import wants_diskless
 from tidelog_node.dialing.held_connection import PortRefused
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.membership.membership import new_membership
@@ -245,9 +245,9 @@ class Member:
         image = self.view.image
         return any(
             self.membership.leads(partition)
-            for name, topic in image.topics.items()
-            if is_diskless(topic)
+            for name in image.topics
             for partition in image.partitions(name)
+            if partition.is_diskless
         )
 
     def problems(self) -> list[BaseException]:
@@ -321,6 +321,7 @@ class VirtualCluster:
                     leader=members[number % len(members)] if leader is None else leader,
                     leader_epoch=0,
                     isr=members,
+                    acked_by=AckedBy.CHAIN if wants_diskless(new) else None,
                 )
             )
         for start in range(0, len(items), 80):

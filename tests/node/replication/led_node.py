@@ -17,9 +17,10 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import Partition, Topic
+from tidelog_core.metadata.records import AckedBy, Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
+from tidelog_core.replication.heirs import wants_diskless
 from tidelog_node.answers import Reply
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
@@ -133,6 +134,7 @@ class LedNode:
                 leader=leader,
                 leader_epoch=0,
                 isr=replicas,
+                acked_by=AckedBy.CHAIN if wants_diskless(topic) else None,
             )
             for number in range(partition_count)
         ]
