@@ -52,7 +52,8 @@ from tools.aws_cost import FUNCTION_CALL as FUNCTION_READS
 
 NODE = NodeConfig()
 PARTITIONS = 60  # each is sealed at least once in diskless.wal.max.age.ms
-LOCAL_SECONDS = NODE.diskless_wal_max_age_ms / 1000 + 600  # infra/diskless.yaml keeps ten minutes
+# Of infra/diskless.yaml and infra/fargate.yaml: diskless.wal.max.age.ms, log.local.retention.ms.
+WAL_SECONDS, LOCAL_SECONDS = 600, 600
 DISK_GB_MIN, DISK_GB_MAX = 50, 200  # CacheGb
 HEDGED = 1 - NODE.diskless_append_hedge_percentile / 100
 ELSEWHERE = (ZONES - 1) / ZONES
@@ -140,7 +141,7 @@ def host_count(load: Workload, host: Host) -> int:
 
 def _disk_gb(load: Workload) -> float:
     """Return what all nodes have on their disks."""
-    return load.produced_mb_per_s * LOCAL_SECONDS / 1000
+    return load.produced_mb_per_s * (WAL_SECONDS + LOCAL_SECONDS) / 1000
 
 
 def puts_per_s(load: Workload, form: Form) -> float:
@@ -156,8 +157,8 @@ def monthly(load: Workload, form: Form) -> list[Line]:
     nodes = host_count(load, form.host)
     produced_gb = load.produced_mb_per_s * SECONDS / 1000
     stored_gb = load.produced_mb_per_s * load.retention_days * 86_400 / 1000
-    chains_gb = load.produced_mb_per_s * NODE.diskless_wal_max_age_ms / 1e6
-    by_age = PARTITIONS * SECONDS * 1000 / NODE.diskless_wal_max_age_ms
+    chains_gb = load.produced_mb_per_s * WAL_SECONDS / 1000
+    by_age = PARTITIONS * SECONDS / WAL_SECONDS
     segments = max(produced_gb * 1000 / load.segment_mb, by_age)
     disk_gb = max(DISK_GB_MIN, _disk_gb(load) / load.utilisation / nodes)
     disk = max(0.0, disk_gb - form.host.free_disk_gb) * form.host.disk_gb_month

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 
 import pytest
 from tidelog_core.client_zones import parse_cidr_zones
+from tidelog_core.config import NodeConfig, parse_config
 from tidelog_node.settings import parse_settings
 
 from tests.aws.instance_metadata import metadata_service
@@ -261,6 +262,10 @@ def test_a_node_of_a_machine_understands_what_it_is_told(launcher: ModuleType) -
     assert (listener.protocol, listener.advertised_host) == ("SASL_SSL", TASK_HOST)
     assert settings.config_overrides["log.diskless.enable"] == "true"
     assert settings.config_overrides["cost.machine.type"] == "m6i.large"
+    config = parse_config(NodeConfig, settings.config_overrides)  # every name and value is one
+    assert config.log_diskless_enable
+    assert config.diskless_wal_max_age_ms == config.broker_unregister_after_ms == 600_000
+    assert config.client_az_cidr_map == ZONES["ClientZones"]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_the_smallest_form_by_hand() -> None:
     lines = bill(SMALL, Form(host=TASK, interval_ms=250))
     task = 730 * (0.04048 + 2 * 0.004445) + 30 * 730 * 0.000111
     assert math.isclose(lines["nodes"], 2 * task)
-    objects, segments = 8 * 1.05 * SECONDS, 60 * 730
+    objects, segments = 8 * 1.05 * SECONDS, 60 * 6 * 730
     assert math.isclose(lines["S3 requests"], (objects + 3 * segments) * 0.005 / 1000)
     assert math.isclose(lines["transfer between zones"], 2628 * (2 / 3 + 2 * 2 / 3) * 0.02)
 
@@ -97,5 +98,8 @@ def test_the_endpoints_and_the_disk_are_the_templates(
     ]
     in_zones = [one["SubnetIds"] for one in endpoints if one["VpcEndpointType"] == "Interface"]
     assert sum(map(len, in_zones)) == host.endpoints
+    told = str(stacks)
+    for name in ("DISKLESS_WAL_MAX_AGE_MS", "LOG_LOCAL_RETENTION_MS"):
+        assert re.search(rf"{name}(=|', 'Value': ')600000\b", told), name
     disks = (f"'SizeInGiB': {DISK_GB_MIN}", f"'VolumeSize': {DISK_GB_MIN}")
-    assert any(disk in str(stacks) for disk in disks)
+    assert any(disk in told for disk in disks)
