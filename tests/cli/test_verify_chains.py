@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tidelog_core.diskless.chain_index import build_index, rows_of
 from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.keys import checkpoint_key, wal_key
+from tidelog_core.diskless.wal_footer import parse_object
 from tidelog_core.diskless.wal_header import HEADER_SIZE
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import Partition, partition_key
@@ -71,6 +73,34 @@ def test_every_byte_of_an_object_is_checked(bucket: Path, verify: Any) -> None:
     spoil(bucket, key, -1)
     found = verify(bucket, status=1).document
     assert key in [one["object"] for one in found["problems"]]
+
+
+def index(folder: Path, *sequences: int, leaves_out: int | None = None) -> str:
+    """Put a checkpoint of objects of the first chain; return its key."""
+    rows = [
+        (number, b"" if number == leaves_out else rows_of(parse_object(data, key="data")))
+        for number in sequences
+        for data in [(folder / wal_key(CLUSTER, A, number)).read_bytes()]
+    ]
+    key = checkpoint_key(CLUSTER, A, sequences[-1] + 1)
+    (folder / key).write_bytes(build_index(A, CLUSTER, rows, created_ms=0).data)
+    return key
+
+
+@WAYS
+def test_a_checkpoint_is_compared_with_the_objects(bucket: Path, verify: Any) -> None:
+    key = index(bucket, 0, 1)
+    assert verify(bucket).document["problems"] == []
+    (bucket / key).unlink()
+    index(bucket, 0, 1, leaves_out=1)
+    (problem,) = verify(bucket, status=1).document["problems"]
+    text = "it has other slices of object 1 than the object"
+    assert (problem["object"], problem["problem"]) == (key, text)
+    (bucket / key).unlink()
+    index(bucket, 0, 1)
+    spoil(bucket, key, HEADER_SIZE + 150)
+    (problem,) = verify(bucket, status=1).document["problems"]
+    assert problem["object"] == key
 
 
 @WAYS

@@ -50,6 +50,7 @@ from tidelog_node.tier.store_calls import call_store
 from tidelog_node.tier.wal_messages import (
     WalBuildRequest,
     WalDropRequest,
+    WalIndexRequest,
     WalPutRequest,
     WalStoreRequest,
 )
@@ -227,7 +228,13 @@ class WorkerHere(TierClient):
             match request:
                 case StoreRequest():
                     return await call_store(self._objects, request)
-                case WalBuildRequest() | WalStoreRequest() | WalPutRequest() | WalDropRequest():
+                case (
+                    WalBuildRequest()
+                    | WalStoreRequest()
+                    | WalPutRequest()
+                    | WalDropRequest()
+                    | WalIndexRequest()
+                ):
                     return await wal.answer(request)
         except TidelogError as error:
             return {"error": error_to_fields(error)}

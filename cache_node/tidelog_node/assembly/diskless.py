@@ -12,6 +12,7 @@ from tidelog_node.assembly.logs import Logs
 from tidelog_node.assembly.serving import Serving
 from tidelog_node.background import Background
 from tidelog_node.diskless.chain_feed import ChainFeeds
+from tidelog_node.diskless.checkpoints import ChainCheckpoints
 from tidelog_node.diskless.collection import ChainCollection
 from tidelog_node.diskless.converting import Conversions
 from tidelog_node.diskless.entering import LeadEntries
@@ -120,6 +121,7 @@ def start_diskless(
         node, replicas=replicas.replicas, chain=lambda: node_chain.chain, chains=chains
     )
     entering.add(collection.run())
+    entering.add(ChainCheckpoints(node, lambda: node_chain.chain).run())
     return node_chain
 
 

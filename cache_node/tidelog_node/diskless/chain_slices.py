@@ -1,20 +1,23 @@
 """Where the committed records of partitions are in their chains, from the footers alone.
 
-A partition's item names its chains by leader epoch. Of each chain all footers are read, 64 at once,
-and only the slices that are wanted are kept: those above the end of the tier. The slices of a
-partition follow each other without a gap; what is missing was acknowledged, and is an error.
+A partition's item names its chains by leader epoch. Of each chain the indexes are read
+(``chain_index``), and the footers of objects that they lack, 64 at once. Only the slices that are
+wanted are kept: those above the end of the tier. The slices of a partition follow each other
+without a gap; what is missing was acknowledged, and is an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.diskless.chain_store import ChainStore, ListedObject
+from tidelog_core.diskless.chain_index import ChainIndex, Covered, IndexedSlice
+from tidelog_core.diskless.chain_store import ChainStore, ListedChain, ListedObject
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.wal_footer import WalFooter
@@ -23,6 +26,7 @@ from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 
 FOOTERS_AT_ONCE_MAX = 64
+ROWS_IN_TURN = 2_000  # of an index, in one turn of the loop
 
 
 class StoredSlice(NamedTuple):
@@ -72,38 +76,91 @@ async def find_slices(
     chains: ChainStore,
     wanted: Mapping[PartitionName, WantedSlices],
     ends: Mapping[ChainName, int],
+    listings: Mapping[ChainName, ListedChain] | None = None,
 ) -> ReadChains:
     """Return the slices above each partition's start, of all chains that its item names.
 
     ``ends`` has the sequences of the seals of those chains that are the last of a partition.
-    Raises ``CorruptObject`` for a footer, which may be of any partition, and the store's errors.
+    ``listings`` has the chains, if they were listed before. Raises ``CorruptObject`` for a footer,
+    which may be of any partition, and the store's errors.
     """
-    found: FoundSlices = {name: defaultdict(list) for name in wanted}
-    names = {(name.topic_id.bytes, name.partition): name for name in wanted}
-    whole_from: dict[ChainName, int] = {}
-    last_seen: dict[tuple[PartitionName, ChainName], int] = {}
+    reading = _Reading(chains, wanted)
     for chain in sorted({entry.chain for one in wanted.values() for entry in one.chains}):
-        listed = await chains.list(chain)
-        end = ends.get(chain)
-        below = [one for one in listed if end is None or one.sequence < end]
-        following = 0
-        for at in range(0, len(below), FOOTERS_AT_ONCE_MAX):
-            some = below[at : at + FOOTERS_AT_ONCE_MAX]
-            for footer in await asyncio.gather(*(_footer(chains, chain, one) for one in some)):
+        listed = (listings or {}).get(chain) or await chains.list_all(chain)
+        await reading.read(chain, listed, ends.get(chain))
+    return ReadChains(reading.found, reading.whole_from, reading.last_seen)
+
+
+class _Reading:
+    """Reads chains one after the other: their indexes first, then the footers that those lack."""
+
+    def __init__(self, chains: ChainStore, wanted: Mapping[PartitionName, WantedSlices]) -> None:
+        self._chains = chains
+        self._wanted = wanted
+        self._names = {(name.topic_id.bytes, name.partition): name for name in wanted}
+        self.found: FoundSlices = {name: defaultdict(list) for name in wanted}
+        self.whole_from: dict[ChainName, int] = {}
+        self.last_seen: dict[tuple[PartitionName, ChainName], int] = {}
+
+    async def read(self, chain: ChainName, listed: ListedChain, end: int | None) -> None:
+        """Read the chain up to its end, ``None``: as far as it is listed."""
+        below = [one for one in listed.objects if end is None or one.sequence < end]
+        covered = await self._read_indexes(chain, below, listed.checkpoints)
+        read = set[int]()
+        left = [one for one in below if not covered.has(one.sequence)]
+        for at in range(0, len(left), FOOTERS_AT_ONCE_MAX):
+            some = left[at : at + FOOTERS_AT_ONCE_MAX]
+            for footer in await asyncio.gather(*(_footer(self._chains, chain, o) for o in some)):
                 if footer is None:
                     continue
-                sequence = footer.header.sequence
-                if sequence != following or chain not in whole_from:
-                    whole_from[chain] = sequence
-                following = sequence + 1
+                read.add(footer.header.sequence)
                 if not footer.is_seal:
-                    keep_slices(footer, names, wanted, found)
-                    last_seen |= {(name, chain): sequence for name in _names_in(footer, names)}
-        if end is not None:
-            whole_from.setdefault(chain, 0)
-            if following != end:
-                whole_from[chain] = end
-    return ReadChains(found, whole_from, last_seen)
+                    keep_slices(footer, self._names, self._wanted, self.found)
+                    for name in _names_in(footer, self._names):
+                        self._see(name, chain, footer.header.sequence)
+        if end is None:
+            end = below[-1].sequence + 1 if below else 0
+        at = end
+        while at > 0 and (at - 1 in read or covered.has(at - 1)):
+            at -= 1
+        self.whole_from[chain] = at
+
+    async def _read_indexes(
+        self, chain: ChainName, below: Sequence[ListedObject], indexes: Sequence[ListedObject]
+    ) -> Covered:
+        """Take the slices of the objects that indexes have; the newest index comes first."""
+        covered = Covered()
+        sequences = [one.sequence for one in below]
+        for number in reversed(range(len(indexes))):
+            one = indexes[number]
+            before = indexes[number - 1].sequence if number else 0
+            count = bisect_left(sequences, one.sequence) - bisect_left(sequences, before)
+            is_known = covered.has(one.sequence - 1)
+            # No index has more than was committed: then it is somebody else's.
+            if is_known or not count or one.sequence > sequences[-1] + 1:
+                continue
+            index = await self._chains.index(chain, one)
+            if index is not None:
+                await self._take(index, covered)
+                covered.add(index.start, index.end)
+        return covered
+
+    async def _take(self, index: ChainIndex, covered: Covered) -> None:
+        for count, indexed in enumerate(index.slices(), 1):
+            sequence, row = indexed
+            if count % ROWS_IN_TURN == 0:
+                await asyncio.sleep(0)
+            name = self._names.get((row.topic_id, row.partition))
+            if name is None or covered.has(sequence):
+                continue
+            self._see(name, index.chain, sequence)
+            if row.end_offset > self._wanted[name].start_offset:
+                one = indexed_slice(index.chain, indexed)
+                self.found[name][index.chain].append(one)
+
+    def _see(self, name: PartitionName, chain: ChainName, sequence: int) -> None:
+        place = (name, chain)
+        self.last_seen[place] = max(sequence, self.last_seen.get(place, -1))
 
 
 def _names_in(
@@ -166,6 +223,14 @@ def referenced_slice(committed_sequence: int, row: ReferenceRow) -> StoredSlice:
         committed_sequence,
         is_reference=True,
     )
+
+
+def indexed_slice(chain: ChainName, indexed: IndexedSlice) -> StoredSlice:
+    """Return the slice in an index of the chain."""
+    committed_sequence, row = indexed
+    one = referenced_slice(committed_sequence, row)
+    is_own = (one.chain, one.sequence) == (chain, committed_sequence)
+    return one._replace(is_reference=not is_own)
 
 
 def log_of(

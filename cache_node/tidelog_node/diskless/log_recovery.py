@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.epoch_chains import PartitionName, current_chain
+from tidelog_core.diskless.epoch_chains import PartitionName, current_chain, cut_tiered
 from tidelog_core.diskless.unknown_segments import segment_from
 from tidelog_core.errors import CorruptObject, MetadataSetBack, TidelogError
 from tidelog_core.metadata.epoch_chains import ChainName, describe_epoch
@@ -86,22 +86,45 @@ class LogRecovery:
         had records. Raises the store's errors, and ``CorruptObject`` if it is not known which
         partitions have records in an object.
         """
-        wanted = {
-            name: WantedSlices(record.wal, record.log_start_offset)
-            for name, record in records.items()
-        }
-        found = await find_slices(self._chains, wanted, seals)
+        # In this order: what a listing lacks was collected, and the tier has it by then.
+        names = sorted({entry.chain for record in records.values() for entry in record.wal})
+        listings = {chain: await self._chains.list_all(chain) for chain in names}
+        starts: dict[PartitionName, int] = {}
         recovered: dict[PartitionName, RecoveredLog] = {}
         refused: dict[PartitionName, MetadataSetBack] = {}
 
+        async def begin(name: PartitionName) -> None:
+            starts[name] = await self._begin(replicas[name], records[name])
+
         async def recover(name: PartitionName) -> None:
+            try:
+                recovered[name] = await self._recover(
+                    replicas[name], records[name], starts[name], found, is_doubtful=is_doubtful
+                )
+            except MetadataSetBack as error:
+                refused[name] = error
+
+        await self._each(replicas, records, begin)
+        wanted = {
+            name: WantedSlices(cut_tiered(records[name].wal, start), start)
+            for name, start in starts.items()
+        }
+        found = await find_slices(self._chains, wanted, seals, listings)
+        await self._each(replicas, starts, recover)
+        return Recovery(recovered, refused)
+
+    async def _each(
+        self,
+        replicas: Mapping[PartitionName, Replica],
+        names: Iterable[PartitionName],
+        work: Callable[[PartitionName], Awaitable[None]],
+    ) -> None:
+        """Do it for all partitions, some at once. The failure of one is logged."""
+
+        async def guarded(name: PartitionName) -> None:
             async with self._slots:
                 try:
-                    recovered[name] = await self._recover(
-                        replicas[name], records[name], found, is_doubtful=is_doubtful
-                    )
-                except MetadataSetBack as error:
-                    refused[name] = error
+                    await work(name)
                 except (TidelogError, OSError) as error:
                     logger.error(
                         "diskless partition cannot be recovered, will retry",
@@ -113,30 +136,38 @@ class LogRecovery:
                     )
 
         async with asyncio.TaskGroup() as group:
-            for name in records:
-                group.create_task(recover(name))
-        return Recovery(recovered, refused)
+            for name in names:
+                group.create_task(guarded(name))
 
-    async def _recover(
-        self, replica: Replica, record: Partition, found: ReadChains, *, is_doubtful: bool
-    ) -> RecoveredLog:
-        name = PartitionName(record.topic_id, record.partition)
+    async def _begin(self, replica: Replica, record: Partition) -> int:
+        """Have the log begin at or below the tier's end; return that, or the log start."""
         await self._catch_up.before_leading(replica)
         segments = await self._history.segments(record.topic_id, record.partition)
         tier = tier_end(segments, record.log_start_offset)
-        start_offset = record.log_start_offset if tier is None else tier.offset
+        return record.log_start_offset if tier is None else tier.offset
+
+    async def _recover(
+        self,
+        replica: Replica,
+        record: Partition,
+        start_offset: int,
+        found: ReadChains,
+        *,
+        is_doubtful: bool,
+    ) -> RecoveredLog:
+        name = PartitionName(record.topic_id, record.partition)
         wanted = WantedSlices(record.wal, start_offset)
         try:
             slices, end_offset = log_of(
                 name, wanted, found.slices[name], cluster_id=self._node.view.image.cluster_id
             )
-        except CorruptObject:  # Offsets are missing.
+            last = current_chain(record.wal)
+            if last is not None and (is_doubtful or not found.is_end_certain(name, last.chain)):
+                await self._require_no_segment(replica, record, end_offset)
+            await self._refill.refill(replica, name, slices, end_offset)
+        except CorruptObject:  # Offsets are missing, or an object that has them.
             await self._require_no_segment(replica, record, start_offset)
             raise
-        last = current_chain(record.wal)
-        if last is not None and (is_doubtful or not found.is_end_certain(name, last.chain)):
-            await self._require_no_segment(replica, record, end_offset)
-        await self._refill.refill(replica, name, slices, end_offset)
         return RecoveredLog(start_offset, end_offset)
 
     async def _require_no_segment(

@@ -246,6 +246,12 @@ class OwnedChain:
         """The sequence of the next object."""
         return self._writer.next_sequence
 
+    async def write_checkpoint(self, created_ms: int) -> None:
+        """Have the worker write down which objects have what. Raises the store's errors."""
+        end, first_kept = self.committed_end, self.committed.first_kept
+        first = end if first_kept is None else first_kept
+        await self._wal.write_index(end, first_kept=first, created_ms=created_ms)
+
     # -- its life --
 
     async def run(self) -> None:

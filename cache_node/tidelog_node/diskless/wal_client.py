@@ -16,6 +16,7 @@ from tidelog_node.tier.wal_messages import (
     SliceFiles,
     WalBuildRequest,
     WalDropRequest,
+    WalIndexRequest,
     WalPutRequest,
     WalStoreRequest,
 )
@@ -84,6 +85,16 @@ class WalClient:
     async def drop(self, below: int) -> None:
         """Have the objects below the sequence forgotten. Raises ``TierUnavailable``."""
         await self._client.call(WalDropRequest(self.chain, below))
+
+    async def write_index(self, committed_end: int, *, first_kept: int, created_ms: int) -> None:
+        """Have checkpoints written of the objects that are there, below the committed end.
+
+        Raises the store's errors, and ``TierUnavailable``.
+        """
+        request = WalIndexRequest(
+            self.cluster_id, self.chain, committed_end, first_kept, created_ms
+        )
+        await self._client.call(request)
 
     async def header(self, sequence: int) -> WalHeader | None:
         """Return the header in the store; see ``ChainStore.header``."""

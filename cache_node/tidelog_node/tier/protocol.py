@@ -43,6 +43,7 @@ from tidelog_node.tier.wal_messages import (
     WalBuildRequest,
     WalDropRequest,
     WalFull,
+    WalIndexRequest,
     WalNotBuilt,
     WalPutRequest,
     WalRequest,
@@ -187,7 +188,13 @@ def request_to_fields(request: Request) -> Fields:
             return {"op": "forget", "keys": list(keys)}
         case StatusRequest():
             return {"op": "status"}
-        case WalBuildRequest() | WalStoreRequest() | WalPutRequest() | WalDropRequest():
+        case (
+            WalBuildRequest()
+            | WalStoreRequest()
+            | WalPutRequest()
+            | WalDropRequest()
+            | WalIndexRequest()
+        ):
             return wal_request_to_fields(request)
 
 
@@ -208,7 +215,7 @@ def request_from_fields(fields: Fields) -> Request:
                 return ForgetRequest(tuple(fields["keys"]))
             case "status":
                 return StatusRequest()
-            case "wal-build" | "wal-store" | "wal-put" | "wal-drop":
+            case "wal-build" | "wal-store" | "wal-put" | "wal-drop" | "wal-index":
                 return wal_request_from_fields(fields)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a request that is not whole: {error!r}") from None

@@ -5,6 +5,7 @@
     wal-drop      chain, sequence                            forgets the objects below the sequence
     wal-store     as wal-build, time limit                   -> its header, outcome of one PUT;
                                                              nothing is kept
+    wal-index     chain, its end, the first object kept      writes checkpoints of what is between
 
 A request that is repeated is harmless: an object that is kept is not built again.
 """
@@ -111,7 +112,18 @@ class WalStoreRequest:
     timeout_s: float
 
 
-WalRequest = WalStoreRequest | WalBuildRequest | WalPutRequest | WalDropRequest
+@dataclass(frozen=True, slots=True)
+class WalIndexRequest:
+    """Write checkpoints of the chain's objects below its committed end, and delete old ones."""
+
+    cluster_id: str
+    chain: ChainName
+    committed_end: int
+    first_kept: int  # all objects below are deleted
+    created_ms: int
+
+
+WalRequest = WalStoreRequest | WalBuildRequest | WalPutRequest | WalDropRequest | WalIndexRequest
 
 
 def wal_request_to_fields(request: WalRequest) -> Fields:
@@ -138,6 +150,15 @@ def wal_request_to_fields(request: WalRequest) -> Fields:
             }
         case WalDropRequest(chain, below):
             return {"op": "wal-drop", "chain": _pack_chain(chain), "below": below}
+        case WalIndexRequest(cluster_id, chain, committed_end, first_kept, created_ms):
+            return {
+                "op": "wal-index",
+                "cluster": cluster_id,
+                "chain": _pack_chain(chain),
+                "end": committed_end,
+                "first": first_kept,
+                "created_ms": created_ms,
+            }
 
 
 def wal_request_from_fields(fields: Fields) -> WalRequest:
@@ -165,6 +186,14 @@ def wal_request_from_fields(fields: Fields) -> WalRequest:
             )
         case "wal-drop":
             return WalDropRequest(_unpack_chain(fields["chain"]), int(fields["below"]))
+        case "wal-index":
+            return WalIndexRequest(
+                str(fields["cluster"]),
+                _unpack_chain(fields["chain"]),
+                int(fields["end"]),
+                int(fields["first"]),
+                int(fields["created_ms"]),
+            )
     raise ValueError(f"an unknown request: {fields['op']!r}")
 
 

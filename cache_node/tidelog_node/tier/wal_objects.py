@@ -25,17 +25,19 @@ from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
 
+from tidelog_node.tier.wal_indexes import WalIndexes
 from tidelog_node.tier.wal_messages import (
     Fields,
     WalBuildRequest,
     WalDropRequest,
     WalFull,
+    WalIndexRequest,
     WalNotBuilt,
     WalPutRequest,
     WalRequest,
     WalStoreRequest,
 )
-from tidelog_node.tier.wal_writing import write_object
+from tidelog_node.tier.wal_writing import WrittenObject, write_object
 
 T = TypeVar("T")
 
@@ -63,6 +65,7 @@ class WalObjects:
         self._dropped: dict[ChainName, int] = {}  # ends of the drops since the first of those
         self._kept: dict[tuple[ChainName, int], _Kept] = {}
         self.built_bytes = 0  # of the kept objects
+        self._indexes = WalIndexes(store, self._on_a_thread)
 
     async def answer(self, request: WalRequest) -> Fields:
         """Do what is asked and return the result.
@@ -79,6 +82,8 @@ class WalObjects:
             case WalDropRequest(chain, below):
                 self._drop(chain, below)
                 return {}
+            case WalIndexRequest():
+                return await self._indexes.write(request)
 
     async def _build(self, request: WalBuildRequest) -> WalHeader:
         name = request.name
@@ -103,8 +108,10 @@ class WalObjects:
                 f"{self.built_bytes} bytes of objects are kept,"
                 f" at most {self._built_bytes_max} may be"
             )
-        kept = _Kept(await self._on_a_thread(lambda: build_from_files(request)))
+        built, rows = await self._on_a_thread(lambda: _built_with_rows(request))
+        kept = _Kept(built)
         self._require_wanted(name)
+        self._indexes.note(built.header, rows)
         self._kept[name.chain, name.sequence] = kept
         self.built_bytes += len(kept.data)
         return kept
@@ -116,20 +123,22 @@ class WalObjects:
 
     async def _store_new(self, request: WalStoreRequest) -> Fields:
         """Write the object where the store keeps it; nothing of it is kept here."""
-        build, header = request.build, None
+        build = request.build
+        written: WrittenObject | None = None
 
         def fill(file: BinaryIO) -> None:
-            nonlocal header
-            header = write_object(build, file)
+            nonlocal written
+            written = write_object(build, file)
 
         name = build.name
         chains = ChainStore(self._store, name.cluster_id)
         outcome = await chains.put_filled(
             name.chain, name.sequence, fill, timeout_s=request.timeout_s
         )
-        if header is None:
+        if written is None:
             raise StoreUnavailable(f"object {name.sequence} of {name.chain} is not written yet")
-        return {"header": header.pack().hex(), "outcome": outcome.value}
+        self._indexes.note(written.header, written.rows)
+        return {"header": written.header.pack().hex(), "outcome": outcome.value}
 
     async def _put(self, request: WalPutRequest) -> PutOutcome:
         kept = self._kept.get((request.chain, request.sequence))
@@ -164,6 +173,10 @@ class WalObjects:
 
 def build_from_files(request: WalBuildRequest) -> BuiltObject:
     """Return the object. Raises ``WalBuildFailed`` if the files do not have what it needs."""
+    return _built_with_rows(request)[0]
+
+
+def _built_with_rows(request: WalBuildRequest) -> tuple[BuiltObject, bytes]:
     file = io.BytesIO()
-    header = write_object(request, file)
-    return BuiltObject(header, file.getvalue())
+    written = write_object(request, file)
+    return BuiltObject(written.header, file.getvalue()), written.rows

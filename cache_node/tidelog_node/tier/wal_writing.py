@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
+from tidelog_core.diskless.chain_index import index_rows
 from tidelog_core.diskless.wal_build import data_sections, object_ends
 from tidelog_core.diskless.wal_header import HEADER_SIZE, WalHeader, WalKind
+from tidelog_core.diskless.wal_rows import ReferenceRow, RowTable, SliceRow, WalSection
 from tidelog_core.diskless.wal_scan import SliceScan
 from tidelog_core.errors import TidelogError
 
@@ -16,7 +18,14 @@ from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalBuildFailed
 CHUNK_BYTES = 256 * 1024  # stays in the processor's cache from reading to writing
 
 
-def write_object(request: WalBuildRequest, file: BinaryIO) -> WalHeader:
+class WrittenObject(NamedTuple):
+    """An object that was written."""
+
+    header: WalHeader
+    rows: bytes  # of an index
+
+
+def write_object(request: WalBuildRequest, file: BinaryIO) -> WrittenObject:
     """Write the object from the file's start on, and return its header.
 
     Every byte is read, checked and written once. Raises ``WalBuildFailed`` if the log's files do
@@ -46,7 +55,10 @@ def write_object(request: WalBuildRequest, file: BinaryIO) -> WalHeader:
     file.write(ends.tail)
     file.seek(0)
     file.write(ends.head)
-    return ends.header
+    slices = RowTable(SliceRow, WalSection.SLICES, memoryview(sections[WalSection.SLICES]))
+    references = memoryview(sections[WalSection.REFERENCES])
+    of_others = RowTable(ReferenceRow, WalSection.REFERENCES, references)
+    return WrittenObject(ends.header, index_rows(name.chain, name.sequence, slices, of_others))
 
 
 def _scanned(one: SliceFiles, scan: SliceScan, buffer: memoryview) -> Iterator[memoryview]:

@@ -56,6 +56,7 @@ from tidelog_node.tier.upload import upload_segment
 from tidelog_node.tier.wal_messages import (
     WalBuildRequest,
     WalDropRequest,
+    WalIndexRequest,
     WalPutRequest,
     WalStoreRequest,
 )
@@ -168,7 +169,13 @@ class TierWorker:
                 return {}
             case StatusRequest():
                 return self._status()
-            case WalBuildRequest() | WalStoreRequest() | WalPutRequest() | WalDropRequest():
+            case (
+                WalBuildRequest()
+                | WalStoreRequest()
+                | WalPutRequest()
+                | WalDropRequest()
+                | WalIndexRequest()
+            ):
                 return await self._wal.answer(request)
 
     def _status(self) -> Fields:

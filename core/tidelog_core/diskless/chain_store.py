@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from tidelog_core.diskless.chain_index import ChainIndex, parse_index
 from tidelog_core.diskless.chain_writer import PutOutcome
 from tidelog_core.diskless.keys import (
     Heir,
     WalKey,
     chain_prefix,
+    checkpoint_key,
     heir_key,
     heirs_prefix,
     parse_heir_key,
@@ -24,13 +27,22 @@ from tidelog_core.diskless.wal_footer import (
     parse_footer,
 )
 from tidelog_core.diskless.wal_header import HEADER_SIZE, WalHeader, check_key, parse_header
-from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from tidelog_core.errors import (
+    CorruptObject,
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+)
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.filled import Fill, put_filled
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectStore
 
+logger = logging.getLogger(__name__)
+
 PUT_TIMEOUT_S = 20.0
+INDEX_SIZE_BYTES_MAX = 8 << 20  # a larger one is not read
 
 
 class ListedObject(NamedTuple):
@@ -38,6 +50,13 @@ class ListedObject(NamedTuple):
 
     sequence: int
     size_bytes: int
+
+
+class ListedChain(NamedTuple):
+    """A listing of a chain, both in order."""
+
+    objects: list[ListedObject]  # data objects and seals
+    checkpoints: list[ListedObject]
 
 
 class ChainStore:
@@ -105,6 +124,39 @@ class ChainStore:
             if name is not None and not name.is_checkpoint and name.sequence >= start:
                 found.append(ListedObject(name.sequence, meta.size_bytes))
         return found
+
+    async def list_all(self, chain: ChainName, start: int = 0) -> ListedChain:
+        """Return the same, and the checkpoints of objects from ``start`` on."""
+        prefix = chain_prefix(self._cluster_id, chain)
+        after = f"{prefix}{start - 1:020d}~" if start else prefix
+        found = ListedChain([], [])
+        async for meta in self._store.list(prefix, start_after=after):
+            name = parse_wal_key(meta.key)
+            if name is not None and name.sequence >= start:
+                some = found.checkpoints if name.is_checkpoint else found.objects
+                some.append(ListedObject(name.sequence, meta.size_bytes))
+        return found
+
+    async def index(self, chain: ChainName, listed: ListedObject) -> ChainIndex | None:
+        """Return the index with this end, ``None`` if it is gone, damaged, or another checkpoint.
+
+        It is an aid: whoever has none reads the footers. Raises ``StoreUnavailable``.
+        """
+        key = checkpoint_key(self._cluster_id, chain, listed.sequence)
+        name = WalKey(self._cluster_id, chain, listed.sequence, is_checkpoint=True)
+        if listed.size_bytes > INDEX_SIZE_BYTES_MAX:
+            return None
+        try:
+            data = await self._store.get_range(key, 0, listed.size_bytes)
+            return parse_index(data, name, key=key)
+        except ObjectNotFound:
+            return None
+        except CorruptObject as error:
+            logger.warning(
+                "checkpoint of a chain is damaged, read without it",
+                extra={"object": key, "reason": error.problem},
+            )
+            return None
 
     async def delete(self, chain: ChainName, sequences: Sequence[int]) -> None:
         """Delete the objects; which ones may be deleted is for ``collection`` to say."""

@@ -65,6 +65,11 @@ class OwnedObjects:
     def __len__(self) -> int:
         return len(self._needed_by)
 
+    @property
+    def first_kept(self) -> int | None:
+        """The least sequence that is not deleted, ``None`` if there is none."""
+        return next(iter(self._needed_by), None)
+
     def names(self) -> set[PartitionName]:
         """Return the partitions that need an object, as of the last ``collectable``."""
         return set(self._runs) | set(self._foreign_runs)

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from tidelog_core.diskless.chain_follower import FOOTERS_AT_ONCE, ChainFollower
+from tidelog_core.diskless.chain_index import Covered
 from tidelog_core.diskless.chain_store import ChainStore, ListedObject
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.keys import chain_prefix, chains_prefix, parse_wal_key
@@ -26,6 +28,7 @@ from tidelog_core.objects.store import ObjectStore
 T = TypeVar("T")
 
 CALLS_AT_ONCE_MAX = 16
+ROWS_IN_TURN = 2_000  # of an index, in one turn of the loop
 ROUNDS_MAX = 16  # of listings in one refresh; what they leave open is seen by the next one
 
 
@@ -116,8 +119,10 @@ class TailReader:
     async def _read_again(
         self, name: ChainName, first: int, end: int, tails: Mapping[PartitionName, PartitionTail]
     ) -> bool:
-        listed = [one for one in await self._store.list(name, first) if one.sequence < end]
+        found = await self._store.list_all(name, first)
+        listed = [one for one in found.objects if one.sequence < end]
         is_gone = len(listed) < end - first
+        listed = await self._without_others(name, listed, found.checkpoints, tails)
         for at in range(0, len(listed), FOOTERS_AT_ONCE):
             footers = await self._footers(name, listed[at : at + FOOTERS_AT_ONCE])
             for footer in footers.values():
@@ -128,6 +133,30 @@ class TailReader:
                         if partition in tails:
                             tails[partition].add(one)
         return is_gone
+
+    async def _without_others(
+        self,
+        name: ChainName,
+        listed: Sequence[ListedObject],
+        indexes: Sequence[ListedObject],
+        tails: Mapping[PartitionName, PartitionTail],
+    ) -> list[ListedObject]:
+        """Return the objects that have some of the partitions, as far as indexes say."""
+        covered, wanted = Covered(), set[int]()
+        for one in reversed(indexes):
+            if len(listed) - len(wanted) < FOOTERS_AT_ONCE or covered.has(one.sequence - 1):
+                continue  # So few footers are read at once.
+            async with self._calls:
+                index = await self._store.index(name, one)
+            if index is None:
+                continue
+            covered.add(index.start, index.end)
+            for count, (sequence, row) in enumerate(index.slices(), 1):
+                if count % ROWS_IN_TURN == 0:
+                    await asyncio.sleep(0)
+                if PartitionName(UUID(bytes=row.topic_id), row.partition) in tails:
+                    wanted.add(sequence)
+        return [one for one in listed if one.sequence in wanted or not covered.has(one.sequence)]
 
     # -- chains --
 

@@ -5,6 +5,8 @@ slices follow each other from the end of its tier on, by leader epoch and offset
 where its current leader began. Objects may be collected meanwhile: then the tier has their records,
 so its end is read again before a gap counts. Objects above a seal or a gap are no part of the log.
 
+Checkpoints must be whole, and have the slices that the objects have.
+
 A partition is in a chain only once its item says so. If the item, read after the listing, does not
 know a leader epoch of the chains, the metadata store was set back.
 """
@@ -15,13 +17,24 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from crc32c import crc32c
+
 from tidelog_core.diskless.bucket_chains import chains_of
+from tidelog_core.diskless.chain_index import parse_index, rows_of
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.chain_walk import Place, walk_chain
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import chain_prefix, chains_prefix, wal_key
+from tidelog_core.diskless.keys import (
+    WalKey,
+    chain_prefix,
+    chains_prefix,
+    checkpoint_key,
+    parse_wal_key,
+    wal_key,
+)
 from tidelog_core.diskless.replay import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal_footer import WalFooter, parse_object
+from tidelog_core.diskless.wal_rows import WalSection, pack_rows
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 from tidelog_core.model import TopicPartition
@@ -66,6 +79,10 @@ class _Run:
     key: str  # of the object that gives the offsets
 
 
+# What checkpoints say of each object: their keys, and the CRC-32C of its rows in them.
+_Indexed = dict[int, list[tuple[str, int]]]
+
+
 class TailCheck:
     """Checks the chains of one cluster. For one use."""
 
@@ -88,6 +105,7 @@ class TailCheck:
         listed: Iterable[ObjectMeta] = self._plan.objects
         forks: list[Problem] | None = None
         for _ in range(LISTINGS_MAX):
+            listed = tuple(listed)
             problems = await self._walk(listed, on_object)
             if forks is None:  # A later listing may be younger than the items.
                 forks = self._forks()
@@ -111,15 +129,43 @@ class TailCheck:
         chains = ChainStore(self._objects, self._cluster_id)
         listed_of = chains_of(objects)
         there = {(chain, one.sequence) for chain, listed in listed_of.items() for one in listed}
+        checkpoints = [name for one in objects if (name := _checkpoint_of(one)) is not None]
         for chain, listed in listed_of.items():
+            indexed, damaged = await self._read_indexes(chain, checkpoints)
+            problems += damaged
             async for one in walk_chain(chains, chain, listed):
                 key = wal_key(self._cluster_id, chain, one.listed.sequence)
                 if one.problem:
                     problems.append(Problem(None, key, one.problem))
                 elif one.place is Place.COMMITTED and one.footer is not None:
+                    problems += _differing(one.footer, indexed)
                     problems += await self._check_object(key, one.footer, there)
                 await on_object()
         return problems
+
+    async def _read_indexes(
+        self, chain: ChainName, checkpoints: Iterable[WalKey]
+    ) -> tuple[_Indexed, list[Problem]]:
+        """Return what the chain's checkpoints say of its objects, and which are damaged."""
+        indexed: _Indexed = {}
+        problems: list[Problem] = []
+        for name in checkpoints:
+            if name.chain != chain:
+                continue
+            key = checkpoint_key(self._cluster_id, chain, name.sequence)
+            try:
+                index = parse_index(await self._objects.get(key), name, key=key)
+            except ObjectNotFound:
+                continue  # Another one has taken its place.
+            except CorruptObject as error:
+                problems.append(Problem(None, key, error.problem))
+                continue
+            crcs = dict.fromkeys(range(index.start, index.end), 0) if index else {}
+            for sequence, row in index.slices() if index else ():
+                crcs[sequence] = crc32c(pack_rows(WalSection.REFERENCES, [row]), crcs[sequence])
+            for sequence, crc in crcs.items():
+                indexed.setdefault(sequence, []).append((key, crc))
+        return indexed, problems
 
     async def _check_object(
         self, key: str, footer: WalFooter, there: set[tuple[ChainName, int]]
@@ -186,6 +232,20 @@ class TailCheck:
         end = await self._read_end(name, tail)
         missing = _missing(tail, self._runs[name], end, self._cluster_id)
         return [Problem(tail.name, key, text) for key, text in missing]
+
+
+def _checkpoint_of(found: ObjectMeta) -> WalKey | None:
+    name = parse_wal_key(found.key)
+    return name if name is not None and name.is_checkpoint else None
+
+
+def _differing(footer: WalFooter, indexed: _Indexed) -> list[Problem]:
+    """Return the checkpoints that have other slices of the object than its footer."""
+    sequence = footer.header.sequence
+    there = indexed.get(sequence, ())
+    crc = crc32c(rows_of(footer)) if there else 0
+    text = f"it has other slices of object {sequence} than the object"
+    return [Problem(None, key, text) for key, found in there if found != crc]
 
 
 def _is_unknown(run: _Run, wal: EpochChains) -> bool:

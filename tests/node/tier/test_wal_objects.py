@@ -55,6 +55,7 @@ from tidelog_node.tier.wal_messages import (
     WalBuildRequest,
     WalDropRequest,
     WalFull,
+    WalIndexRequest,
     WalNotBuilt,
     WalPutRequest,
     WalStoreRequest,
@@ -142,6 +143,7 @@ def test_requests_and_errors_come_back_as_they_were(log: LocalLog) -> None:
         WalPutRequest(CLUSTER, CHAIN, 5, 1.5),
         WalDropRequest(CHAIN, 7),
         WalStoreRequest(request_of(log), 2.5),
+        WalIndexRequest(CLUSTER, CHAIN, 9, 3, 1_700_000_000_000),
     ):
         assert request_from_fields(request_to_fields(request)) == request
     for error in (WalBuildFailed("a"), WalNotBuilt("b"), WalFull("c")):

@@ -8,18 +8,21 @@ schedules with takeovers, handovers, late seals and collected objects.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
+from tidelog_core.diskless.chain_index import build_index, parse_index, rows_of
 from tidelog_core.diskless.collection import UnneededEnds
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.heir_replay import ReplayedPartition, ReplayStart
+from tidelog_core.diskless.keys import WalKey
 from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.errors import CorruptObject
 from tidelog_node.diskless.chain_slices import (
     FoundSlices,
     WantedSlices,
+    indexed_slice,
     keep_slices,
     log_of,
 )
@@ -58,6 +61,7 @@ class LooksAsANode(Mutable):
         for footer in ordered:
             if not footer.is_seal:
                 keep_slices(footer, names, wanted, found)
+        indexed = indexed_slices(ordered, names, wanted)
         if replayed is None:
             self.gap_count += 1
             with pytest.raises(CorruptObject):
@@ -65,8 +69,10 @@ class LooksAsANode(Mutable):
             return
         for name, one in replayed.items():
             slices, end_offset = log_of(name, wanted[name], found[name], cluster_id="c")
+            by_index = log_of(name, wanted[name], indexed[name], cluster_id="c")
+            assert by_index == (slices, end_offset)
             assert end_offset == one.end_offset
-            assert [tuple(each) for each in slices] == [
+            assert [tuple(each[:8]) for each in slices] == [
                 (
                     each.chain,
                     each.sequence,
@@ -81,6 +87,41 @@ class LooksAsANode(Mutable):
             ]
             self.compared += 1
             self.slice_count += len(slices)
+
+
+def indexed_slices(
+    footers: Sequence[WalFooter],
+    names: Mapping[tuple[bytes, int], PartitionName],
+    wanted: Mapping[PartitionName, WantedSlices],
+) -> FoundSlices:
+    """Return what a node finds by indexes of the first half of each chain that is there."""
+    found: FoundSlices = {name: defaultdict(list) for name in wanted}
+    for chain in {footer.header.chain for footer in footers}:
+        there = [one for one in footers if one.header.chain == chain and not one.is_seal]
+        for part in following(there[: (len(there) + 1) // 2]):
+            rows = [(one.header.sequence, rows_of(one)) for one in part]
+            built = build_index(chain, "c", rows, created_ms=0)
+            key = WalKey("c", chain, built.header.sequence, is_checkpoint=True)
+            index = parse_index(built.data, key, key="index")
+            assert index is not None
+            for indexed in index.slices():
+                row = indexed.row
+                name = names.get((row.topic_id, row.partition))
+                if name is not None and row.end_offset > wanted[name].start_offset:
+                    found[name][chain].append(indexed_slice(chain, indexed))
+        for footer in there[(len(there) + 1) // 2 :]:
+            keep_slices(footer, names, wanted, found)
+    return found
+
+
+def following(footers: Sequence[WalFooter]) -> list[list[WalFooter]]:
+    """Return the footers, those together whose objects follow each other."""
+    parts: list[list[WalFooter]] = []
+    for one in footers:
+        if not parts or parts[-1][-1].header.sequence + 1 != one.header.sequence:
+            parts.append([])
+        parts[-1].append(one)
+    return parts
 
 
 def find_all(wanted: Mapping[PartitionName, WantedSlices], found: FoundSlices) -> None:

@@ -1,0 +1,105 @@
+"""Indexes of chains: the slices of many objects in one."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from tidelog_core.diskless.chain_index import Covered, build_index, parse_index, rows_of
+from tidelog_core.diskless.chain_store import ChainStore, ListedObject
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.keys import WalKey, checkpoint_key
+from tidelog_core.diskless.replay import CommittedSlice, committed_slices
+from tidelog_core.diskless.wal_build import BuiltObject
+from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.wal_rows import ReferenceRow
+from tidelog_core.errors import CorruptObject
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.objects.memory import MemoryObjectStore
+
+from tests.support.wal_objects import CHAIN, CLUSTER, GATEWAY, checkpoint, data_object
+
+NAME = WalKey(CLUSTER, CHAIN, 14, is_checkpoint=True)
+
+
+def index_of(*sequences: int) -> BuiltObject:
+    objects = [(n, rows_of(parse_object(data_object(n).data, key="data"))) for n in sequences]
+    return build_index(CHAIN, CLUSTER, objects, created_ms=0)
+
+
+def referenced(row: ReferenceRow) -> CommittedSlice:
+    return CommittedSlice(
+        PartitionName(UUID(bytes=row.topic_id), row.partition),
+        row.leader_epoch,
+        row.base_offset,
+        row.end_offset,
+        ChainName(row.broker_id, UUID(bytes=row.chain_id)),
+        row.sequence,
+        row.position,
+        row.size_bytes,
+        row.crc32c,
+        0,
+        (),
+    )
+
+
+def test_an_index_has_every_slice_that_its_objects_give_offsets() -> None:
+    index = parse_index(index_of(11, 12, 13).data, NAME, key="index")
+    assert index is not None
+    assert (index.chain, index.start, index.end) == (CHAIN, 11, 14)
+    found = [(n, referenced(row)) for n, row in index.slices()]
+    wanted = [
+        (n, one._replace(created_ms=0, batches=()))
+        for n in (11, 12, 13)
+        for one in committed_slices(parse_object(data_object(n).data, key="data"))
+    ]
+    assert sorted(found) == sorted(wanted)
+    assert any(one.chain == GATEWAY for _, one in found)  # a reference keeps its object
+
+
+def test_objects_must_follow_each_other() -> None:
+    with pytest.raises(ValueError, match=r"objects \[11, 14\)"):
+        index_of(11, 13)
+
+
+def test_another_kind_of_checkpoint_is_none() -> None:
+    built = checkpoint()
+    name = WalKey(CLUSTER, CHAIN, built.header.sequence, is_checkpoint=True)
+    assert parse_index(built.data, name, key="checkpoint") is None
+
+
+async def test_what_is_not_this_index_is_as_if_it_was_missing() -> None:
+    store, built = MemoryObjectStore(), index_of(11, 12, 13)
+    chains, key = ChainStore(store, CLUSTER), checkpoint_key(CLUSTER, CHAIN, 14)
+    listed = ListedObject(14, len(built.data))
+    assert await chains.index(CHAIN, listed) is None
+    await store.put(key, built.data)
+    assert (await chains.index(CHAIN, listed)) is not None
+    for at in range(0, len(built.data), 97):
+        damaged = bytearray(built.data)
+        damaged[at] ^= 0x10
+        await store.replace(key, bytes(damaged))
+        assert await chains.index(CHAIN, listed) is None
+        await store.replace(key, built.data[:at])
+        assert await chains.index(CHAIN, ListedObject(14, at)) is None
+    await store.replace(checkpoint_key(CLUSTER, GATEWAY, 14), built.data)
+    assert await chains.index(GATEWAY, listed) is None  # another chain's
+    await store.replace(checkpoint_key(CLUSTER, CHAIN, 15), built.data)
+    assert await chains.index(CHAIN, ListedObject(15, len(built.data))) is None
+    assert await chains.index(CHAIN, ListedObject(14, 1 << 30)) is None
+
+
+def test_a_slice_of_an_object_that_it_does_not_have_is_damage() -> None:
+    index = index_of(11, 12, 13)
+    with pytest.raises(CorruptObject, match="sequence"):
+        parse_index(index.data, NAME._replace(sequence=13), key="index")
+
+
+def test_what_indexes_cover() -> None:
+    covered = Covered()
+    covered.add(20, 30)
+    covered.add(5, 10)
+    covered.add(10, 20)
+    assert covered._ranges == [(5, 30)]
+    covered.add(40, 41)
+    assert [n for n in range(50) if covered.has(n)] == [*range(5, 30), 40]
