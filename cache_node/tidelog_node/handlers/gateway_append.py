@@ -48,6 +48,10 @@ logger = logging.getLogger(__name__)
 
 OBJECTS_AT_ONCE_MAX = 8  # that are read, or wait for their turn to be appended
 READ_SECONDS_MAX = 10.0
+HEDGE_PART = 3.0  # a read that takes so many times the usual one is sent once more
+HEDGE_SECONDS_MIN = 0.05
+USUAL_SECONDS = 0.05  # at first
+USUAL_WEIGHT = 0.05  # of each read in the average
 COMMIT_SECONDS_MAX = 30.0
 RETRY_SECONDS = 0.1
 
@@ -81,6 +85,7 @@ class GatewayAppends:
         self.store: ObjectStore | None = None  # of the chains; None: nothing is led yet
         self.is_full: Callable[[], bool] = lambda: False  # whether the chain owes too much
         self._reads = asyncio.Semaphore(OBJECTS_AT_ONCE_MAX)
+        self._usual_s = USUAL_SECONDS  # the average time of a read
         self._turns: dict[ChainName, Turn] = {}  # the last request in line
         self._tasks: set[asyncio.Task[Reply]] = set()
 
@@ -155,18 +160,40 @@ class GatewayAppends:
         return [error] * len(places)
 
     async def _read_until(self, key: str, places: Sequence[SlicePlace]) -> list[bytearray]:
-        if self.store is None:
+        store = self.store
+        if store is None:
             raise NotLeaderOrFollower("this node leads nothing yet")
         async with asyncio.timeout(READ_SECONDS_MAX):
             while True:
                 try:
-                    return await read_places(self.store, key, places)
+                    return await self._read_once(store, key, places)
                 except (CorruptObject, ObjectNotFound):
                     raise
                 except TidelogError as error:
                     if not error.retriable:
                         raise
                 await asyncio.sleep(RETRY_SECONDS)
+
+    async def _read_once(
+        self, store: ObjectStore, key: str, places: Sequence[SlicePlace]
+    ) -> list[bytearray]:
+        """Read, and read once more if it takes long: a slow read keeps all behind it back."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        reads = {asyncio.create_task(read_places(store, key, places))}
+        try:
+            hedge_s = max(HEDGE_SECONDS_MIN, HEDGE_PART * self._usual_s)
+            done, _ = await asyncio.wait(reads, timeout=hedge_s)
+            if not done:
+                reads.add(asyncio.create_task(read_places(store, key, places)))
+                done, _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+            found = done.pop().result()
+        finally:
+            for read in reads:
+                read.cancel()
+            await asyncio.gather(*reads, return_exceptions=True)
+        self._usual_s += USUAL_WEIGHT * (loop.time() - began_s - self._usual_s)
+        return found
 
     def _append_or_refuse(
         self,

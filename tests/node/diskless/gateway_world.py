@@ -94,6 +94,7 @@ class Node:
         self.folder = world.folder / f"node{broker_id}"
         self.traffic = ChainTraffic()
         self.verifier: Any = Agreeing()
+        self.hung_count = 0
 
     async def start(self) -> None:
         world = self.world
@@ -160,6 +161,19 @@ class Node:
             name = uuid5(NAMESPACE_OID, f"chain {self.broker_id} {len(self.chains)}")
             self.chains.append(self._open_chain(ChainName(self.broker_id, name)))
         return self.chain
+
+    def hang_next_read(self) -> None:
+        """Have the next read of this node's store never end."""
+        store = self.worker
+        read = store.get_range
+
+        async def hang(key: str, start: int, end: int) -> bytes:
+            store.get_range = read  # type: ignore[method-assign]
+            self.hung_count += 1
+            await asyncio.Event().wait()
+            raise AssertionError("it is cancelled")
+
+        store.get_range = hang  # type: ignore[method-assign]
 
     @property
     def chain(self) -> OwnedChain:

@@ -175,6 +175,15 @@ async def test_a_damaged_object_is_not_appended(world: World) -> None:
     assert world.leader.replica.log.log_end_offset == 0
 
 
+async def test_a_read_that_hangs_is_sent_once_more(world: World) -> None:
+    """Else one slow request of the store would hold up all batches of the gateway."""
+    await world.gateway.send(numbered(0))
+    world.leader.hang_next_read()
+    answers = [await world.gateway.send(numbered(n)) for n in (1, 2)]
+    assert [given(answer) for answer in answers] == [(OK, 1), (OK, 2)]
+    assert world.leader.hung_count == 1
+
+
 async def test_a_bad_batch_is_refused_before_it_is_put(world: World) -> None:
     bad = batch(1)
     bad[-1] ^= 1

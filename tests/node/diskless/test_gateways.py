@@ -128,7 +128,7 @@ class Load:
             sent.append(value)
             producer.produce(TOPIC, value, partition=0, on_delivery=delivered)
             producer.poll(0)
-            time.sleep(0.005)
+            time.sleep(0.02)
         if producer.flush(120):
             self.failures.append("not flushed")
 

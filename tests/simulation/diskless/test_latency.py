@@ -9,6 +9,7 @@ from tidelog_core.diskless.chain_writer import WriterLimits
 from tidelog_core.diskless.put_pace import PaceLimits
 
 from tests.support.chain_latency import Latencies, StoreLatency, measure
+from tests.support.gateway_latency import measure_gateway
 
 GOOD, CAUTIOUS = (70.0, 140.0), (100.0, 195.0)  # median and 99th percentile of objects up to 1 MB
 # By interval: p50, p99, p99.9 with hedges.
@@ -52,6 +53,33 @@ def test_the_budget_bounds_objects_and_not_their_hedges() -> None:
     assert (found.p50, found.p99) == pytest.approx((198, 346), rel=0.25)
     assert found.objects < 4.2 * 60
     assert found.objects < found.puts < 1.1 * found.objects
+
+
+class HedgedReads(StoreLatency):
+    """Reads of small objects, published in 2025, sent once more where they take long."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(random, 27.0, 113.0)
+
+    def draw(self) -> float:
+        return min(super().draw(), 100.0 + super().draw())
+
+
+@pytest.mark.parametrize("leads_others", [False, True])
+def test_a_gateways_acks_take_two_objects_and_a_read(leads_others: bool) -> None:
+    """The design hoped for 200 ms in the median, without the leader's read."""
+    found = measure_gateway(
+        WriterLimits(pace=PaceLimits(puts_per_second_max=0.0)),
+        StoreLatency(Random(7), *GOOD),
+        HedgedReads(Random(8)),
+        1_000,
+        4.0,
+        30.0,
+        leads_others=leads_others,
+    )
+    assert (found.p50, found.p99) == pytest.approx((231, 350), rel=0.1)
+    assert found.puts < 1.1 * found.objects
+    assert found.in_flight_max <= 8
 
 
 @pytest.mark.slow
