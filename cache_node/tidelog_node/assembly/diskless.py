@@ -24,6 +24,7 @@ from tidelog_node.diskless.node_chain import NodeChain
 from tidelog_node.diskless.owned_chain import OwnedChain
 from tidelog_node.diskless.refilling import LogRefill
 from tidelog_node.diskless.standby import stand_by
+from tidelog_node.diskless.store_watch import StoreWatch, probe_store
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.node_context import NodeContext
@@ -117,6 +118,13 @@ def start_diskless(
     entering.add(entries.run())
     entering.add(conversions.run())
     entering.add(stand_by(node, node_chain.check_store))
+    watch = StoreWatch(
+        cluster.member.membership,
+        chain=lambda: node_chain.chain,
+        has_unentered=lambda: entries.has_unentered,
+        probe=lambda: probe_store(node_chain.client, node.view.image.cluster_id),
+    )
+    entering.add(watch.run())
     collection = ChainCollection(
         node, replicas=replicas.replicas, chain=lambda: node_chain.chain, chains=chains
     )

@@ -115,6 +115,7 @@ class LeadEntries:
         self._manifests = manifests
         self._waiting: dict[PartitionName, Replica] = {}
         self._entering: set[PartitionName] = set()
+        self._failed: set[PartitionName] = set()  # until they are tried again
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(CHAINS_AT_ONCE_MAX)
         self._stir = asyncio.Event()
@@ -138,7 +139,13 @@ class LeadEntries:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def has_unentered(self) -> bool:
+        """Whether this node is to lead any partition that it has not entered yet."""
+        return bool(self._waiting or self._entering or self._failed)
+
     def _note(self, replica: Replica) -> None:
+        self._failed.discard(name_of(replica))
         self._waiting[name_of(replica)] = replica
         self._stir.set()
 
@@ -189,6 +196,7 @@ class LeadEntries:
             self._count_refused()
         left = [replica for replica in group.values() if self._unentered(replica) is not None]
         if left:
+            self._failed.update(map(name_of, left))
             asyncio.get_running_loop().call_later(
                 max(delay_seconds, RETRY_SECONDS), self._note_all, left
             )

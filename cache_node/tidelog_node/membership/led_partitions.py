@@ -3,6 +3,7 @@
 A preferred leader gets its partitions back once it has been alive and in sync for the stable
 interval. A node that stops hands everything it leads to replicas in sync. A node whose disk takes
 no records hands its partitions to nodes whose disks do; it stays in the ISR until it lacks records.
+A node that cannot write the object store gives its diskless partitions to nodes that can.
 
 A partition with records is handed over by its leader state, which stops appending, waits for the
 successor and writes the change. A reserved partition is handed over by a write from here.
@@ -107,6 +108,8 @@ class LedPartitions:
         leaving = {change.after.item_id for change in changes}
         changes += [c for c in self._decide_reserved(image) if c.after.item_id not in leaving]
         changes += self._hand_over_for_disk(image, now_ms)
+        if self._membership.is_disk_fit and self._membership.gives_up_diskless():
+            changes += self._hand_over_for_store(image)
         if now_ms >= self._preferred_from_ms:
             self._preferred_from_ms = now_ms + self._preferred_check_ms
             if self._node.config().auto_leader_rebalance_enable:
@@ -253,6 +256,23 @@ class LedPartitions:
                 )
         return changes
 
+    def _hand_over_for_store(self, image: ClusterImage) -> list[PartitionChange]:
+        """Return the writes that give diskless partitions to brokers that can store, if any can."""
+        elector, peers = self._membership.elector, self._membership.peers
+        live = self._membership.live_brokers(image)
+        changes = []
+        for _, partition in self._led(image):
+            if partition.is_diskless:
+                heir = elector.diskless_successor(partition, peers, live)
+                if heir is not None:
+                    changes.append(move_lead(partition, heir, ChangeReason.HAND_OVER))
+        if changes:
+            logger.warning(
+                "diskless partitions given to nodes that can write the object store",
+                extra={"count": len(changes)},
+            )
+        return changes
+
     def _balance_diskless(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
         """Return this node's part of the moves that spread diskless partitions.
 
@@ -262,10 +282,12 @@ class LedPartitions:
         able = frozenset(
             b
             for b in self._membership.live_brokers(image)
-            if b == broker_id or not (peers.is_suspected(b) or peers.is_stepping_down(b))
+            if b == broker_id or (peers.may_lead_diskless(b) and not peers.is_suspected(b))
         )
-        if not self._membership.is_disk_fit or able != self._able:
+        is_able = self._membership.is_disk_fit and self._membership.can_store
+        if not is_able or able != self._able:
             self._able, self._balance_from_ms = able, now_ms + BALANCE_AFTER_MS
+            self._balanced = None  # Of the same image the moves are others now.
         racks = self._replica_racks.note(image.brokers, able, now_ms)
         is_known = self._balanced is not None and (
             self._balanced[0] is image and self._balanced[1] == racks

@@ -24,6 +24,11 @@ from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.membership.peer_clocks import PeerClocks
 
+# After this node has found out that it cannot store, until it gives leads away. In an outage of the
+# store the others read its lease, probe the store, and publish the same within this time.
+STORE_GRACE_MS = 12_000
+STORE_FAILED_MS_MAX = 9_000  # it is reported more often; brokers that can store wait for longer
+
 
 class Membership:
     """One process's view of itself and of its peers. For the tasks of one event loop.
@@ -47,6 +52,8 @@ class Membership:
         self.now_ms = clock
         self._own: OwnLease | None = None
         self._is_disk_fit = True
+        self._store_lost_ms: float | None = None  # since when it cannot be written
+        self._store_failed_ms = 0.0  # when that was reported last
         self._is_leaving = False
         self._is_started = False
         self._subscribers = Subscribers[[]]()
@@ -106,7 +113,9 @@ class Membership:
         return self._suspected
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back when a peer dies or comes back, this node serves again, or its disk changes.
+        """Call back when a peer dies or comes back, or this node serves again.
+
+        Also when its disk, or its way to the object store, changes.
 
         Returns a function that unsubscribes.
         """
@@ -123,6 +132,34 @@ class Membership:
         self.elector.is_stepping_down = not is_fit
         self._set_step_down_reason()
         self._subscribers.notify()
+
+    @property
+    def can_store(self) -> bool:
+        """Whether this node can write the object store; if not, others lead diskless partitions."""
+        return self._store_lost_ms is None
+
+    def report_store(self, *, can_store: bool) -> None:
+        """Set whether the object store can be written; the next renewal publishes it.
+
+        That it cannot be is reported again for as long as that lasts.
+        """
+        if not can_store:
+            self._store_failed_ms = self.now_ms()
+        if can_store != self.can_store:
+            self._store_lost_ms = None if can_store else self.now_ms()
+            self.elector.can_store = can_store
+            self._set_step_down_reason()
+            self._subscribers.notify()
+
+    def gives_up_diskless(self) -> bool:
+        """Whether this node cannot store, and all others have had time to say the same.
+
+        After an outage of the store some say sooner than others that they can store again.
+        """
+        lost_ms, now_ms = self._store_lost_ms, self.now_ms()
+        if lost_ms is None or now_ms - self._store_failed_ms >= STORE_FAILED_MS_MAX:
+            return False
+        return now_ms - lost_ms >= STORE_GRACE_MS
 
     def report_leaving(self) -> None:
         """Publish with the next renewal of the lease that others should lead and write.
@@ -202,8 +239,10 @@ class Membership:
             return
         if not self._is_disk_fit:
             self._own.step_down_reason = StepDownReason.DISK
+        elif self._is_leaving:
+            self._own.step_down_reason = StepDownReason.DRAINING
         else:
-            self._own.step_down_reason = StepDownReason.DRAINING if self._is_leaving else None
+            self._own.step_down_reason = None if self.can_store else StepDownReason.STORE
 
 
 def new_membership(

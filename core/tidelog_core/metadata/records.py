@@ -140,6 +140,7 @@ class StepDownReason(StrEnum):
 
     DISK = "disk"  # its disk takes no records: its follower replicas fall behind too
     DRAINING = "draining"  # it stops soon, and follows until then
+    STORE = "store"  # it cannot write the object store: it can acknowledge nothing diskless
 
 
 @key_form

@@ -29,7 +29,7 @@ replica of, and decides whether it should act:
 - A broker that should not lead publishes a reason with its lease (``StepDownReason``): its disk
   takes no records, or it is stopping. It hands over to ISR members without a reason, takes over
   after them, and is not given leadership back as the preferred leader. It leads what no other
-  broker can.
+  broker can. If it cannot write the object store, that counts for diskless partitions alone.
 - A *diskless* partition is led by any live broker. Each broker computes the same heir (``heirs``),
   and the heir writes its own takeover. The write only says who is to lead: it leads once it has
   ended the chain before, and has entered the partition into its own.
@@ -78,6 +78,7 @@ class LeaderElector:
         self._preferred_since: dict[PartitionKey, float] = {}
         self._to_leave: set[PartitionKey] = set()
         self.is_stepping_down = False  # this broker; its own lease may show it later
+        self.can_store = True  # this broker can write the object store
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Take the first reading of the cluster after this process has registered."""
@@ -216,12 +217,12 @@ class LeaderElector:
 
         Likewise for a partition of the cluster's own topics that has no other live replica.
         """
-        others = (b for b in live if b != self._broker_id and not peers.is_stepping_down(b))
+        others = (b for b in live if b != self._broker_id and peers.may_lead_diskless(b))
         return heir_of(partition, others)
 
     def _heir(self, partition: Partition, peers: PeerLeases, live: Iterable[int]) -> int | None:
         live = [b for b in live if b == self._broker_id or not peers.is_suspected(b)]
-        able = [b for b in live if not self._steps_down(b, peers)]
+        able = [b for b in live if self._may_lead_diskless(b, peers)]
         return heir_of(partition, able or live)
 
     def elect(
@@ -324,6 +325,11 @@ class LeaderElector:
         if broker_id == self._broker_id:
             return self.is_stepping_down
         return peers.is_stepping_down(broker_id)
+
+    def _may_lead_diskless(self, broker_id: int, peers: PeerLeases) -> bool:
+        if broker_id == self._broker_id:
+            return self.can_store and not self.is_stepping_down
+        return peers.may_lead_diskless(broker_id)
 
     def _live(self, broker_ids: Iterable[int], peers: PeerLeases) -> list[int]:
         return [b for b in broker_ids if b == self._broker_id or not peers.is_dead(b)]

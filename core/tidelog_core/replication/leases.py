@@ -517,8 +517,22 @@ class PeerLeases:
         return known.record.step_down_reason
 
     def is_stepping_down(self, broker_id: int) -> bool:
-        """Whether the broker has published a reason to step down."""
-        return self.step_down_reason(broker_id) is not None
+        """Whether the broker has published a reason to lead nothing.
+
+        One that cannot write the object store leads replicated partitions as before.
+        """
+        return self.step_down_reason(broker_id) not in (None, StepDownReason.STORE)
+
+    def may_lead_diskless(self, broker_id: int) -> bool:
+        """Whether the broker has published no reason not to lead diskless partitions."""
+        return self.step_down_reason(broker_id) is None
+
+    def has_lost_store(self) -> bool:
+        """Whether any live broker says that it cannot write the object store."""
+        return any(
+            self.step_down_reason(b) is StepDownReason.STORE and not self.is_dead(b)
+            for b in self._observations
+        )
 
     def check(self, broker_id: int) -> Check:
         """Return the condition that the broker has not renewed since it was last seen."""

@@ -101,7 +101,7 @@ def test_a_lease_with_the_flag_of_before_there_were_reasons_is_read() -> None:
 def test_a_lease_with_a_reason_that_nobody_knows_cannot_be_read() -> None:
     lease = BrokerLease(broker_id=3, incarnation=ID, counter=9)
     with pytest.raises(
-        CorruptItem, match="step_down_reason must be one of disk, draining, not 'moon'"
+        CorruptItem, match="step_down_reason must be one of disk, draining, store, not 'moon'"
     ):
         BrokerLease.from_item(stored(lease, step_down_reason="moon"))
 

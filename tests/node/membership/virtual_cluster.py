@@ -31,7 +31,7 @@ from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import StoreUnavailable
+from tidelog_core.errors import StoreUnavailable, TierUnavailable
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import AckedBy, Broker, Partition, Topic, put
@@ -50,6 +50,7 @@ from tidelog_core.replication.change import ChangeReason
 from tidelog_core.replication.election import move_lead
 from tidelog_core.replication.heirs import wants_diskless
 from tidelog_node.dialing.held_connection import PortRefused
+from tidelog_node.diskless.store_watch import StoreWatch
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.membership.membership import new_membership
 from tidelog_node.registration import register_broker
@@ -149,6 +150,14 @@ class VirtualPorts:
             await asyncio.Event().wait()
 
 
+class OwedChain:
+    """A member's chain as ``StoreWatch`` sees it: what is owed while the bucket is away."""
+
+    def __init__(self) -> None:
+        self.buffered_bytes = 0
+        self.committed_end = 0
+
+
 class NoLogs:
     """Leaders whose followers have everything: they hand over with a write of the caller's."""
 
@@ -171,6 +180,9 @@ class Member:
     ) -> None:
         self.broker_id = broker_id
         self.ports = ports
+        self.chain = OwedChain()
+        self.has_unentered = False  # partitions wait to enter the chain
+        self.is_bucket_away = False
         self.has_closed = asyncio.Event()  # its port; set while it does not run
         self.has_closed.set()
         self.config = config
@@ -217,6 +229,13 @@ class Member:
         )
         await self.view.refresh()
         await self.member.enter(NoLogs(), self._begin)
+        watch = StoreWatch(
+            self.membership,
+            chain=lambda: self.chain,
+            has_unentered=lambda: self.has_unentered,
+            probe=self._probe,
+        )
+        self._begin(watch.run())
         self._leading_from = len(self._tasks)
         self.member.begin_leading(self._begin)
 
@@ -240,6 +259,10 @@ class Member:
         """Whether this node would answer for the partition at this moment."""
         found = self.view.image.partition(TopicPartition(topic, partition))
         return found is not None and self.membership.leads(found) and self.can_serve
+
+    async def _probe(self) -> None:
+        if self.is_bucket_away:
+            raise TierUnavailable("the bucket is away")
 
     def _leads_diskless(self) -> bool:
         image = self.view.image

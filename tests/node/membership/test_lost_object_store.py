@@ -1,0 +1,148 @@
+"""A node that cannot write the object store gives its diskless leads to nodes that can."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.records import StepDownReason
+
+from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
+from tests.support.virtual_time import run
+
+STAYS = NodeConfig(auto_leader_rebalance_enable=False)
+GIVEN_AWAY_S = 28  # found out, published, and left alone by the others' time
+
+
+async def create(cluster: VirtualCluster) -> None:
+    """Create a diskless topic that one broker leads, and a replicated one that all do."""
+    await cluster.create("t", partitions=12, replicas=(1,), diskless_enable="true")
+    await cluster.create("replicated", partitions=6)
+    await asyncio.sleep(3)
+
+
+def cut(cluster: VirtualCluster, *broker_ids: int) -> None:
+    """Cut the brokers from the bucket; what they lead is appended to all the same."""
+    for broker_id in broker_ids:
+        cluster[broker_id].is_bucket_away = True
+        cluster[broker_id].chain.buffered_bytes = 1_000
+
+
+def heal(cluster: VirtualCluster) -> None:
+    for member in cluster:
+        member.is_bucket_away = False
+        member.chain.buffered_bytes = 0
+
+
+def reasons(cluster: VirtualCluster) -> dict[int, StepDownReason | None]:
+    """Return what the last broker has read of the others."""
+    seen = cluster[3].membership.peers
+    return {broker_id: seen.step_down_reason(broker_id) for broker_id in (1, 2)}
+
+
+def test_a_node_that_is_cut_from_the_store_alone_gives_its_leads_away(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster)
+            replicated = await cluster.leaders("replicated")
+            cut(cluster, 1)
+            await asyncio.sleep(14)
+            assert reasons(cluster) == {1: StepDownReason.STORE, 2: None}
+            assert set(await cluster.leaders("t")) == {1}  # all others have time to say the same
+            await asyncio.sleep(GIVEN_AWAY_S - 14)
+            assert set(await cluster.leaders("t")) == {2, 3}
+            assert [p.leader_epoch for p in await cluster.partitions("t")] == [1] * 12
+            assert await cluster.leaders("replicated") == replicated
+            assert cluster[1].can_serve
+            await cluster[2].kill()
+            await asyncio.sleep(LEASE_S)
+            assert set(await cluster.leaders("t")) == {3}  # 1 inherits nothing
+
+    run(main())
+
+
+def test_leads_that_were_never_entered_are_given_away_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster)
+            cluster[1].is_bucket_away = cluster[1].has_unentered = True
+            await asyncio.sleep(GIVEN_AWAY_S)
+            assert set(await cluster.leaders("t")) == {2, 3}
+
+    run(main())
+
+
+def test_its_leads_come_back_once_it_can_store_for_a_while(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster)
+            await asyncio.sleep(10)
+            assert Counter(await cluster.leaders("t")) == {1: 4, 2: 4, 3: 4}
+            cut(cluster, 1)
+            await asyncio.sleep(GIVEN_AWAY_S)
+            assert Counter(await cluster.leaders("t")) == {2: 6, 3: 6}
+            for _ in range(3):  # A store that comes and goes moves nothing.
+                heal(cluster)
+                await asyncio.sleep(6)
+                cut(cluster, 1)
+                await asyncio.sleep(6)
+            assert Counter(await cluster.leaders("t")) == {2: 6, 3: 6}
+            heal(cluster)
+            await asyncio.sleep(GIVEN_AWAY_S)
+            assert Counter(await cluster.leaders("t")) == {1: 4, 2: 4, 3: 4}
+            assert reasons(cluster) == {1: None, 2: None}
+
+    run(main())
+
+
+def test_an_outage_of_the_store_moves_nothing(tmp_path: Path) -> None:
+    """Brokers that have nothing to write find it out too, when they hear of the first one."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster)
+            await asyncio.sleep(10)
+            before = await cluster.partitions("t")
+            cut(cluster, 1, 2, 3)
+            for idle in (2, 3):
+                cluster[idle].chain.buffered_bytes = 0
+            await asyncio.sleep(50)
+            assert reasons(cluster) == {1: StepDownReason.STORE, 2: StepDownReason.STORE}
+            assert await cluster.partitions("t") == before
+            for member in cluster:  # Some find out later than others that it is back.
+                member.is_bucket_away = False
+                await asyncio.sleep(2)
+            await asyncio.sleep(30)
+            assert await cluster.partitions("t") == before
+            assert reasons(cluster) == {1: None, 2: None}
+
+    run(main())
+
+
+def test_a_chain_that_is_slow_while_the_store_can_be_written_gives_nothing_away(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster)
+            cluster[1].chain.buffered_bytes = 1_000
+            await asyncio.sleep(60)
+            assert cluster[1].membership.can_store
+            assert set(await cluster.leaders("t")) == {1}
+
+    run(main())
+
+
+def test_a_chain_that_commits_is_not_probed_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster)
+            cut(cluster, 1)
+            for _ in range(20):
+                cluster[1].chain.committed_end += 1
+                await asyncio.sleep(3)
+            assert cluster[1].membership.can_store
+
+    run(main())
