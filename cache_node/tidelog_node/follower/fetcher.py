@@ -66,6 +66,9 @@ class FetcherOwner(Protocol):
     def limits(self) -> FollowerLimits | None:
         """Return the fetch limits; ``None`` while this process is not the registered one."""
 
+    def now_ms(self) -> float:
+        """Return the time of the clock that the roles of replicas use."""
+
 
 class LeaderFetcher:
     """Fetches the partitions in ``followed`` from one leader."""
@@ -83,6 +86,7 @@ class LeaderFetcher:
             broker_id=broker_id,
             catch_up=owner.catch_up,
             backoff_s=self._backoff_s,
+            clock_ms=owner.now_ms,
             on_possible=self._send_now,
             on_committed=owner.committed.notify,
         )
@@ -158,7 +162,7 @@ class LeaderFetcher:
                 self._connection.close()
             self._connection = None
             self._is_interrupted = False
-            self._session.restart()
+            self._end_session()
 
     async def _fetch_on_one_connection(self) -> None:
         """Connect and fetch until an error."""
@@ -209,10 +213,15 @@ class LeaderFetcher:
         if limits.replica_epoch != self._replica_epoch:
             self._replica_epoch = limits.replica_epoch
             self.followed.update_all_next()
-            self._session.restart()
+            self._end_session()
         if limits.partition_max_bytes != self._partition_max_bytes:
             self._partition_max_bytes = limits.partition_max_bytes
-            self._session.restart()
+            self._end_session()
+
+    def _end_session(self) -> None:
+        self._session.restart()
+        self.followed.begin_session()
+        self.followed.wake_unheard(self._owner.node_config().replica_lag_time_max_ms)
 
     def _on_answer(self, frame: memoryview) -> bytearray | None:
         """Apply the answer and return the next fetch.
@@ -227,11 +236,13 @@ class LeaderFetcher:
         error = known_error(error_code)
         keys = [(partition.topic_id, partition.partition) for partition in fetched]
         if not self._session.on_answer(error, session_id, keys):
+            self.followed.begin_session()
             self._begin_session_again(error)
             return self._next_request()
         if self._is_in_trouble:
             self._is_in_trouble = False
             logger.info("leader is followed again", extra={"leader": self._leader_id})
+        self.followed.note_answer()
         for key, partition in zip(keys, fetched, strict=True):
             self.followed.take(key, partition)
         assert self._connection is not None

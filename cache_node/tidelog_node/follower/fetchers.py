@@ -71,6 +71,10 @@ class FollowerFetchers:
             made = self._limits = (own, config, limits)
         return made[2]
 
+    def now_ms(self) -> float:
+        """Return the time of the clock that the roles of replicas use."""
+        return self._node.standing.now_ms()
+
     def on_grown(self, replica: Replica) -> None:
         """Tell the leader soon that a diskless replica has got records."""
         fetcher = self._fetcher_of(replica)

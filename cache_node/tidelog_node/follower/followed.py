@@ -29,6 +29,7 @@ from tidelog_core.replication.follower_state import (
     FetchAnswer,
     FollowerState,
     Ignore,
+    LeaderContact,
     ReplicaFetch,
     Truncate,
 )
@@ -67,6 +68,7 @@ class FollowedPartitions:
         broker_id: int,
         catch_up: CatchUp,
         backoff_s: Callable[[], float],
+        clock_ms: Callable[[], float],
         on_possible: Callable[[], None],
         on_committed: Callable[[Replica, FollowerState, Append], None],
     ) -> None:
@@ -78,6 +80,8 @@ class FollowedPartitions:
         self._broker_id = broker_id
         self._catch_up = catch_up
         self._backoff_s = backoff_s
+        self._clock_ms = clock_ms
+        self._contact = LeaderContact()  # of the session
         self._on_possible = on_possible
         self._on_committed = on_committed
         self._loop = asyncio.get_running_loop()
@@ -102,6 +106,23 @@ class FollowedPartitions:
         self._partitions[key] = followed
         self._to_update[followed] = None
         self._on_possible()
+
+    def note_answer(self) -> None:
+        """Note that the leader has answered: it has no news of what it does not name."""
+        self._contact.answered_ms = self._clock_ms()
+
+    def begin_session(self) -> None:
+        """Note that the session has ended: partitions are heard of once the next one names them."""
+        for followed in self._partitions.values():
+            followed.follower.end_contact()
+        self._contact = LeaderContact()
+
+    def wake_unheard(self, silence_ms_max: float) -> None:
+        """Have consumers of the diskless partitions look again that this node may not serve."""
+        begun_ms = self._clock_ms() - silence_ms_max
+        for followed in self._partitions.values():
+            if followed.replica.is_diskless and followed.follower.heard_ms < begun_ms:
+                followed.replica.notify_waiters()
 
     def on_trouble(self, replica: Replica) -> None:
         """Fetch a partition whose log is in trouble again after ``TROUBLE_SECONDS``."""
@@ -130,6 +151,7 @@ class FollowedPartitions:
         followed = self._partitions.get((replica.topic_id.bytes, replica.partition.partition))
         if followed is not None:
             self._session.forget(followed.key)
+            followed.follower.end_contact()
         return followed
 
     def _drop(self, followed: Followed) -> None:
@@ -140,6 +162,7 @@ class FollowedPartitions:
 
     def _put_off(self, followed: Followed, seconds: float) -> None:
         """Leave the partition out of the session for this long."""
+        followed.follower.end_contact()
         followed.not_before = self._loop.time() + seconds
         self._wait_count += 1
         heappush(self._waits, (followed.not_before, self._wait_count, followed))
@@ -226,6 +249,7 @@ class FollowedPartitions:
         )
         match action:
             case Append() if replica.is_diskless:
+                follower.on_heard(self._contact)
                 self._on_committed(replica, follower, action)
             case Append():
                 if answer.records is not None:
@@ -248,6 +272,8 @@ class FollowedPartitions:
                 self._start(followed, self._catch_up.find_start(replica, follower, fetch))
             case Ignore(must_wait=True):
                 self._put_off(followed, self._backoff_s())
+                if replica.is_diskless:
+                    replica.notify_waiters()  # It may not be heard of for too long by now.
             case _:
                 pass
 

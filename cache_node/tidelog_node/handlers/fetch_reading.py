@@ -2,7 +2,9 @@
 
 A follower reads to the log's end, and its fetch reports its position to the leader. A consumer
 reads up to the high watermark or the last stable offset, from a follower up to the ones known
-there. A leader sends a consumer whose rack has an ISR member to that one.
+there. How old those may be is bounded by the node's lease. A diskless follower needs none, so it
+refuses consumers once its leader has been silent for ``replica.lag.time.max.ms``. A leader sends a
+consumer whose rack has an ISR member to that one.
 
 Source: KIP-74 (size limits), KIP-320 (epochs), KIP-392 (closest replica), KIP-405 (tiers),
 KIP-595 (divergence).
@@ -11,7 +13,7 @@ KIP-595 (divergence).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,6 +35,7 @@ from tidelog_node.authorization.access import Access
 from tidelog_node.counters import NodeCounters
 from tidelog_node.replica import Replica, require_epoch
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replication.role import ReplicaRole
 from tidelog_node.session import Session
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
@@ -123,12 +126,15 @@ class PartitionReader:
         record: TransferRecorder | None = None,
         counters: NodeCounters | None = None,
         has_gateways: bool = False,
+        silence_ms_max: Callable[[], float],
     ) -> None:
         """Without ``access`` every client may read. ``record`` records who consumes what.
 
         With ``has_gateways`` consumers may take a diskless partition's replica for its leader.
+        A diskless follower serves until its leader has been silent for ``silence_ms_max``.
         """
         self._has_gateways = has_gateways
+        self._silence_ms_max = silence_ms_max
         self.access = access
         self._record = record
         self._counters = counters or NodeCounters()
@@ -218,6 +224,8 @@ class PartitionReader:
             require_epoch(replica, wanted.leader_epoch)
         if replica.role is not None:
             replica.require_readable()
+            if replica.is_diskless and not replica.is_leader:
+                self._require_heard(replica.role)
             if self._closest is not None and (request.rack or replica.is_diskless):
                 closest, client = self._closest, reading.client
                 preferred = closest.find(replica, request.rack, wanted.offset, client)
@@ -272,6 +280,17 @@ class PartitionReader:
                 replica.traffic.fetched_from_tier_bytes += read.slice.size_bytes
         reading.offset_count = _offset_count(read, wanted)
         return _result_of(read, wanted, is_committed_only=is_committed_only)
+
+    def _require_heard(self, role: ReplicaRole) -> None:
+        """Raise ``NotLeaderOrFollower`` if what is committed here may be long out of date.
+
+        A diskless replica serves without a lease of its node. One that is cut off would go on to
+        serve what was committed then, as if nothing had been added since.
+        """
+        follower = role.follower
+        heard_ms = 0.0 if follower is None else follower.heard_ms
+        if self._replicas.clock_ms() - heard_ms > self._silence_ms_max():
+            raise NotLeaderOrFollower("the leader has not been heard of for too long")
 
     def _read_for_follower(
         self, reading: Reading, replica: Replica, wanted: FetchPartition, bytes_max: int

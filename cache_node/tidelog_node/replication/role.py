@@ -108,6 +108,8 @@ class ReplicaRole:
             partition, leads=leads, log=log, rules=rules, now_ms=now_ms
         )
         leader = self._state.leader
+        if change is RoleChange.BECAME_FOLLOWER and self._state.follower is not None:
+            self._state.follower.begin(now_ms)
         if leader is not None:
             if change is RoleChange.BECAME_LEADER:
                 # Of the previous leader's records: at most this much is yet to be committed.

@@ -81,6 +81,18 @@ Action = Ignore | Append | Truncate | TruncateFully | AskOffsets
 _NOT_LOCAL = frozenset({ErrorCode.offset_out_of_range, ErrorCode.offset_moved_to_tiered_storage})
 
 
+class LeaderContact:
+    """The last answer of a leader in one fetch session, for all partitions of the session.
+
+    An answer names only the partitions with news; it also says that the others have none.
+    """
+
+    __slots__ = ("answered_ms",)
+
+    def __init__(self) -> None:
+        self.answered_ms = 0.0
+
+
 class FollowerState:
     """One partition followed in one leader epoch."""
 
@@ -90,12 +102,33 @@ class FollowerState:
         self.broker_id = broker_id
         self.leader_epoch = partition.leader_epoch
         self.on_stop: Callable[[], None] = _do_nothing
+        self._heard_ms = 0.0  # without a contact
+        self._contact: LeaderContact | None = None
         self._is_stopped = False
 
     @property
     def leader_id(self) -> int:
         """The broker to fetch from; ``NO_LEADER`` if there is none."""
         return self.partition.leader
+
+    @property
+    def heard_ms(self) -> float:
+        """The time at which the leader last said, or implied, how far it is."""
+        contact = self._contact
+        return self._heard_ms if contact is None else contact.answered_ms
+
+    def begin(self, now_ms: float) -> None:
+        """Note when following began: what was committed by then counts as heard."""
+        self._heard_ms = now_ms
+
+    def on_heard(self, contact: LeaderContact) -> None:
+        """Note that the leader has answered for this partition: later answers imply it."""
+        self._contact = contact
+
+    def end_contact(self) -> None:
+        """Note that later answers of the leader say nothing about this partition."""
+        if self._contact is not None:
+            self._heard_ms, self._contact = self._contact.answered_ms, None
 
     def on_partition(self, partition: Partition) -> None:
         """Take a newer record of the same leader epoch."""

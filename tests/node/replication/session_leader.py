@@ -74,6 +74,8 @@ class SessionLeader:
         self.connection_count = 0
         self.sent_count = 0  # records
         self.answers_to_lose = 0
+        self.is_silent = False  # every connection ends instead of an answer
+        self.refused_count = 0
         self.next_error = ErrorCode.none  # of the next answer, instead of it
         self._last_id = 0
         self._news: list[asyncio.Event] = []
@@ -114,6 +116,9 @@ class SessionLeader:
         try:
             while (frame := await frames.get()) is not None:
                 answer = await self._answer(frame, frames, stir)
+                if self.is_silent:
+                    self.refused_count += 1
+                    break
                 if self.answers_to_lose:
                     self.answers_to_lose -= 1
                     break
