@@ -18,25 +18,28 @@ first time ends the cluster: a restart would not help.
 Each process watches its end of a pipe. The parent closes the pipes on SIGTERM and SIGINT, and
 exits when every process has ended; if the parent is killed, the pipes are closed too. A node
 that is stopped like this does not hand its partitions over first, because no node remains to
-serve them. A node that gets SIGTERM itself does.
+serve them. A node that gets SIGTERM itself does, and so does one that leaves because there shall be
+fewer (``cluster_size``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidelog_core.errors import InvalidConfig
+from tidelog_core.errors import BrokerNotAvailable, InvalidConfig
 from tidelog_core.listener_settings import LISTENER_PREFIX
 from tidelog_core.log_format import TEXT
 from tidelog_core.metadata.endpoints import PLAINTEXT, PORT_MAX
 
+from tidelog_node.cluster_size import SizeServer
 from tidelog_node.settings import HTTP_HOST, HTTP_ON
 
 logger = logging.getLogger(__name__)
@@ -186,16 +189,14 @@ async def _run(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    nodes = [
-        _Child(f"node {number}", settings.command(number), ends_cluster=True)
-        for number in range(1, settings.node_count + 1)
-    ]
+    nodes = _Nodes(settings)
     functions = _Child("functions", settings.functions_command(), ends_cluster=False)
     helpers = [functions]
     beside: list[asyncio.Task[None]] = []
-    running = [asyncio.create_task(node.run()) for node in nodes]
+    sizes = SizeServer(settings.data_dir, nodes)
+    running = [nodes.start(number) for number in range(1, settings.node_count + 1)]
     stopping = asyncio.create_task(stop.wait())
-    ready = asyncio.create_task(_wait_all(nodes))
+    ready = asyncio.create_task(nodes.wait_ready())
     try:
         await asyncio.wait([stopping, ready, *running], return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
@@ -204,8 +205,9 @@ async def _run(
             addresses = ",".join(f"{host}:{port}" for port in range(settings.port, last_port + 1))
             if not settings.has_objects_of_one_process:
                 beside.append(asyncio.create_task(functions.run()))
-            http = [node.http_address for node in nodes if node.http_address]
+            http = nodes.http_addresses
             line = f"tidelog cluster of {settings.node_count} ready on {addresses}"
+            await sizes.start()
             announce(f"{line}{HTTP_ON}{','.join(http)}" if http else line)
             if settings.console_port is not None:
                 console = _Child(
@@ -216,14 +218,15 @@ async def _run(
                 )
                 helpers.append(console)
                 beside.append(asyncio.create_task(console.run()))
-            await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+            await stopping  # A node that was ready is started again whenever it ends.
         return 0 if stopping.done() else 1
     finally:
         stopping.cancel()
         ready.cancel()
-        for child in (*nodes, *helpers):
+        await sizes.close()
+        for child in helpers:
             child.stop()
-        await asyncio.gather(*running, *beside)
+        await asyncio.gather(nodes.stop(), *beside)
         await asyncio.gather(stopping, ready, return_exceptions=True)
 
 
@@ -244,9 +247,58 @@ def _announcing(announce: Callable[[str], None]) -> Callable[[str], None]:
     return say
 
 
-async def _wait_all(nodes: Sequence[_Child]) -> None:
-    for node in nodes:
-        await node.has_been_ready.wait()
+class _Nodes:
+    """The nodes that run, by number. For the parent's loop."""
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self._settings = settings
+        self._children: dict[int, tuple[_Child, asyncio.Task[None]]] = {}
+        self._is_stopping = False
+
+    def start(self, number: int) -> asyncio.Task[None]:
+        """Run a node until it is stopped; the task ends too if it was never ready."""
+        command = self._settings.command(number)
+        child = _Child(f"node {number}", command, ends_cluster=True)
+        task = asyncio.create_task(child.run())
+        self._children[number] = child, task
+        return task
+
+    @property
+    def http_addresses(self) -> list[str]:
+        """Where the nodes have probes and metrics."""
+        return [child.http_address for child, _ in self._children.values() if child.http_address]
+
+    async def wait_ready(self) -> None:
+        """Return when all nodes have been ready."""
+        for child, _ in list(self._children.values()):
+            await child.has_been_ready.wait()
+
+    async def resize(self, count: int) -> AsyncIterator[tuple[int, bool]]:
+        """Start nodes, or have those of the highest numbers leave, until there are so many."""
+        dataclasses.replace(self._settings, node_count=count)  # Raises InvalidConfig.
+        while len(self._children) > count:
+            number = max(self._children)
+            child, task = self._children.pop(number)
+            child.leave()
+            await task
+            yield number, False
+        while len(self._children) < count and not self._is_stopping:
+            number = max(self._children) + 1
+            task = self.start(number)
+            ready = asyncio.create_task(self._children[number][0].has_been_ready.wait())
+            await asyncio.wait([ready, task], return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                ready.cancel()
+                del self._children[number]
+                raise BrokerNotAvailable(f"node {number} did not start: its log says why")
+            yield number, True
+
+    async def stop(self) -> None:
+        """Have all nodes shut down; return when they have."""
+        self._is_stopping = True
+        for child, _ in self._children.values():
+            child.stop()
+        await asyncio.gather(*[task for _, task in self._children.values()])
 
 
 class _Child:
@@ -309,6 +361,12 @@ class _Child:
         self._stopping.set()
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
+
+    def leave(self) -> None:
+        """Have a node hand its partitions over, then shut down; ``run`` returns when it has."""
+        self._stopping.set()
+        if self._process is not None:
+            self._process.terminate()
 
     async def _run_once(self) -> int:
         """Run one process to its end and return its exit status."""

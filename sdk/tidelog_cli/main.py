@@ -11,6 +11,7 @@ from tidelog_cli import (
     group_configs,
     group_offsets,
     groups,
+    node_scale,
     nodes,
     partitions,
     quotas,
@@ -64,9 +65,10 @@ topic.command("delete-records")(partitions.delete_records)
 topic.command("reassign")(partitions.reassign)
 topic.command("elect-leaders")(partitions.elect_leaders)
 
-node = Commands(cls=CommandGroup, help="Nodes: list them, and drain one.")
+node = Commands(cls=CommandGroup, help="Nodes: list them, drain one, run more or fewer.")
 node.command("list")(nodes.list_)
 node.command("drain")(nodes.drain)
+node.command("scale")(node_scale.scale)
 
 config = Commands(cls=CommandGroup, help="Settings: list, describe and set them.")
 config.command("list")(settings.list_)

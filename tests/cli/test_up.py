@@ -16,9 +16,10 @@ from tempfile import mkdtemp
 import pytest
 from tidelog.settings.properties_file import read_properties
 
-from tests.support.command import COMMAND, environment_without, tidelog
+from tests.support.command import COMMAND, Outcome, environment_without, tidelog
 from tests.support.console import Browser
 from tests.support.http_pages import readiness
+from tests.support.waiting import eventually
 from tools.ports import free_ports
 
 READY_SECONDS_MAX = 60
@@ -239,3 +240,41 @@ def test_cluster_on_all_addresses_advertises_the_given_one(tmp_path: Path) -> No
     assert errors.startswith(
         b"tidelog: anyone who can reach 0.0.0.0 may read and write everything: give --secure\n"
     )
+
+
+@pytest.mark.slow  # tests/node/test_cluster_size.py has the requests
+def test_nodes_that_are_added_lead_and_those_that_leave_hand_over(tmp_path: Path) -> None:
+    """Diskless topics need nothing else; what only a leaving node has is named before."""
+    data_dir, port = tmp_path / "data", free_ports(3)
+    address = f"127.0.0.1:{port}"
+
+    def scale(count: int, *options: str, status: int = 0) -> Outcome:
+        arguments = ("node", "scale", count, "--data-dir", data_dir, *options)
+        return tidelog(*arguments, bootstrap=address, status=status)
+
+    def leaders() -> set[int]:
+        nodes = tidelog("node", "list", "--json", bootstrap=address).document
+        return {node["node"] for node in nodes if node["leaders"]}
+
+    with running(data_dir, port):
+        create = ("topic", "create", "d", "--partitions", 6, "--config", "diskless.enable=true")
+        tidelog(*create, bootstrap=address)
+        tidelog("produce", "d", bootstrap=address, given=b"one\ntwo\n")
+        assert scale(3).lines == ["node 2 has joined", "node 3 has joined", "3 nodes run"]
+        eventually(lambda: leaders() == {1, 2, 3}, "each has its share")
+        tidelog("topic", "create", "r", "--partitions", 3, bootstrap=address)
+        tidelog("produce", "d", bootstrap=address, given=b"three\n")
+        refused = scale(1, status=1)
+        assert "only nodes that would leave have r-" in refused.errors
+        assert "tidelog topic reassign" in refused.errors
+        tidelog("topic", "delete", "r", bootstrap=address)
+        assert scale(1).lines == ["node 3 has left", "node 2 has left", "1 node runs"]
+        assert leaders() == {1}
+        read = tidelog("consume", "d", "--from-beginning", "-n", 3, bootstrap=address)
+        assert sorted(read.lines) == ["one", "three", "two"]
+        missing = tmp_path / "missing"
+        missing.mkdir()
+        elsewhere = tidelog(
+            *("node", "scale", 2, "--data-dir", missing), bootstrap=address, status=1
+        )
+        assert "no cluster of `tidelog up` can be reached" in elsewhere.errors
