@@ -3,6 +3,7 @@
     python -m tools.chaos --seconds 60 --seed 7            one run
     python -m tools.chaos --seconds 60 --runs 20           seeds from a random one on
     python -m tools.chaos --seconds 600 --diskless         topics that the object store acknowledges
+    python -m tools.chaos --convert --replication 3        topics that change between the two
     python -m tools.chaos --check .cache/chaos/7           check a finished run again
 
 A run leaves its history, report, logs and data in ``.cache/chaos/<seed>``: the nodes' logs
@@ -71,6 +72,7 @@ def _run(arguments: argparse.Namespace, seed: int) -> bool:
             node_count=arguments.nodes,
             replication_factor=arguments.replication,
             is_diskless=arguments.diskless,
+            is_converting=arguments.convert,
             kinds=tuple(arguments.faults) if arguments.faults else None,
             dynamodb_url=url,
             lease_s=arguments.lease_s,
@@ -110,6 +112,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--replication", type=int, default=1, help="replication factor (1)")
     parser.add_argument("--diskless", action="store_true", help="make every topic diskless")
+    parser.add_argument(
+        "--convert", action="store_true", help="make topics diskless and replicated again"
+    )
     parser.add_argument("--store", choices=("sqlite", "dynamodb"), default="sqlite")
     parser.add_argument("--faults", type=FaultKind, nargs="*", help="kinds; all by default")
     parser.add_argument("--lease-s", type=float, default=2.0, help="seconds of a node's lease (2)")

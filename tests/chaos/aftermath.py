@@ -47,17 +47,16 @@ async def wait_in_sync(cluster: ChaosCluster, *, timeout_s: float) -> list[Anoma
         await asyncio.sleep(0.3)
 
 
-async def compare_disks(
-    cluster: ChaosCluster, history: History, *, is_diskless: bool = False
-) -> list[Anomaly]:
+async def compare_disks(cluster: ChaosCluster, history: History) -> list[Anomaly]:
     """Compare replicas, tier and what was served, now that nobody writes any more.
 
-    Of diskless topics the chains count: a node that stops hands over, and its successor may stop
+    Of diskless partitions the chains count: a node that stops hands over, and its successor may stop
     before it has anything.
     """
     image = await cluster.image()
     chains: dict[PartitionName, StoredLog] = {}
-    if is_diskless:
+    every = (one for topic in image.topics for one in image.partitions(topic))
+    if any(partition.is_diskless for partition in every):
         chains = await asyncio.to_thread(read_chains, cluster.objects_dir, image.cluster_id)
     store = cluster.open_store()
     found: list[Anomaly] = []
@@ -78,7 +77,7 @@ async def compare_disks(
                 for node_id in partition.replicas
             ]
             tier = await _tier_of(cluster, store, image, final)
-            if is_diskless:
+            if partition.is_diskless:
                 name = PartitionName(partition.topic_id, partition.partition)
                 committed = completed(chains.get(name, StoredLog(HOLDER, ())), tier)
                 found += compare_copies(final, committed, replicas)

@@ -12,9 +12,11 @@ import errno
 import random
 import shutil
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from tidelog import Admin
+from tidelog_core.errors import TidelogError
 from tidelog_core.log.paths import LOG_SUFFIX
 
 from tests.chaos.big_requests import NAMES, BigRequest
@@ -28,6 +30,7 @@ from tests.support.store_proxy import STORE_PASSES, StoreBehaviour
 Undo = Callable[[], Awaitable[str]]  # returns what the report should say
 FILE_LIMIT_ROOM_BYTES = 4096
 CLOCK_JUMP_SECONDS_MAX = 1800.0
+CONVERT_SECONDS_MAX = 5.0  # to ask for it: other faults go on
 TEAR_GAP_SECONDS = 15.0  # beyond the lease: the torn replica has caught up or has been removed
 
 _DISK_FAULTS: dict[FaultKind, tuple[int, tuple[str, ...]]] = {
@@ -47,11 +50,14 @@ class Faults:
         chance: random.Random,
         is_sabotage: bool = False,
         is_diskless: bool = False,
+        topics: Sequence[str] = (),
     ) -> None:
         """``is_sabotage`` tears logs that nobody else has, which no replicated cluster can stand.
 
-        With ``is_diskless`` any log may be torn: the object store has it.
+        With ``is_diskless`` any log may be torn: the object store has it. ``topics`` are converted.
         """
+        self._topics = topics
+        self._diskless: set[str] = set()  # those that were asked to be so last
         self._cluster = cluster
         self._lease_s = lease_s
         self._tears_any = is_sabotage or is_diskless
@@ -77,6 +83,7 @@ class Faults:
             FaultKind.STORE_SLOW: self._store,
             FaultKind.STORE_FAILING: self._store,
             FaultKind.STORE_CUT: self._store,
+            FaultKind.CONVERT: self._convert,
         }
 
     async def begin(self, fault: PlannedFault) -> Undo:
@@ -271,6 +278,31 @@ class Faults:
             return ", ".join(request.name for request, _ in requests)
 
         return undo
+
+    async def _convert(self, fault: PlannedFault) -> Undo:
+        """Ask for the other kind of a topic; half of the times change the mind at the end."""
+        topic = self._chance.choice(self._topics)
+        asked = await self._ask_for_other(topic)
+
+        async def undo() -> str:
+            again = await self._ask_for_other(topic) if fault.amount < 0.5 else ""
+            return f"{topic} {asked} {again}".rstrip()
+
+        return undo
+
+    async def _ask_for_other(self, topic: str) -> str:
+        is_diskless = topic not in self._diskless
+        changes = {"diskless.enable": "true" if is_diskless else "false"}
+        try:
+            async with (
+                asyncio.timeout(CONVERT_SECONDS_MAX),
+                Admin(self._cluster.bootstrap) as admin,
+            ):
+                await admin.alter_configs("topic", topic, set=changes)
+        except (TidelogError, TimeoutError, OSError) as error:
+            return f"not asked: {type(error).__name__}"  # If it was, the next one asks again.
+        (self._diskless.add if is_diskless else self._diskless.discard)(topic)
+        return "diskless" if is_diskless else "replicated"
 
     # --- metadata store ---
 

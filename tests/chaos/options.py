@@ -35,6 +35,7 @@ class ChaosOptions:
     node_count: int = 3
     replication_factor: int = 1
     is_diskless: bool = False  # every topic
+    is_converting: bool = False  # topics become diskless and replicated again, all the time
     partition_count: int = 3  # of each of the two topics to begin with
     kinds: tuple[FaultKind, ...] | None = None  # None: all that such a cluster must stand
     dynamodb_url: str | None = None  # None: SQLite
@@ -49,6 +50,8 @@ class ChaosOptions:
         """What every topic of the run is made with."""
         in_sync = min(2, self.replication_factor)
         diskless = _TOPIC_CONFIGS_DISKLESS if self.is_diskless else {}
+        if self.is_converting:
+            diskless = {**_TOPIC_CONFIGS_DISKLESS, "diskless.enable": "false"}
         return {**_TOPIC_CONFIGS, "min.insync.replicas": str(in_sync), **diskless}
 
     @property
@@ -58,5 +61,7 @@ class ChaosOptions:
         replicas = f"replication factor {self.replication_factor}"
         if self.is_diskless:
             replicas = f"diskless, {replicas}"
+        if self.is_converting:
+            replicas = f"converted, {replicas}"
         length = f"{self.rounds} rounds" if self.rounds else f"{self.seconds:g} s"
         return f"chaos: seed {self.seed}, {length}, {self.node_count} nodes, {replicas}, {store}"

@@ -38,6 +38,7 @@ class FaultKind(StrEnum):
     STORE_SLOW = "store-slow"  # DynamoDB answers late
     STORE_FAILING = "store-failing"  # DynamoDB throttles, and loses answers after commits
     STORE_CUT = "store-cut"  # a node cannot reach DynamoDB
+    CONVERT = "convert"  # a topic is to be diskless, or replicated again
 
 
 PROCESS_LANE = (
@@ -61,7 +62,8 @@ STORE_LANE = (
     FaultKind.STORE_FAILING,
     FaultKind.STORE_CUT,
 )
-_LANES = (PROCESS_LANE, NETWORK_LANE, STORE_LANE, CLIENT_LANE)
+CONVERSION_LANE = (FaultKind.CONVERT,)
+_LANES = (PROCESS_LANE, NETWORK_LANE, STORE_LANE, CLIENT_LANE, CONVERSION_LANE)
 # No node has what the others lack: any disk may go, all at once too.
 _DISKLESS_ONLY = frozenset({FaultKind.KILL_ALL, FaultKind.DISK_LOST})
 _DYNAMODB_ONLY = frozenset({FaultKind.STORE_SLOW, FaultKind.STORE_FAILING, FaultKind.STORE_CUT})
@@ -86,10 +88,19 @@ class PlannedFault:
 
 
 def kinds_for(
-    *, replication_factor: int, has_dynamodb: bool, is_diskless: bool = False
+    *,
+    replication_factor: int,
+    has_dynamodb: bool,
+    is_diskless: bool = False,
+    is_converting: bool = False,
 ) -> tuple[FaultKind, ...]:
-    """Return the kinds that such a cluster must stand."""
+    """Return the kinds that such a cluster must stand.
+
+    ``is_converting``: the topics, which begin replicated, are converted all the time.
+    """
     left_out: set[FaultKind] = set() if is_diskless else set(_DISKLESS_ONLY)
+    if not is_converting:
+        left_out.add(FaultKind.CONVERT)
     if replication_factor == 1 and not is_diskless:
         left_out.add(FaultKind.TORN)  # Nobody else has what is lost.
     left_out |= {FaultKind.STORE_LOCK} if has_dynamodb else _DYNAMODB_ONLY

@@ -172,7 +172,7 @@ async def _work(
         found += await wait_in_sync(cluster, timeout_s=IN_SYNC_SECONDS_MAX)
     await cluster.stop_all()
     enter("comparison", seconds_max=COMPARE_SECONDS_MAX)
-    found += await compare_disks(cluster, scene.history, is_diskless=options.is_diskless)
+    found += await compare_disks(cluster, scene.history)
     return recovered
 
 
@@ -218,6 +218,7 @@ def _kinds(options: ChaosOptions) -> tuple[FaultKind, ...]:
         replication_factor=options.replication_factor,
         has_dynamodb=options.dynamodb_url is not None,
         is_diskless=options.is_diskless,
+        is_converting=options.is_converting,
     )
 
 
@@ -242,6 +243,7 @@ async def _do_faults(
         chance=scene.chance("faults"),
         is_sabotage=options.is_sabotage,
         is_diskless=options.is_diskless,
+        topics=(SOURCE, SHARED, MOVED, TARGET, COMPACTED),
     )
     nemesis = Nemesis(
         faults,

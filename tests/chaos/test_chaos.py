@@ -40,6 +40,13 @@ async def test_diskless_topics_lose_nothing_with_every_disk(tmp_path: Path) -> N
     await short_history(tmp_path / "chaos", kinds, is_diskless=True)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_topics_are_converted_under_faults(tmp_path: Path) -> None:
+    kinds = (FaultKind.CONVERT, FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART)
+    await short_history(tmp_path / "chaos", kinds, is_converting=True, replication_factor=3)
+
+
 async def short_history(directory: Path, kinds: tuple[FaultKind, ...], **options: Any) -> History:
     """Return what befell in a run with each of these faults; it must have no anomalies."""
     seed = int(os.environ.get("TIDELOG_CHAOS_SEED") or random.randrange(1_000_000))

@@ -64,3 +64,10 @@ def test_only_replicated_topics_get_torn_logs() -> None:
 def test_each_store_has_its_own_faults() -> None:
     assert FaultKind.STORE_LOCK not in kinds_for(replication_factor=1, has_dynamodb=True)
     assert FaultKind.STORE_FAILING not in kinds_for(replication_factor=1, has_dynamodb=False)
+
+
+def test_topics_are_converted_only_where_that_is_asked_for() -> None:
+    assert FaultKind.CONVERT not in kinds_for(replication_factor=3, has_dynamodb=False)
+    kinds = kinds_for(replication_factor=3, has_dynamodb=False, is_converting=True)
+    assert FaultKind.CONVERT in kinds
+    assert FaultKind.DISK_LOST not in kinds
