@@ -50,6 +50,8 @@ class ZoneLeaders:
 def leader_of_zone(brokers: Mapping[int, Broker], partition: Partition, zone: str) -> int:
     """Return the live replica in the zone, the leader if that is one or if there is none.
 
+    A partition that is not diskless yet, or any more, has one leader for all.
+
     One in the ISR is near the leader's high watermark.
     """
     there = [
@@ -57,6 +59,6 @@ def leader_of_zone(brokers: Mapping[int, Broker], partition: Partition, zone: st
         for broker_id in partition.replicas
         if broker_id in brokers and brokers[broker_id].rack == zone
     ]
-    if partition.leader in there or not there:
+    if not partition.is_diskless or partition.leader in there or not there:
         return partition.leader
     return min(there, key=lambda broker_id: (broker_id not in partition.isr, broker_id))

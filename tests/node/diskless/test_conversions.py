@@ -1,0 +1,178 @@
+"""One node converts a partition step by step; ``test_converting`` does it with real nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from kio.schema.errors import ErrorCode
+from tidelog_core.diskless.epoch_chains import current_chain
+from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
+from tidelog_core.metadata.records import AckedBy
+from tidelog_node.diskless.converting import Conversions
+from tidelog_node.replica import Replica
+from tidelog_node.replication.leader_writes import LeaderWrites
+from tidelog_node.tier.manifests import BucketManifests
+
+from tests.node.diskless.entering_node import EnteringNode, StoredChain, entering_node
+
+WISH = "diskless.enable"
+
+
+class FilledChain(StoredChain):
+    """Takes partitions whose logs have records above the first offset."""
+
+    def take(
+        self, replica: Replica, stored: EpochChains, *, end_offset: int, previous_sequence: int
+    ) -> None:
+        current = current_chain(stored)
+        assert current is not None
+        assert (current.chain, current.first_offset) == (self.name, end_offset)
+        self._ends[replica] = end_offset
+        replica.chain = self
+
+
+class Converting:
+    def __init__(self, it: EnteringNode, replica: Replica) -> None:
+        self.it, self.replica = it, replica
+        it.chain = FilledChain(it.objects, it.cluster_id)
+        node = it.node
+        self.conversions = Conversions(
+            node.replicas,
+            own_chain=it.own_chain,
+            manifests=BucketManifests(node.context, it.objects),
+            flush=node.flusher.request,
+        )
+        self.writes = LeaderWrites(node.context, replicas=node.replicas, lag_time_max_ms=1_000)
+
+    async def ask(self, value: str) -> None:
+        await self.it.node.configure(**{"remote.storage.enable": "true", WISH: value})
+        await self.conversions.visit()
+
+    async def write(self) -> None:
+        """Let the leader write what it may, and everybody see it."""
+        await self.writes.check([self.replica])
+        await self.it.node.view.refresh()
+
+    async def become_diskless(self) -> None:
+        await self.ask("true")
+        await self.it.chain.commit(self.replica)
+        await self.write()
+        assert self.replica.is_diskless
+
+    def send(self, value: bytes) -> asyncio.Future[object]:
+        return asyncio.ensure_future(_answer(self.it.node.send(value)))
+
+
+async def _answer(sent: object) -> object:
+    return await sent if asyncio.isfuture(sent) else sent
+
+
+@asynccontextmanager
+async def replicated(folder: Path) -> AsyncIterator[Converting]:
+    async with entering_node(folder) as it:
+        settings = {"remote.storage.enable": "true"}
+        replica = await it.node.create_topic(replicas=(1,), **settings)
+        yield Converting(it, replica)
+
+
+async def test_a_partition_becomes_diskless_in_its_epoch(tmp_path: Path) -> None:
+    async with replicated(tmp_path) as one:
+        replica, chain = one.replica, one.it.chain
+        await one.send(b"one")
+        await one.ask("true")
+        assert chain.noted == [(0, 1)]
+        assert not replica.is_diskless
+        sent = one.send(b"two")
+        await asyncio.sleep(0)
+        await one.write()
+        assert not one.it.stored().is_diskless
+        assert not sent.done()
+        await chain.commit(replica)
+        answer = await sent
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 1)  # type: ignore[attr-defined]
+        await one.write()
+        stored = one.it.stored()
+        assert stored.acked_by is AckedBy.CHAIN
+        assert stored.wal == (EpochChain(0, chain.name, 0),)
+        assert stored.leader_epoch == 0
+        assert replica.is_diskless
+        assert replica.is_leader
+        assert replica in one.it.node.replicas.roles.led_by_chain
+        third = one.send(b"three")
+        await asyncio.sleep(0)
+        assert not third.done()
+        await chain.commit(replica)
+        assert (await third).base_offset == 2  # type: ignore[attr-defined]
+
+
+async def test_it_waits_while_the_tier_lacks_a_sealed_segment(tmp_path: Path) -> None:
+    async with replicated(tmp_path) as one:
+        await one.send(b"one")
+        one.replica.log.roll()
+        await one.send(b"two")
+        await one.ask("true")
+        assert one.replica.chain is None
+        one.replica.log.set_tiered_up_to(1)
+        await one.conversions.visit()
+        assert one.it.chain.noted == [(1, 2)]
+        await one.it.chain.commit(one.replica)
+        await one.write()
+        assert one.it.stored().wal == (EpochChain(0, one.it.chain.name, 1),)
+
+
+async def test_a_chain_that_ends_before_leaves_the_replicas_alone(tmp_path: Path) -> None:
+    async with replicated(tmp_path) as one:
+        await one.ask("true")
+        sent = one.send(b"one")
+        await asyncio.sleep(0)
+        assert not sent.done()
+        first, first.is_deposed = one.it.chain, True
+        one.it.node.replicas.end_lead(one.replica)
+        assert (await sent).error_code is ErrorCode.none  # type: ignore[attr-defined]
+        assert one.replica.chain is None
+        one.it.chain = FilledChain(one.it.objects, one.it.cluster_id)
+        await one.conversions.visit()
+        await one.it.chain.commit(one.replica)
+        await one.write()
+        assert one.it.stored().wal[-1].chain != first.name
+
+
+async def test_a_partition_becomes_replicated_in_the_next_epoch(tmp_path: Path) -> None:
+    async with replicated(tmp_path) as one:
+        replica, log = one.replica, one.replica.log
+        await one.send(b"one")
+        await one.become_diskless()
+        await one.ask("false")
+        await one.write()
+        stored = one.it.stored()
+        assert stored.acked_by is AckedBy.REPLICAS
+        assert (stored.leader_epoch, stored.isr) == (1, (1,))
+        assert stored.wal != ()
+        assert replica.chain is None
+        assert not one.it.node.replicas.roles.led_by_chain
+        answer = await one.send(b"two")
+        assert answer.base_offset == 1  # type: ignore[attr-defined]
+        # The item forgets the chain once the tier has what there was.
+        await one.conversions.visit()
+        await one.write()
+        assert one.it.stored().wal != ()
+        log.set_tiered_up_to(log.log_end_offset)
+        await one.conversions.visit()
+        await one.write()
+        assert (one.it.stored().wal, one.it.stored().acked_by) == ((), None)
+        assert not one.it.node.replicas.to_convert
+
+
+async def test_a_change_of_mind_is_followed_after_what_has_begun(tmp_path: Path) -> None:
+    async with replicated(tmp_path) as one:
+        await one.ask("true")
+        await one.ask("false")
+        await one.write()
+        assert one.it.stored().is_diskless
+        await one.conversions.visit()
+        await one.write()
+        assert not one.it.stored().is_diskless
+        assert one.it.stored().leader_epoch == 1
