@@ -75,6 +75,7 @@ def start_diskless(
     serving.chain_store.check = node_chain.check_store
     serving.gateway_appends.store = node_chain.client
     serving.gateway_appends.is_full = lambda: node_chain.is_full
+    logs.tier.other_workers.append(node_chain.worker_status)
     if logs.costs is not None:
         logs.costs.count_worker(node_chain.worker_status)
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))

@@ -354,7 +354,7 @@ def _control_routes(
     replicas, coordinator = logs.replicas, transactions.coordinator
     find_coordinator = FindCoordinatorHandlers(node)
     handlers = (
-        MetadataHandlers(node, access=access, throttle=throttle),
+        MetadataHandlers(node, access=access, throttle=throttle, chain_store=chain_store),
         TopicHandlers(node, access=access, throttle=throttle, chain_store=chain_store),
         ConfigHandlers(node, chain_store=chain_store),
         ScramUserHandlers(node),

@@ -5,7 +5,8 @@ segments are tiered, so a partition with few records would keep large objects. T
 of a led diskless partition is therefore sealed when it is older than ``diskless.wal.max.age.ms``.
 
 What the tier has is known of led partitions. Of those that have left the chain, the metadata store
-is asked, some at a time. Log starts do not count: an heir must find the producers of what was
+is asked, some at a time. A deleted topic's tombstone may be gone before the next visit, so all that
+this node sees are remembered. Log starts do not count: an heir must find the producers of what was
 deleted, and without checkpoints only the tier has them. What is left of a chain when its node has
 gone is for the scrub, which collects sealed chains.
 
@@ -26,6 +27,7 @@ from tidelog_core.diskless.collection import UnneededEnds
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptItem, StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition, deleted_topic_key, partition_key
 from tidelog_core.metadata.store import ItemKey
 from tidelog_core.tier.contents import read_tiered_end
@@ -58,23 +60,34 @@ class ChainCollection:
         self._chain = chain
         self._chains = chains
         self._left_ends: dict[PartitionName, int] = {}  # of partitions that are not led here
-        self._deleted_topics: set[UUID] = set()  # that the chain has records of
+        self._deleted_topics: set[UUID] = set()  # that the chain may have records of
         self._idle_end = -1  # the chain's end, since when it has nothing that is needed
         self._idle_since_s = 0.0
 
     async def run(self) -> None:
         """Visit the partitions and the chain until cancelled."""
-        while True:
-            await asyncio.sleep(self._interval_s())
-            try:
-                await self.visit()
-            except TidelogError as error:
-                logger.warning(
-                    "objects of the chain are not collected yet, will retry",
-                    extra={"reason": str(error)},
-                )
-            except Exception:
-                logger.exception("collection of the chain broke, will retry")
+        unsubscribe = self._node.view.subscribe(self.note_image)
+        try:
+            while True:
+                await asyncio.sleep(self._interval_s())
+                await self._try_visit()
+        finally:
+            unsubscribe()
+
+    def note_image(self, image: ClusterImage, _: frozenset[str]) -> None:
+        """Remember the topics that were deleted: their tombstones go."""
+        self._deleted_topics |= image.deleted_topics.keys()
+
+    async def _try_visit(self) -> None:
+        try:
+            await self.visit()
+        except TidelogError as error:
+            logger.warning(
+                "objects of the chain are not collected yet, will retry",
+                extra={"reason": str(error)},
+            )
+        except Exception:
+            logger.exception("collection of the chain broke, will retry")
 
     async def visit(self) -> None:
         """Seal what is old, then delete what is tiered. Raises the stores' errors."""
@@ -124,7 +137,11 @@ class ChainCollection:
     async def _read_left(self, names: Collection[PartitionName]) -> None:
         """Read where the tiers of some partitions end that are led elsewhere, or are deleted."""
         self._left_ends = {name: end for name, end in self._left_ends.items() if name in names}
-        self._deleted_topics &= {name.topic_id for name in names}
+        # One that is in the image may have an object in flight.
+        there = self._node.view.image.deleted_topics
+        self._deleted_topics = {
+            topic_id for topic_id in self._deleted_topics if topic_id in there
+        } | (self._deleted_topics & {name.topic_id for name in names})
         left = {name for name in names if name.topic_id not in self._deleted_topics}
         # Those that were read longest ago come first.
         unread = [name for name in left if name not in self._left_ends]

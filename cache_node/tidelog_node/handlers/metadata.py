@@ -41,6 +41,7 @@ from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_node.authorization.access import Access
 from tidelog_node.handlers.administration import cluster_admin
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
+from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.live_brokers import ReachableBrokers
 from tidelog_node.handlers.metadata_pieces import (
     METADATA_KEY,
@@ -75,9 +76,15 @@ class MetadataHandlers:
     """Serves the topics and brokers of the cluster."""
 
     def __init__(
-        self, node: NodeContext, *, throttle: Throttle, access: Access | None = None
+        self,
+        node: NodeContext,
+        *,
+        throttle: Throttle,
+        access: Access | None = None,
+        chain_store: ChainStoreCheck | None = None,
     ) -> None:
         """Without ``access`` every client sees all topics, and may create some."""
+        self._chain_store = chain_store or ChainStoreCheck()
         self._throttle = throttle
         self._node = node
         self._access = access
@@ -280,6 +287,11 @@ class MetadataHandlers:
                     wanted.append(name)
                 else:
                     errors[name] = ErrorCode.topic_authorization_failed
+        if wanted and self._node.config().log_diskless_enable:
+            refusal = await self._chain_store.refusal()
+            if refusal is not None:  # They would be diskless, and no node could lead them.
+                errors |= dict.fromkeys(wanted, refusal.code)
+                return errors
         quota = self._throttle.mutations(context, is_strict=False)
         partition_count = self._node.config().num_partitions
         quota.spend(dict.fromkeys(wanted, partition_count))

@@ -1,8 +1,13 @@
-"""Metrics of the tier. The tier worker is another process, and is asked for its counters."""
+"""Metrics of the tier and of the object store.
+
+The tier worker is another process, and so is the one for the chains of diskless topics. They are
+asked for their counters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidelog_node.monitoring.request_source import histogram
@@ -12,7 +17,7 @@ from tidelog_node.tier.service import TierService
 
 
 class TierSource:
-    """Reads ``TierService``, and the worker if there is one."""
+    """Reads ``TierService``, and the workers that there are."""
 
     def __init__(self, node: NodeContext, tier: TierService) -> None:
         self._node = node
@@ -42,19 +47,28 @@ class TierSource:
         worker = await tier.worker_status()
         scrape.add("tidelog_cloud_storage_worker_up", worker is not None)
         if worker is not None:
-            _collect_worker(scrape, worker)
+            for name, key in (
+                ("hits_total", "hit_count"),
+                ("misses_total", "miss_count"),
+                ("size_bytes", "size_bytes"),
+            ):
+                scrape.add(f"tidelog_cloud_storage_cache_{name}", worker[f"cache_{key}"])
+        _collect_requests(scrape, await tier.worker_statuses())
 
 
-def _collect_worker(scrape: Scrape, worker: Mapping[str, Any]) -> None:
-    for method, outcome, count in worker["requests"]:
+def _collect_requests(scrape: Scrape, workers: Sequence[Mapping[str, Any]]) -> None:
+    """Add what the workers have asked of the object store together."""
+    requests: Counter[tuple[str, str]] = Counter()
+    seconds: Counter[str] = Counter()
+    for worker in workers:
+        for method, outcome, count in worker["requests"]:
+            requests[method, outcome] += count
+        seconds.update(worker["seconds"])
+    for (method, outcome), count in requests.items():
         scrape.add("tidelog_cloud_storage_requests_total", count, method, outcome)
-    for method, spent in worker["seconds"].items():
+    for method, spent in seconds.items():
         scrape.add("tidelog_cloud_storage_request_seconds_total", spent, method)
-    for name, key in (
-        ("uploaded_bytes_total", "sent_bytes"),
-        ("downloaded_bytes_total", "received_bytes"),
-        ("cache_hits_total", "cache_hit_count"),
-        ("cache_misses_total", "cache_miss_count"),
-        ("cache_size_bytes", "cache_size_bytes"),
-    ):
-        scrape.add(f"tidelog_cloud_storage_{name}", worker[key])
+    if workers:
+        for name, key in (("uploaded", "sent_bytes"), ("downloaded", "received_bytes")):
+            total = sum(worker[key] for worker in workers)
+            scrape.add(f"tidelog_cloud_storage_{name}_bytes_total", total)

@@ -72,6 +72,8 @@ class TierService:
         self._replicas = replicas
         self._honour_erasures = honour_erasures
         self._objects_url = objects_url
+        # They use the same object store, and are none of this service.
+        self.other_workers: list[Callable[[], Awaitable[Mapping[str, Any] | None]]] = []
         config = node.config()
         self.client = TierClient(
             WorkerCommand(
@@ -204,6 +206,11 @@ class TierService:
     async def worker_status(self) -> Mapping[str, Any] | None:
         """Return the worker's counters, ``None`` if none runs or it does not answer."""
         return await self.client.status_if_running()
+
+    async def worker_statuses(self) -> list[Mapping[str, Any]]:
+        """Return the counters of all workers that run and answer, also of those for chains."""
+        found = [await status() for status in (self.worker_status, *self.other_workers)]
+        return [one for one in found if one is not None]
 
     async def stored_bytes(self, *, readings_max: int) -> dict[str, int]:
         """Return the bytes of tiered segments of the partitions led here, by topic.

@@ -185,6 +185,29 @@ async def test_of_a_deleted_topic_nothing_is_needed(collecting: Collecting) -> N
     assert await collecting.visited() == [1]
 
 
+async def test_a_tombstone_that_goes_before_the_visit_is_remembered(
+    collecting: Collecting,
+) -> None:
+    for _ in range(2):
+        await collecting.append(0)
+    (log, _) = collecting.scene.logs
+    log.is_leader = False
+    collecting.scene.chain.leave(log)
+    view = collecting.node.view
+    unsubscribe = view.subscribe(collecting.collection.note_image)
+    tomb = DeletedTopic(topic_id=log.topic_id, name="t", partition_count=1, deleted_ms=1)
+    await collecting.store.commit([records.put(tomb)])
+    await view.refresh()
+    key = records.deleted_topic_key(log.topic_id)
+    await collecting.store.commit([Write(key, None, ANY_VERSION, True)])
+    await view.refresh()
+    assert not view.image.deleted_topics
+    assert await collecting.visited() == [1]
+    await collecting.visited()
+    assert not collecting.collection._deleted_topics  # nothing of it is left in the chain
+    unsubscribe()
+
+
 async def test_an_item_that_cannot_be_read_keeps_its_own_objects_alone(
     collecting: Collecting,
 ) -> None:

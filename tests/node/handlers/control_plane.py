@@ -23,6 +23,7 @@ from tidelog_core.metadata.records import Broker, Cluster
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.security.delegation_tokens import TokenSecret
 from tidelog_node.handlers.acls import AclHandlers
+from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.client_quotas import QuotaHandlers
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
@@ -67,10 +68,11 @@ class Node:
         self.counters = node.counters
         throttle = Throttle(self.view, static, clock_ms=lambda: NOW_MS)
         throttle.start(self.view)
+        self.chain_store = chain_store = ChainStoreCheck()
         routes: Iterable[Route] = [
-            *MetadataHandlers(node, throttle=throttle).routes(),
-            *TopicHandlers(node, throttle=throttle).routes(),
-            *ConfigHandlers(node).routes(),
+            *MetadataHandlers(node, throttle=throttle, chain_store=chain_store).routes(),
+            *TopicHandlers(node, throttle=throttle, chain_store=chain_store).routes(),
+            *ConfigHandlers(node, chain_store=chain_store).routes(),
             *ScramUserHandlers(node).routes(),
             *AclHandlers(node).routes(),
             *QuotaHandlers(node, throttle=throttle).routes(),

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import ErrorCode
+from tidelog_core.errors import ErrorCode, InvalidConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.model import (
@@ -116,6 +116,22 @@ async def test_an_unknown_topic_is_not_created_where_node_or_client_says_so(
         assert topic.error_code is ErrorCode.unknown_topic_or_partition
         assert (topic.name, topic.topic_id, topic.partitions) == ("new", None, ())
         assert not (await node.view.refresh()).topics
+
+
+@pytest.mark.parametrize("is_diskless", [False, True], ids=["replicated", "diskless"])
+async def test_first_use_creates_no_diskless_topic_that_the_store_cannot_have(
+    tmp_path: Path, is_diskless: bool
+) -> None:
+    async def refuse() -> None:
+        raise InvalidConfig(["file:///store: it replaces objects"])
+
+    async with cluster(tmp_path, static=NodeConfig(log_diskless_enable=is_diskless)) as (node,):
+        node.chain_store.check = refuse
+        answer = await node.ask(METADATA, 12, **named("new"), allow_auto_topic_creation=True)
+        (topic,) = answer.topics
+        refused = ErrorCode.invalid_config if is_diskless else ErrorCode.none
+        assert topic.error_code is refused
+        assert bool((await node.view.refresh()).topics) is not is_diskless
 
 
 async def test_many_first_uses_at_once_create_one_topic(tmp_path: Path) -> None:

@@ -148,6 +148,19 @@ def test_partitions_and_the_cluster_are_counted(node: NodeProcess) -> None:
     assert scraped.value("tidelog_storage_disk_free_space_alert") == 0
 
 
+def test_requests_for_chains_are_counted_with_those_of_the_tier(node: NodeProcess) -> None:
+    create(node, "chained", **{"diskless.enable": "true"})
+    produce(node, "chained", 5)
+    scrape_until(
+        node,
+        lambda now: (
+            now.value("tidelog_cloud_storage_requests_total", method="put", outcome="ok")
+            >= now.value("tidelog_diskless_objects_total")
+            >= 1
+        ),
+    )
+
+
 def test_the_tier_and_its_worker_are_counted(node: NodeProcess) -> None:
     create(
         node,
