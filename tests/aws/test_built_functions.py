@@ -2,6 +2,7 @@
 
 Each process has its own folder and the layer on its path, and nothing else. So a package, or a
 description of an AWS service, that the layer lacks is missed here as it would be on Lambda.
+``make test-aws`` runs this; ``tests/functions`` has what the functions do, in the test's process.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from tests.aws.test_template import JOB_ENVIRONMENT, SCHEDULED, handler_of, reso
 from tests.support.emr_server import served
 from tests.support.function_world import DAY_MS, FunctionWorld
 from tools.places import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # for `sam build`
 
 BUCKET = "tidelog-built-functions"
 EXPIRING = {"retention.ms": "3600000", "file.delete.delay.ms": "0"}

@@ -30,7 +30,7 @@ from tests.support.tiered_topics import (
 
 COUNT = 60
 START = 7  # by DeleteRecords
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 
 
 def wait_until_there(s3: Any, bucket: str, *suffixes: str) -> None:

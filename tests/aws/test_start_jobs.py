@@ -29,6 +29,8 @@ async def make_due(folder: Path) -> None:
         await world.copy(topic, 10, size=100)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_the_built_function_starts_one_run(built_template: Path, tmp_path: Path) -> None:
     await make_due(tmp_path)
     with served() as emr:

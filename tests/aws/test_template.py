@@ -99,6 +99,8 @@ def test_the_layer_is_built_for_lambdas_machines(built_template: Path) -> None:
     assert all(re.search(r"-(any|manylinux\w*_x86_64)$", tag) for tag in tags), tags
 
 
+@pytest.mark.slow  # `sam build` takes half a minute, and minutes where the machine is busy.
+@pytest.mark.timeout(900)
 def test_no_built_template_has_aliases_for_cloudformation_takes_none(built_template: Path) -> None:
     built = sorted(built_template.parent.rglob("template.yaml"))
     assert len(built) == len([sam.TEMPLATE, *sam.INFRA.glob("*.yaml")]) + 4  # zones are three
@@ -107,6 +109,8 @@ def test_no_built_template_has_aliases_for_cloudformation_takes_none(built_templ
         assert not [event for event in events if isinstance(event, yaml.AliasEvent)], path
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_layer_holds_the_versions_that_are_tested(built_template: Path) -> None:
     constraints = (ROOT / "constraints.txt").read_text().lower().replace("_", "-").split()
     layer = built_template.parent / "CoreLayer" / "python"
@@ -118,12 +122,16 @@ def test_the_layer_holds_the_versions_that_are_tested(built_template: Path) -> N
     assert len(installed) > 5
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_function_and_layer_fit_into_lambda(built_template: Path) -> None:
     """Source: Lambda quotas, deployment package with layers unzipped, 250 MB."""
     files = [path for path in built_template.parent.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 250_000_000
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_lines_of_a_functions_log_have_their_fields(built_template: Path, tmp_path: Path) -> None:
     """As the template has Lambda write them; the runtime client hears of it by variables."""
     logging = read_template(sam.TEMPLATE)["Globals"]["Function"]["LoggingConfig"]

@@ -1,4 +1,7 @@
-"""A short run with the faults that every cluster meets; ``make chaos`` has the long ones.
+"""Short runs with the faults that every cluster meets; ``make chaos`` has the long ones.
+
+All are slow: a minute each, by the clock. Of the default suite, ``tests/simulation`` has the faults in
+virtual time, and ``tests/node`` kills and stops real nodes one by one.
 
 The seed can be given, as TIDELOG_CHAOS_SEED, to have a run again.
 """
@@ -26,6 +29,7 @@ FAULTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)  # The machine may be busy; the run ends by itself if it stands still.
 async def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> None:
     history = await short_history(tmp_path / "chaos", FAULTS, replication_factor=3)

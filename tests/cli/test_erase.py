@@ -21,7 +21,7 @@ from tests.support.node_process import NodeProcess
 RECORDS = 60
 KEYS = 5
 SECRET = b"k3"
-DEADLINE_SECONDS = 40.0
+DEADLINE_SECONDS = 120.0
 CONFIG = {
     "remote.task.interval.ms": "50",
     "log.retention.check.interval.ms": "100",

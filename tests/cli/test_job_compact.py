@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 
 KEYS = 7
 RECORDS = 200
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 CONFIG = {
     "remote.task.interval.ms": "50",
     "log.retention.check.interval.ms": "100",

@@ -47,7 +47,7 @@ def test_a_log_without_one_of_its_files_is_served_again(tmp_path: Path) -> None:
     with node:
         assert fetched(node, 0) is ErrorCode.kafka_storage_error
         eventually(lambda: "tidelog repair --partition t-0" in node.log, "a way out is offered")
-        assert f"{gone} is missing" in node.log
+        node.wait_logged(f"{gone} is missing")
     before = files_of(node.data_dir)
     options = ("--partition", "t-0", "--data-dir", node.data_dir)
     dry = called("repair", *options, "--dry-run")

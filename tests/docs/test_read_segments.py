@@ -32,7 +32,7 @@ from tests.support.tier_segments import put_segment
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS_PER_CODEC = 60
 SEGMENT_BYTES = 4000
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 NOW_MS = 1_700_000_000_000
 
 Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]

@@ -131,6 +131,7 @@ def test_a_leader_acknowledges_nothing_of_a_partition_that_it_cannot_read(
     cluster.create("new")
     assert cluster.produce("new", 0) == [ErrorCode.none]
     assert cluster.produce("spoiled", 0) == [NOT_LED]
+    cluster.node.wait_logged(" ERROR ")
     errors = [line for line in cluster.node.log.splitlines() if " ERROR " in line]
     assert len(errors) == 1, errors
     assert key.collection in errors[0]
@@ -168,9 +169,9 @@ def test_a_node_starts_beside_an_item_that_it_cannot_read_and_keeps_its_logs(
             cluster.create("spoiled")
     cluster.node.stop()
     cluster.node.start()
-    assert key.collection in cluster.node.log
-    assert key.key in cluster.node.log
-    assert " ERROR " in cluster.node.log
+    cluster.node.wait_logged(key.collection)
+    cluster.node.wait_logged(key.key)
+    cluster.node.wait_logged(" ERROR ")
     cluster.overwrite(key, body)
     cluster.wait(lambda: cluster.produce("spoiled", 0) == [ErrorCode.none])
     cluster.wait(lambda: cluster.produce("spoiled", 1) == [ErrorCode.none])

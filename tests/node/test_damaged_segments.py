@@ -77,10 +77,11 @@ def test_a_damaged_segment_keeps_nothing_from_the_tier(tmp_path: Path) -> None:
         eventually(lambda: path.read_bytes() == before, "it is as it was")
         objects = tmp_path / "objects"
         eventually(lambda: len(list(objects.rglob("*.index"))) >= count, "all is in the tier")
-        assert f"{path} is damaged at position {at}" in node.log
+        node.wait_logged(f"{path} is damaged at position {at}")
         assert cluster.leader("t") != node.broker_id
         assert cluster.isr("t") == {1, 2, 3}
         assert cluster.consume("t", 1_000) == acked
+        node.wait_logged(" ERROR ")
         assert len([line for line in node.log.splitlines() if " ERROR " in line]) == 1
 
 
@@ -112,8 +113,8 @@ def test_the_last_copy_is_served_from_the_tier_or_named(tmp_path: Path) -> None:
         eventually(lambda: "nowhere else" in node.log, "what nobody else has is named")
         eventually(lambda: not tiered.exists(), "what is tiered is let go of")
         for path, at in positions.items():
-            assert f"{path} is damaged at position {at}" in node.log
-        assert "tidelog repair --partition local-0 --dry-run" in node.log
+            node.wait_logged(f"{path} is damaged at position {at}")
+        node.wait_logged("tidelog repair --partition local-0 --dry-run")
         with WireClient(node.port) as client:
             assert client.fetch("t", int(tiered.stem)).error_code is ErrorCode.none
             # What is whole is served.
@@ -138,7 +139,7 @@ def test_a_damaged_segment_is_fetched_again_from_another_replica(who: str, tmp_p
         before = path.read_bytes()
         at = flip(path, 5_000)
         eventually(lambda: path.read_bytes() == before, "it is as it was")
-        assert f"{path} is damaged at position {at}" in node.log
+        node.wait_logged(f"{path} is damaged at position {at}")
         eventually(lambda: "damaged segment replaced" in node.log, "it says so")
         (kept,) = (node.data_dir / "quarantine" / "t-0").glob("*")
         assert kept.name == path.name
@@ -147,6 +148,7 @@ def test_a_damaged_segment_is_fetched_again_from_another_replica(who: str, tmp_p
         if who == "leader":
             assert cluster.leader("t") != node.broker_id
         assert cluster.consume("t", 1_000) == acked
+        node.wait_logged(" ERROR ")
         assert len([line for line in node.log.splitlines() if " ERROR " in line]) == 1
 
 
@@ -165,7 +167,7 @@ def test_a_damaged_log_of_a_compacted_topic_is_fetched_again_as_a_whole(tmp_path
         path = flushed_sealed(cluster, node)
         at = flip(path, 5_000)
         eventually(lambda: "damaged log set aside" in node.log, "it is fetched again")
-        assert f"{path} is damaged at position {at}" in node.log
+        node.wait_logged(f"{path} is damaged at position {at}")
         cluster.wait_isr("t", {1, 2, 3})
         cluster.wait_same_logs("t")
         assert sorted(cluster.consume("t", 1_000).values()) == values(1_000)

@@ -63,13 +63,14 @@ def test_the_only_node_opens_a_failed_log_again_once_the_disk_works(
             assert fetched(node, "t")[0] is ErrorCode.kafka_storage_error
             # One bad log does not take the node.
             assert produced(node, "sound") is ErrorCode.none
+            node.wait_logged("it is opened again once the disk works")
             said = lines(node, "WARNING", "ERROR")[before:]
             assert len(said) == 1, said
             assert "it is opened again once the disk works" in said[0]
         eventually(lambda: produced(node, "t") is ErrorCode.none, "it is online again")
         error, high_watermark = fetched(node, "t")
         assert (error, high_watermark >= 7) == (ErrorCode.none, True)
-        assert "logs are online again" in node.log
+        node.wait_logged("logs are online again")
 
 
 def test_a_log_that_has_lost_acknowledged_records_stays_offline(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_a_log_that_has_lost_acknowledged_records_stays_offline(tmp_path: Path) 
             assert produced(node, "t") is ErrorCode.kafka_storage_error
             os.truncate(segment, 4 * batch_size_bytes)
         eventually(lambda: "restart the node to go on without" in node.log, "it says what to do")
-        assert "acknowledged records from 4 to 5" in node.log
+        node.wait_logged("acknowledged records from 4 to 5")
         assert produced(node, "t") is ErrorCode.kafka_storage_error
         node.stop()
         node.start()

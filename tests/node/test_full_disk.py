@@ -30,6 +30,7 @@ def test_a_leader_whose_disk_is_full_hands_over_and_says_so_once(tmp_path: Path)
         acked |= cluster.produce("t", values(300, start=100))
         assert len(acked) == 400
         assert cluster.leader("t") != full.broker_id
+        full.wait_logged("disk is full")
         said = lines(full, "WARNING", "ERROR")[before:]
         assert len(said) == 1, said
         assert "disk is full" in said[0]
@@ -81,6 +82,7 @@ def test_a_follower_whose_disk_is_full_holds_nobody_up(tmp_path: Path) -> None:
         assert len(acked) == 400
         assert time.monotonic() - started < 30  # not replica.lag.time.max.ms
         cluster.wait_isr("t", {1, 2, 3} - {full.broker_id})
+        eventually(lambda: len(lines(full, "WARNING", "ERROR")) > before, "it is logged")
         assert len(lines(full, "WARNING", "ERROR")[before:]) == 1
         faults.heal()
         cluster.wait_isr("t", {1, 2, 3})
@@ -100,5 +102,6 @@ def test_the_only_node_refuses_records_while_its_disk_is_full(tmp_path: Path) ->
         with faults.failing(errno.ENOSPC, ("write",), node.data_dir):
             for _ in range(20):
                 assert produced(node, "t") is ErrorCode.kafka_storage_error
+            eventually(lambda: len(lines(node, "WARNING", "ERROR")) > before, "it is logged")
             assert len(lines(node, "WARNING", "ERROR")[before:]) == 1
         eventually(lambda: produced(node, "t") is ErrorCode.none, "records are taken again")

@@ -109,7 +109,7 @@ def test_too_many_elements_are_refused_where_the_answer_has_a_place(node: NodePr
         assert client.receive() == struct.pack(">iih", 1, 0, 42)  # no topics, INVALID_REQUEST
         client.send(offset_fetch(10, version=2))
         assert client.receive().endswith(struct.pack(">h", 0))
-    assert "OffsetFetchRequest.topics.partition_indexes has more elements than the" in node.log
+    node.wait_logged("OffsetFetchRequest.topics.partition_indexes has more elements than the")
 
 
 @pytest.mark.parametrize("make", [metadata, describe_groups])
@@ -120,7 +120,7 @@ def test_too_many_elements_close_the_connection_where_it_has_none(
         with contextlib.suppress(ConnectionError):
             client.send(make(ELEMENTS_MAX + 1))
         assert client.is_closed_by_node()
-    assert "elements than the 12000 that are allowed, see socket.request.max.elements" in node.log
+    node.wait_logged("elements than the 12000 that are allowed, see socket.request.max.elements")
 
 
 def allowed_seconds(node: NodeProcess) -> float:

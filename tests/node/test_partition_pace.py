@@ -169,8 +169,8 @@ def test_a_request_about_a_million_partitions_is_not_carried_out(
         assert client.is_closed_by_node()
     assert node.cpu_seconds() - cpu_seconds < 0.6
     assert node.rss_bytes() - before < 20_000_000
-    assert f"a request of API {name}: the request has more elements than the" in node.log
-    assert "that are allowed, see socket.request.max.partitions" in node.log
+    node.wait_logged(f"a request of API {name}: the request has more elements than the")
+    node.wait_logged("that are allowed, see socket.request.max.partitions")
 
 
 def test_others_are_answered_between_requests_about_many_partitions(node: NodeProcess) -> None:

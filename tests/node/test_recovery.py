@@ -140,6 +140,7 @@ def test_a_lost_log_whose_tier_cannot_be_read_is_offline_alone(node: NodeProcess
             assert answer.error_code is ErrorCode.kafka_storage_error
             assert client.produce("sound", batch_of(b"new")).base_offset >= 18
         assert not list((node.data_dir / "t-0").glob("*.log"))
+        node.wait_logged(damaged.key)
         errors = [line for line in node.log.splitlines() if " ERROR " in line]
         assert any(
             "t-0" in line and damaged.collection in line and damaged.key in line for line in errors
@@ -194,7 +195,7 @@ def test_a_damaged_log_is_not_looked_through_for_every_request(node: NodeProcess
     damaged[3] ^= 0xFF
     path.write_bytes(damaged)
     node.start()
-    assert "could not be recovered" in node.log
+    node.wait_logged("could not be recovered")
     path.unlink()  # whoever looked again would find something else to say
     with WireClient(node.port) as client:
         for _ in range(3):

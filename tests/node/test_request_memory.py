@@ -445,7 +445,7 @@ def test_unfinished_requests_of_all_connections_share_one_budget(node: NodeProce
             assert client.receive()
             # And who sends as large a request as the silent ones has its turn.
             assert produced(node, 9 * MIB)
-    assert "while others wait for memory: see queued.max.request.bytes" in node.log
+    node.wait_logged("while others wait for memory: see queued.max.request.bytes")
     deadline = time.monotonic() + SECONDS_MAX
     while node.rss_bytes() - before > BUDGET_BYTES // 4:
         assert time.monotonic() < deadline
@@ -514,7 +514,7 @@ def test_answers_that_nobody_takes_count_until_they_are_taken(tmp_path: Path) ->
                 client.socket.settimeout(SECONDS_MAX)
                 client.send(request)
                 is_answered = len(client.receive()) > len(request) // 2
-        assert "bytes of answers have not been taken" in node.log
+        node.wait_logged("bytes of answers have not been taken")
 
 
 def test_a_request_of_another_kind_is_refused_by_its_size_alone(node: NodeProcess) -> None:
@@ -523,4 +523,4 @@ def test_a_request_of_another_kind_is_refused_by_its_size_alone(node: NodeProces
     with WireClient(node.port) as client:
         client.send(struct.pack(">i", 9 * MIB) + head)
         assert eventually_closed(client)
-    assert f"a request of API 20 of {9 * MIB} bytes, allowed are 8388608" in node.log
+    node.wait_logged(f"a request of API 20 of {9 * MIB} bytes, allowed are 8388608")

@@ -111,7 +111,7 @@ async def test_a_node_whose_registration_is_replaced_stops(tmp_path: Path) -> No
         await replace()
         assert node.process is not None
         assert node.process.wait(60) == 1
-        assert "broker 1 was started again, at 127.0.0.1:1" in node.log
+        node.wait_logged("broker 1 was started again, at 127.0.0.1:1")
 
 
 def test_a_store_that_does_not_know_the_directorys_cluster_is_left_as_it_was(
@@ -153,6 +153,6 @@ def test_a_node_says_that_it_is_open_to_other_machines(tmp_path: Path) -> None:
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
     }
     with NodeProcess(tmp_path / "node", port=port, config=config) as node:
-        assert "listener is open to everyone who can reach it" in node.log
+        node.wait_logged("listener is open to everyone who can reach it")
     with NodeProcess(tmp_path / "other") as node:
         assert "open to everyone" not in node.log

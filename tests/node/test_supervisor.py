@@ -110,7 +110,7 @@ def test_nodes_stop_in_order_when_their_parent_is_killed(cluster: Cluster) -> No
     while any(is_running(pid) for pid in pids):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert cluster.log_path.read_text().count("node stopped") == NODE_COUNT
+    eventually(lambda: cluster.log_path.read_text().count("node stopped") == NODE_COUNT)
 
 
 def test_wrong_settings_are_all_named(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.support.wire_client import TIMEOUT_SECONDS, WireClient
 
 SEGMENT_BYTES = 100_000
 RECORD_COUNT = 2_000
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 
 
 @pytest.fixture

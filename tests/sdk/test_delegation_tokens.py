@@ -195,7 +195,7 @@ async def test_tokens_are_in_no_log_and_their_hmacs_in_no_file(node: SaslNode) -
             await asyncio.sleep(0.05)
         left = {one.token_id for one in await admin.describe_delegation_tokens()}
         assert token.token_id not in left
-    assert "DEBUG" in node.log
+    node.wait_logged("DEBUG")
     leaks = [
         *(token.hmac, token.hmac.hex().encode(), base64.b64encode(token.hmac)),
         *(json.dumps(token.password).encode(), repr(token.hmac)[2:-1].encode(), KEY.encode()),

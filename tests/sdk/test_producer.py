@@ -242,7 +242,7 @@ async def test_a_refused_record_fails_alone_and_the_partition_goes_on(
 async def test_flush_waits_for_what_was_sent_without_lingering(
     node: NodeProcess, topic: str
 ) -> None:
-    async with Producer(node.address, linger_ms=120_000) as producer:
+    async with Producer(node.address, linger_ms=120_000, delivery_timeout_ms=300_000) as producer:
         deliveries = [await producer.send(topic, b"v") for _ in range(10)]
         started = time.monotonic()
         assert not any(delivery.done() for delivery in deliveries)
@@ -313,7 +313,7 @@ async def test_deliveries_fail_when_their_time_is_up(own_node: NodeProcess) -> N
     async with Producer(
         own_node.address, request_timeout_ms=300, delivery_timeout_ms=600, linger_ms=0
     ) as producer:
-        await producer.send_and_wait(topic, b"v")
+        await send_until_written(producer, topic, b"v")
         own_node.kill()
         started = time.monotonic()
         with pytest.raises(DeliveryTimedOut) as caught:
@@ -321,9 +321,20 @@ async def test_deliveries_fail_when_their_time_is_up(own_node: NodeProcess) -> N
         assert 0.5 < time.monotonic() - started < 60
         assert caught.value.code.name == "request_timed_out"
         own_node.start()
-        await producer.send_and_wait(topic, b"after")
+        await send_until_written(producer, topic, b"after")
     got = [record.value for record in await read_all(own_node.address, topic)]
-    assert got in ([b"v", b"after"], [b"v", b"lost", b"after"])
+    assert set(got) <= {b"v", b"lost", b"after"}
+    assert (got[0], got[-1]) == (b"v", b"after")
+
+
+async def send_until_written(producer: Producer, topic: str, value: bytes) -> None:
+    """A busy node may not write it in the short time that the producer has."""
+    while True:
+        try:
+            await producer.send_and_wait(topic, value)
+        except DeliveryTimedOut:
+            continue
+        return
 
 
 @pytest.mark.parametrize("share_lost", [0.3, 0.1])

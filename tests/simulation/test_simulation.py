@@ -25,8 +25,8 @@ from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.node import TIMES, Machines
 from tests.simulation.simulation import Simulation, run_plan, run_seed, shrink
 
-SCHEDULES = 60
-PATTERN_SCHEDULES = 12
+SCHEDULES = 40
+PATTERN_SCHEDULES = 8
 MUTATION_SEEDS_MAX = 600
 
 _only = os.environ.get("SIMULATION_SEED")

@@ -23,7 +23,7 @@ from tests.spark.micro_batches import MicroBatches
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 SEGMENT_BYTES = 20_000
 VALUE_BYTES = 400
 

@@ -14,7 +14,7 @@ CONFIG = {"remote.task.interval.ms": "50", "log.retention.check.interval.ms": "2
 SEGMENT_BYTES = 4000
 TOPIC_CONFIG = {"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
 RECORDS = 120  # a partition
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
 
 
 def values(partition: int, count: int = RECORDS) -> list[bytes]:

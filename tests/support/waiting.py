@@ -7,7 +7,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 
-SECONDS_MAX = 60.0  # for what takes milliseconds on an idle machine
+SECONDS_MAX = 120.0  # for what takes milliseconds on an idle machine
 _PAUSE_SECONDS = 0.02
 _ASYNC_PAUSE_SECONDS = 0.002
 

@@ -54,12 +54,14 @@ class ReadWatch:
 
     def _run(self) -> None:
         seen, seen_at = 0, 0.0
+        cut = 0  # the read that was cut short last; its end may not have come to the loop yet
         while not self._is_closed.wait(self._cpu_seconds_max):
             number, now = self._number, time.clock_gettime(self._cpu_clock)
             if number != seen or number % 2 == 0:
                 seen, seen_at = number, now
-            elif now - seen_at >= self._cpu_seconds_max:
+            elif number != cut and now - seen_at >= self._cpu_seconds_max:
                 self._cut_short(number)
+                cut = number
 
     def _cut_short(self, number: int) -> None:
         """Close the connection below the read: OpenSSL finds the end of the bytes."""

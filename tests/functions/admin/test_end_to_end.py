@@ -19,7 +19,7 @@ from tests.support.replicated_cluster import (
 )
 from tests.support.waiting import eventually
 
-DEADLINE_SECONDS = 40.0
+DEADLINE_SECONDS = 120.0
 POLL_SECONDS = 1.0  # five times metadata.poll.interval.ms: the machine may be busy
 
 

@@ -117,7 +117,7 @@ def test_no_part_of_a_token_is_in_the_log(node: SaslNode, issuer: Issuer) -> Non
     assert log_in(node, issuer.token(secret=CANARY))[0]["error_code"] == "none"
     lines = [line for line in node.log.splitlines() if CANARY in line]
     assert all("client authenticated" in line for line in lines)
-    assert "authentication failed, OAUTHBEARER: the token is" in node.log
+    node.wait_logged("authentication failed, OAUTHBEARER: the token is")
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_a_node_that_could_take_anybodys_token_does_not_start(
     node = SaslNode(tmp_path / "node", **given)
     with pytest.raises(RuntimeError, match="ended before it was ready"), node:
         pass
-    assert f"OAUTHBEARER needs sasl.oauthbearer.{missing}" in node.log
+    node.wait_logged(f"OAUTHBEARER needs sasl.oauthbearer.{missing}")
 
 
 def test_an_address_that_others_can_read_along_is_refused(tmp_path: Path) -> None:
@@ -259,4 +259,4 @@ def test_an_address_that_others_can_read_along_is_refused(tmp_path: Path) -> Non
     node = NodeProcess(tmp_path / "node", config=config)
     with pytest.raises(RuntimeError, match="ended before it was ready"), node:
         pass
-    assert "must be https://host/path, or file:/path" in node.log
+    node.wait_logged("must be https://host/path, or file:/path")

@@ -67,4 +67,4 @@ def test_a_node_without_its_password_does_not_start(
     node = closed_node(tmp_path / "node", bootstrap_admin_password_location=given)
     with pytest.raises(RuntimeError, match="ended before it was ready"), node:
         pass
-    assert problem in node.log
+    node.wait_logged(problem)

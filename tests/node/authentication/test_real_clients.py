@@ -101,7 +101,7 @@ def test_no_secret_is_in_the_log_at_debug(node: SaslNode) -> None:
     with pytest.raises(confluent_kafka.KafkaException):
         librdkafka(node, "SCRAM-SHA-512", PASSWORD, "canary-nobody")
     assert node.logins()
-    assert "client refused" in node.log
+    node.wait_logged("client refused")
     for secret in ("canary", base64.b64encode(PASSWORD.encode()).decode()):
         assert secret not in node.log
     assert "Traceback" not in node.log

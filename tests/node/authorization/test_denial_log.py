@@ -51,7 +51,8 @@ def test_nothing_is_denied_and_the_log_has_what_would_be(node: NodeProcess) -> N
     client.call("list_groups", 4, states_filter=[])
     client.close()
     admin.close()
-    lines = [line for line in node.log_path.read_text().splitlines() if "would be denied" in line]
+    node.wait_logged("TOPIC of any name")  # the last of them, by InitProducerId
+    lines = [line for line in node.log.splitlines() if "would be denied" in line]
     for operation, resource in (
         ("WRITE", "TOPIC orders"),
         ("READ", "TOPIC orders"),
@@ -76,7 +77,8 @@ def test_what_is_left_out_of_a_list_is_no_denial(tmp_path: Path) -> None:
             assert not client.fetch("orders", 0)["responses"][0]["partitions"][0]["records"]
         client.close()
         admin.close()
-        lines = [line for line in node.log_path.read_text().splitlines() if "denied" in line]
+    # The node has stopped, and all is written.
+    lines = [line for line in node.log_path.read_text().splitlines() if "denied" in line]
     assert len(lines) == 2, lines
     assert all("TOPIC orders" in line and "User:ANONYMOUS" in line for line in lines)
 

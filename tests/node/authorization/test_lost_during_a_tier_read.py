@@ -24,7 +24,7 @@ CONFIGS = {"segment_bytes": "20000", "local_retention_bytes": "1", "retention_ms
 CONFIG = {"remote.task.interval.ms": "50", "log.retention.check.interval.ms": "100"}
 RECORD = b"x" * 9_000
 RECORD_COUNT = 9
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 120.0
 HELD_SECONDS = 0.4  # a fetch reaches the worker in some milliseconds
 
 

@@ -124,7 +124,7 @@ def test_only_records_may_come_in_large_requests(node: NodeProcess) -> None:
             client.send(delete_topics(3_000_000))
         assert client.is_closed_by_node()
         assert node.rss_bytes() - before < 40_000_000
-    assert "a request of API 20 of 18000022 bytes, allowed are 8388608" in node.log
+    node.wait_logged("a request of API 20 of 18000022 bytes, allowed are 8388608")
 
 
 def test_answers_that_nobody_takes_are_not_made(node: NodeProcess) -> None:

@@ -10,6 +10,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,25 @@ def test_a_client_that_keeps_openssl_busy_is_disconnected(
     [record] = caplog.records
     assert record.__dict__["reason"] == "the client sends TLS messages without any bytes"
     assert record.__dict__["client"] == "127.0.0.1"
+
+
+def test_a_read_that_was_cut_short_and_has_not_ended_yet_is_not_cut_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """On a busy machine the loop's thread comes to that later."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    watch = ReadWatch(cpu_seconds_max=WATCH_SECONDS)
+    with closing(theirs), closing(ours), closing(watch):
+        watch.begin(ours)
+        began = time.thread_time()
+        while time.thread_time() < began + 10 * WATCH_SECONDS:
+            pass
+        eventually(lambda: bool(caplog.records))
+        time.sleep(5 * WATCH_SECONDS)
+        watch.end()
+    assert len(caplog.records) == 1
 
 
 def test_a_watch_ends_no_read_that_others_follow(kernel_ends: Ends) -> None:

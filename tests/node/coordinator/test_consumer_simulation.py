@@ -310,14 +310,14 @@ CONFIG = NodeConfig(
 )
 
 
-@pytest.mark.parametrize("first_seed", range(0, 60, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first_seed", range(0, 45, SEEDS_PER_TEST))
 def test_no_partition_is_used_twice_and_all_are_used_in_the_end(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + SEEDS_PER_TEST):
         run(live(seed, ConsumerWorld, CONFIG))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first_seed", range(60, 600, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first_seed", range(45, 600, SEEDS_PER_TEST))
 def test_the_same_holds_in_many_more_schedules(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + SEEDS_PER_TEST):
         run(live(seed, ConsumerWorld, CONFIG))

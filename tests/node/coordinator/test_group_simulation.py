@@ -319,8 +319,18 @@ class ClassicGroupWorld:
         self.trace.append(f"{self.now_ms:>8} {self.group.phase.value:<20} {event}")
 
 
-@pytest.mark.parametrize("first_seed", range(0, 2000, SEEDS_PER_TEST))
+@pytest.mark.parametrize("first_seed", range(0, 1200, SEEDS_PER_TEST))
 def test_every_schedule_keeps_the_rules_and_ends_stable(first_seed: int) -> None:
+    run_seeds(first_seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_seed", range(1200, 12_000, SEEDS_PER_TEST))
+def test_many_more_schedules_do(first_seed: int) -> None:
+    run_seeds(first_seed)
+
+
+def run_seeds(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + SEEDS_PER_TEST):
         world = ClassicGroupWorld(seed)
         try:

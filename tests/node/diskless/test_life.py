@@ -17,7 +17,7 @@ from tests.support.command import called
 from tests.support.node_process import NodeProcess
 
 pytestmark = pytest.mark.slow
-DEADLINE_SECONDS = 90.0
+DEADLINE_SECONDS = 120.0
 NODE_CONFIG = {
     "remote.task.interval.ms": "50",
     "log.retention.check.interval.ms": "100",

@@ -23,7 +23,7 @@ from tests.support.wire_client import WireClient
 pytestmark = pytest.mark.slow  # ``tests/cli/test_restore_chains.py`` has the small twins
 TOPIC = "t"
 PRODUCER = 7_000
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 CONFIGS = {"diskless.enable": "true", "segment.bytes": "20000", "local.retention.ms": "-2"}
 
 

@@ -104,6 +104,7 @@ def test_a_node_whose_store_is_deleted_stops_serving_and_its_files_can_be_saved(
             wait_until(client, ErrorCode.not_leader_or_follower, NOTICED_SECONDS + SLACK_SECONDS)
             time.sleep(1)  # It does not come back, and says it once.
             assert produce(client) is ErrorCode.not_leader_or_follower
+        node.wait_logged(" ERROR ")
         (error,) = errors(node)
         assert "metadata store was deleted or replaced" in error
         assert "docs/restore.md" in error

@@ -64,7 +64,7 @@ def test_a_node_whose_loop_stands_still_for_longer_loses_its_lease_and_comes_bac
     with lapsed as node, WireClient(node.port) as client:
         create_topic(node)
         assert produce_while_stalled(node, client) is ErrorCode.not_leader_or_follower
-        assert "event loop is blocked" in node.log
+        node.wait_logged("event loop is blocked")
         deadline = time.monotonic() + 60
         while produce(client) is not ErrorCode.none:
             assert time.monotonic() < deadline

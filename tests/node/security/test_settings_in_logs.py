@@ -57,7 +57,7 @@ def test_values_of_refused_settings_are_in_no_log_and_no_file(node: NodeProcess)
         }
         answer = peer.call("create_topics", 7, topics=[created], timeout=1_000)
         assert answer["topics"][0]["error_code"] == "invalid_config"
-    assert "DEBUG" in node.log
+    node.wait_logged("DEBUG")
     assert_nowhere(node)
 
 

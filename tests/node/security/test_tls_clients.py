@@ -165,7 +165,7 @@ def test_a_client_without_a_certificate_is_refused_and_the_log_says_why(
     with pytest.raises((ssl.SSLError, ConnectionError)):
         ask_versions(node, authority.client_context())
     eventually(lambda: "PEER_DID_NOT_RETURN_A_CERTIFICATE" in node.log, "it is logged")
-    assert "ssl.client.auth=required: give the client a certificate and its key" in node.log
+    node.wait_logged("ssl.client.auth=required: give the client a certificate and its key")
 
 
 def test_a_client_of_another_authority_is_refused(
@@ -319,7 +319,7 @@ def test_a_node_with_wrong_settings_does_not_start(
     node = tls_node(tmp_path, authority, **config)
     with pytest.raises(RuntimeError, match="ended before it was ready"):
         node.start()
-    assert problem in node.log
+    node.wait_logged(problem)
 
 
 def test_an_answer_of_many_records_is_whole(node: NodeProcess, authority: Authority) -> None:

@@ -20,6 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.node_process import NodeProcess
 from tests.support.stored_items import overwrite_body, stored_items
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient
 
 SETTLE_SECONDS_MAX = 30.0
@@ -105,7 +106,11 @@ class Tiered:
         answer = self.fetch(topic, SPOILED, offset)
         assert answer.error_code is ErrorCode.kafka_storage_error
         assert not answer.records
-        assert any(names in line for line in self.node.log.splitlines() if " ERROR " in line)
+
+        def is_said() -> bool:
+            return any(names in line for line in self.node.log.splitlines() if " ERROR " in line)
+
+        eventually(is_said, f"an error about {names!r} is logged")
 
     def require_works(self, topic: str) -> None:
         """Check that the node goes on with both partitions, also in the background."""

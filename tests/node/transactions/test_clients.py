@@ -226,7 +226,7 @@ def test_javas_client_copies_exactly_once(node: NodeProcess) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

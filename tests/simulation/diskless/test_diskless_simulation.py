@@ -25,7 +25,7 @@ from tests.simulation.diskless.mutations import (
 from tests.simulation.diskless.plan import draw_moving_plan, draw_plan, draw_suspicious_plan
 from tests.simulation.diskless.simulation import run_plan, run_seed, shrink
 
-PARTS, SCHEDULES_IN_PART = 16, 8
+PARTS, SCHEDULES_IN_PART = 10, 8
 MUTATION_SEEDS_MAX = 400
 
 _only = os.environ.get("DISKLESS_SEED")
