@@ -417,7 +417,14 @@ async def test_a_client_is_told_the_replica_of_its_zone_if_nodes_are_gateways(
         ):
             await create(node, name, 1, 3)
             topic = node.view.image.topics[name]
-            await node.store.commit([records.put(dataclasses.replace(topic, configs=configs))])
+            acked_by = records.AckedBy.CHAIN if configs else None
+            (partition,) = node.view.image.partitions(name)
+            await node.store.commit(
+                [
+                    records.put(dataclasses.replace(topic, configs=configs)),
+                    records.put(dataclasses.replace(partition, acked_by=acked_by)),
+                ]
+            )
         await node.view.refresh()
         for name in ("d", "compacted", "replicated"):
             await elect(node, TopicPartition(name, 0), 1)
