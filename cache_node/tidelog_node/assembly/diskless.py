@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.metadata.epoch_chains import ChainName
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
@@ -16,6 +17,7 @@ from tidelog_node.diskless.checkpoints import ChainCheckpoints
 from tidelog_node.diskless.collection import ChainCollection
 from tidelog_node.diskless.converting import Conversions
 from tidelog_node.diskless.entering import LeadEntries
+from tidelog_node.diskless.former_chains import seal_former_chains
 from tidelog_node.diskless.gateway import Gateway
 from tidelog_node.diskless.gateway_links import LeaderLinks
 from tidelog_node.diskless.gateway_spool import GatewaySpool
@@ -151,12 +153,25 @@ def _start_gateway(
         own_chain=node_chain.current,
         send=links.send,
         append_here=serving.gateway_appends.append,
+        seal_former=lambda own: _seal_former(node, node_chain, own),
     )
     node_chain.deposed.subscribe(gateway.on_deposed)
     serving.produce.gateway = gateway
     stack.callback(gateway.close)
     stack.callback(links.close)
     return gateway
+
+
+async def _seal_former(node: NodeContext, node_chain: NodeChain, own: ChainName) -> None:
+    image = node.view.image
+    partitions = (one for some in image.partitions_by_topic.values() for one in some)
+    await seal_former_chains(
+        node_chain.client,
+        image.cluster_id,
+        own,
+        named={entry.chain for partition in partitions for entry in partition.wal},
+        clock_ms=node.clock_ms,
+    )
 
 
 def _end_leads(replicas: ReplicaManager) -> None:

@@ -143,13 +143,16 @@ class OwnedObjects:
                 del runs_of[name]
 
 
-def needs_of(footer: WalFooter) -> dict[PartitionName, int]:
+def needs_of(footer: WalFooter, *, is_referenced: bool = True) -> dict[PartitionName, int]:
     """Return up to which offset of each partition an object is needed.
 
-    Nobody knows it of a gateway's slices: another chain has their offsets.
+    Nobody knows it of a gateway's slices, another chain has their offsets: they are needed unless
+    no reference names the object (``is_referenced``).
     """
     needs: dict[PartitionName, int] = {}
     for row in footer.slices:
+        if row.is_foreign and not is_referenced:
+            continue
         name = PartitionName(UUID(bytes=row.topic_id), row.partition)
         end_offset = INT64_MAX if row.is_foreign else row.end_offset
         needs[name] = max(end_offset, needs.get(name, 0))

@@ -43,10 +43,15 @@ def chains_prefix(cluster_id: str) -> str:
     return f"{cluster_id}/wal/"
 
 
+def broker_chains_prefix(cluster_id: str, broker_id: int) -> str:
+    """Return the prefix of the keys of all chains of one broker, slash included."""
+    _check(broker_id, INT32_MAX, "broker id")
+    return f"{chains_prefix(cluster_id)}{broker_id:010d}/"
+
+
 def chain_prefix(cluster_id: str, chain: ChainName) -> str:
     """Return the prefix of the keys of a chain's objects, slash included."""
-    _check(chain.broker_id, INT32_MAX, "broker id")
-    return f"{chains_prefix(cluster_id)}{chain.broker_id:010d}/{chain.chain_id}/"
+    return f"{broker_chains_prefix(cluster_id, chain.broker_id)}{chain.chain_id}/"
 
 
 def wal_key(cluster_id: str, chain: ChainName, sequence: int) -> str:

@@ -4,6 +4,7 @@
 2. Read the footers: which offsets of which partitions each object ends at.
 3. Read where those partitions' tiers end, each once. Ends never go back, so a stale one only keeps
    more.
+   What a gateway has for others is needed while a reference names the object, in any chain.
 4. Delete objects of which the tier has everything, and those above the seal. The seal stays.
 
 A damaged object stays and is named: nobody knows what it has.
@@ -26,6 +27,8 @@ from tidelog_core.diskless.collection import (
 )
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.referenced_objects import Referenced
+from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.metadata.records import Partition, SegmentState, partition_key, segment_key_from
 from tidelog_core.metadata.store import KeyRange, MetadataStore
@@ -57,9 +60,12 @@ async def collect_sealed(
     *,
     is_dry_run: bool = False,
     on_read: Callable[[int], None] = lambda _: None,
+    read_referenced: Callable[[], Awaitable[Referenced]] | None = None,
 ) -> CollectedChain:
     """Delete what nobody needs of the chain, if it is sealed. Idempotent.
 
+    ``read_referenced`` is called after the listing, once, if the chain is a gateway's: no reference
+    to it may come any more. Without it what a gateway has is kept.
     ``on_read`` gets the number of footers read, and may raise. Raises ``ChainNotSealed``,
     ``CorruptObject`` if the chain's end cannot be told, and the stores' errors.
     """
@@ -71,6 +77,7 @@ async def collect_sealed(
     ends: dict[PartitionName, int] = {}
     unneeded = UnneededEnds(ends)
     useless: list[ListedObject] = []
+    referenced: Referenced | None = None
     # Each object is judged when it is read: what an hour of them needs is more than memory has
     # room for.
     async for one in walk_chain(chains, chain, listed, on_read=on_read):
@@ -79,7 +86,12 @@ async def collect_sealed(
         if one.problem:
             result.problems.append((wal_key(cluster_id, chain, sequence), one.problem))
         elif one.place is Place.COMMITTED and one.footer is not None and sequence < end:
-            needs = needs_of(one.footer)
+            is_referenced = True
+            if read_referenced is not None and _has_foreign(one.footer):
+                if referenced is None:
+                    referenced = await read_referenced()
+                is_referenced = (chain, sequence) in referenced
+            needs = needs_of(one.footer, is_referenced=is_referenced)
             if new := needs.keys() - ends.keys():
                 found = await read_unneeded(new)
                 ends.update((name, found.of(name)) for name in new)
@@ -96,6 +108,10 @@ async def collect_sealed(
         result.deleted += [one.sequence for one in some]
         result.deleted_bytes += sum(one.size_bytes for one in some)
     return result
+
+
+def _has_foreign(footer: WalFooter) -> bool:
+    return any(row.is_foreign for row in footer.slices)
 
 
 async def unneeded_end(store: MetadataStore, partition: Partition) -> int:

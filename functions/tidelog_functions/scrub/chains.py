@@ -2,7 +2,8 @@
 
 An owner deletes what nobody needs of its own chain. When its node has gone, the chain is sealed,
 and the scrub deletes the rest: of which the tier has everything, and what is above the seal. Seals
-stay for ever. A chain that is not sealed is never touched.
+stay for ever. A chain that is not sealed is never touched. What a gateway has for others goes once
+no reference names it; that takes the footers of all objects, once a sweep.
 
 What a chain is needed for is read from the partitions' items, without a request to the bucket:
 they name the chains of records that may not be tiered. Only a chain that none of them needs, for an
@@ -34,6 +35,7 @@ from tidelog_core.diskless.keys import (
     parse_heir_key,
     parse_wal_key,
 )
+from tidelog_core.diskless.referenced_objects import Referenced, read_referenced
 from tidelog_core.diskless.sealed_collection import (
     collect_sealed,
     read_unneeded_ends,
@@ -130,6 +132,7 @@ class ChainScrub:
         self._entries: dict[ChainName, list[_Entry]] | None = None  # not read yet
         self._ends: dict[PartitionName, int] = {}  # below, chains are not needed
         self._seen: set[ChainName] = set()
+        self._referenced: Referenced | None = None  # not read yet
         self.report = ChainReport()
 
     async def check_rules(self) -> None:
@@ -268,6 +271,7 @@ class ChainScrub:
             read_unneeded,
             is_dry_run=self._is_dry_run,
             on_read=lambda _: self._limit.require(),
+            read_referenced=self._read_referenced,
         )
         for key, problem in collected.problems:
             self.report.add_problem(f"{key}: {problem}")
@@ -286,6 +290,13 @@ class ChainScrub:
             extra={"chain": str(chain), "count": count, "size_bytes": size_bytes},
         )
         return not collected.kept
+
+    async def _read_referenced(self) -> Referenced:
+        if self._referenced is None:
+            self._referenced = await read_referenced(
+                self._objects, self._cluster_id, lambda _: self._limit.require()
+            )
+        return self._referenced
 
     async def _is_needed(self, chain: ChainName) -> bool:
         """Return whether an item says that the chain may have what the tier lacks."""

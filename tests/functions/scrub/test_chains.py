@@ -415,3 +415,43 @@ async def test_retention_collects_a_chain_within_two_hours(world: ChainWorld) ->
     result = await world.retain()
     assert (result.chain_object_deleted_count, result.failed) == (0, {})
     assert world.objects.requests == {"list": 1}
+
+
+async def gateways_chain(world: ChainWorld) -> ChainOwner:
+    """Return a gateway's chain: to the first object the leader has a reference, then garbage."""
+    gateway = ChainOwner(world.objects, CLUSTER_ID, chain_name(3))
+    for number in range(2):
+        foreign = WalSlice(*world.name, -1, batch(number, 10), is_foreign=True)
+        assert await gateway.commit([foreign]) == number
+    reference = gateway.foreign(0, 1, world.end + 10)
+    await world.new.commit([], references=[reference])
+    return gateway
+
+
+async def test_what_a_gateway_has_goes_once_no_reference_names_it(world: ChainWorld) -> None:
+    await world.begin()
+    gateway = await gateways_chain(world)
+    await gateway.seal(B)
+    await scrub_when_old(world)
+    keys = await world.chain_keys()
+    assert wal_key(CLUSTER_ID, gateway.chain, 0) in keys, "the leader refers to it"
+    assert wal_key(CLUSTER_ID, gateway.chain, 1) not in keys, "nobody does"
+    # The leader's object goes when the tier has its records.
+    await world.objects.delete([wal_key(CLUSTER_ID, B, 1)])
+    await age_orphans(world.store, by_ms=DAY_MS + 1)
+    await world.scrub()
+    keys = [key for key in await world.chain_keys() if str(gateway.chain.chain_id) in key]
+    assert keys == [wal_key(CLUSTER_ID, gateway.chain, 2)], "the seal stays"
+
+
+async def test_a_damaged_object_may_refer_to_anything(world: ChainWorld) -> None:
+    await world.begin()
+    gateway = await gateways_chain(world)
+    await gateway.seal(B)
+    key = wal_key(CLUSTER_ID, B, 1)
+    await world.objects.replace(key, (await world.objects.get(key))[:-1] + b"x")
+    await world.scrub()
+    await age_orphans(world.store, by_ms=DAY_MS + 1)
+    report = await world.scrub()
+    assert report.chains.problem_count or report.failed
+    assert wal_key(CLUSTER_ID, gateway.chain, 1) in await world.chain_keys()
