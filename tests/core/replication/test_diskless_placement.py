@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidelog_core.replication.diskless_balance import FOLLOWERS_MOVED_MAX, balancing_moves
 from tidelog_core.replication.diskless_followers import DisklessFollowers
 
-from tests.core.replication.placed_cluster import PlacedCluster
+from tests.support.placed_cluster import PlacedCluster
 
 NINE: dict[int, str | None] = {broker_id: "abc"[broker_id % 3] for broker_id in range(1, 10)}
 SAME = settings(max_examples=60, deadline=None, derandomize=True)
