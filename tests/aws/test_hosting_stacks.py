@@ -1,4 +1,4 @@
-"""The stacks of nodes that hold nothing, made by MiniStack's CloudFormation.
+"""The stacks of nodes that hold nothing, made by MiniStack's CloudFormation, alone and as a whole.
 
 MiniStack has no Application Auto Scaling, so that part of the Fargate stack is left out, and it
 starts no machines and no tasks.
@@ -48,6 +48,18 @@ class Cloud:
 
         eventually(lambda: status() == "CREATE_COMPLETE", status)
 
+    def outputs(self, name: str) -> dict[str, str]:
+        """Return the outputs of a stack."""
+        (found,) = self.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
+        return {one["OutputKey"]: one["OutputValue"] for one in found["Outputs"]}
+
+    def upload(self, name: str, template: str) -> str:
+        """Put a template where CloudFormation finds it; return its address."""
+        s3 = self.client("s3")
+        s3.create_bucket(Bucket="templates")
+        s3.put_object(Bucket="templates", Key=name, Body=template.encode())
+        return f"https://s3.amazonaws.com/templates/{name}"
+
 
 @pytest.fixture
 def cloud(ministack_endpoint: str) -> Cloud:
@@ -92,3 +104,36 @@ def test_a_service_of_tasks(cloud: Cloud) -> None:
     assert (node["cpu"], node["memory"]) == ("1024", "2048")
     (container,) = node["containerDefinitions"]
     assert container["entryPoint"][0] == "python3"
+
+
+def test_a_network_and_the_nodes_in_it(cloud: Cloud) -> None:
+    """As the root stack makes them, which gives the network's outputs to the nodes."""
+    root = nested_stacks(DISKLESS)[""].resources
+    given = {
+        stack: {key: str(value) for key, value in root[stack]["Properties"]["Parameters"].items()}
+        for stack in ("Network", "Nodes")
+    }
+    template, rest = (sam.INFRA / "network.yaml").read_text().split("  HealthRule:")
+    outputs = rest[rest.index("\nOutputs:") :]  # MiniStack has no rules beside their group
+    cloud.create("network", template + outputs, given["Network"])
+    network = cloud.outputs("network")
+    taken = {key: value for key, value in network.items() if key in given["Nodes"]}
+    template = (sam.INFRA / "nodes.yaml").read_text()
+    group_url = cloud.upload("diskless.yaml", (sam.INFRA / "diskless.yaml").read_text())
+    template = template.replace("TemplateURL: diskless.yaml", f"TemplateURL: {group_url}")
+    cloud.create("nodes", template, {**given["Nodes"], **taken, "ClusterName": "whole"})
+
+    scaling = cloud.client("autoscaling")
+    (group,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["whole-diskless"])[
+        "AutoScalingGroups"
+    ]
+    ec2 = cloud.client("ec2")
+    subnets = ec2.describe_subnets(SubnetIds=group["VPCZoneIdentifier"].split(","))["Subnets"]
+    zones = {one["CidrBlock"]: one["AvailabilityZone"] for one in subnets}
+    assert len(set(zones.values())) == 3
+    # The nodes know the zone of a client by its address.
+    assert dict(pair.split("=") for pair in network["ClientZones"].split(",")) == zones
+    balancing = cloud.client("elbv2")
+    targets = balancing.describe_target_groups()["TargetGroups"]
+    (secure,) = [one for one in targets if one.get("HealthCheckPath") == "/readyz"]
+    assert (secure["HealthCheckProtocol"], secure["HealthCheckPort"]) == ("HTTP", "9644")
