@@ -219,18 +219,18 @@ def test_a_member_that_hangs_up_gives_back_what_it_has_acquired(
         with member(node, topic, "a") as one:
             assert one.records() == [(0, 2, 1)]
             assert other.records() == []
-        assert other.records(max_wait_ms=9000) == [(0, 2, 1)]
+        assert other.records(max_wait_ms=45_000) == [(0, 2, 1)]
 
 
 def test_acquired_records_come_back_when_their_time_is_up(node: NodeProcess, topic: str) -> None:
     configure(node, f"group-of-{topic}", record_lock_duration_ms=str(LOCK_MS))
     produce(node, topic, 3)
     with member(node, topic, "a") as one, member(node, topic, "b") as other:
+        began = time.monotonic()
         assert one.records() == [(0, 2, 1)]
         assert one.acknowledge((0, 0, [RENEW])) is ErrorCode.invalid_request
-        began = time.monotonic()
-        assert other.records(max_wait_ms=9000) == [(0, 2, 2)]
-        assert time.monotonic() - began > LOCK_MS / 2000
+        assert other.records(max_wait_ms=45_000) == [(0, 2, 2)]
+        assert time.monotonic() - began > 0.9 * LOCK_MS / 1000
         assert one.acknowledge((0, 2, [ACCEPT])) is ErrorCode.invalid_record_state
         # Delivered as often as may be: the next deadline ends it.
         assert one.records(max_wait_ms=LOCK_MS + 300) == []
@@ -239,16 +239,16 @@ def test_acquired_records_come_back_when_their_time_is_up(node: NodeProcess, top
 
 
 def test_an_acquisition_can_be_renewed(node: NodeProcess, topic: str) -> None:
-    configure(node, f"group-of-{topic}", record_lock_duration_ms="1500")
+    configure(node, f"group-of-{topic}", record_lock_duration_ms="4000")
     produce(node, topic, 2, 2)
     with member(node, topic, "a") as one, member(node, topic, "b") as other:
         assert one.records() == [(0, 3, 1)]
-        time.sleep(0.8)
+        time.sleep(2)  # As far from the first end as the second end will be from it.
         answer = one.fetch(
             said={0: [(2, 3, [RENEW])]}, is_renew_ack=True, max_bytes=0, min_bytes=0, max_records=0
         )
         assert partition_of(answer).acknowledge_error_code == 0
-        assert other.records(max_wait_ms=9000) == [(0, 1, 2)]
+        assert other.records(max_wait_ms=45_000) == [(0, 1, 2)]
         assert one.acknowledge((2, 3, [ACCEPT])) is ErrorCode.none
 
 
@@ -275,7 +275,7 @@ def test_a_released_record_ends_another_members_wait(node: NodeProcess, topic: s
         assert one.records() == [(0, 1, 1)]
         later = threading.Timer(0.3, one.acknowledge, ((0, 1, [RELEASE]),))
         later.start()
-        assert other.records(max_wait_ms=9000) == [(0, 1, 2)]
+        assert other.records(max_wait_ms=45_000) == [(0, 1, 2)]
         later.join()
 
 
@@ -365,7 +365,7 @@ def test_isolation_decides_whether_aborted_records_are_delivered(
             assert set(values(answer).values()) == {b"aborted", b"kept"}
         waiting = threading.Timer(0.3, producer.commit_transaction, (10,))
         waiting.start()
-        answer = one.fetch(max_wait_ms=9000)
+        answer = one.fetch(max_wait_ms=45_000)
         waiting.join()
         found = [v for v in values(answer).values() if v is not None]
         assert found == ([b"kept"] if is_committed_only else [])
@@ -436,4 +436,4 @@ def test_an_administrator_moves_an_empty_group(node: NodeProcess, topic: str) ->
         with WireClient(node.port) as client:
             moved = client.call(admin).responses[0].partitions[0]
         assert moved.error_code is ErrorCode.none
-        assert one.records(max_wait_ms=9000) == [(3, 9, 1)]
+        assert one.records(max_wait_ms=45_000) == [(3, 9, 1)]
