@@ -221,7 +221,7 @@ class LeaderFetcher:
     def _end_session(self) -> None:
         self._session.restart()
         self.followed.begin_session()
-        self.followed.wake_unheard(self._owner.node_config().replica_lag_time_max_ms)
+        self.followed.wake_unheard(float(self._owner.node_config().replica_lag_time_max_ms))
 
     def _on_answer(self, frame: memoryview) -> bytearray | None:
         """Apply the answer and return the next fetch.

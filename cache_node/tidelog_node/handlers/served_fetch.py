@@ -75,7 +75,7 @@ class FetchServing:
             record=record,
             counters=node.counters,
             has_gateways=node.static_config.diskless_gateways_enable,
-            silence_ms_max=lambda: node.config().replica_lag_time_max_ms,
+            silence_ms_max=lambda: float(node.config().replica_lag_time_max_ms),
         )
         config = node.config()
         self.sessions = FetchSessions(
