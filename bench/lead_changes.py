@@ -115,6 +115,7 @@ def _measure(folder: Path, kind: str, turns: int) -> dict[str, object]:
         for turn in range(turns):
             broker_id = 1 + turn % 3
             led = _wait_for_leads(admin, broker_id)
+            _wait_for_acks(sending)
             time.sleep(3 + RENEWAL_SECONDS * turn / turns)
             loads.append(os.getloadavg()[0])
             pauses.append(_end(nodes[broker_id], kind, led, sending))
@@ -144,6 +145,14 @@ def _wait_for_leads(admin: AdminClient, broker_id: int) -> list[int]:
         time.sleep(0.2)
 
 
+def _wait_for_acks(sending: Sending) -> None:
+    """Wait until every partition has acknowledged something: all nodes lead by then."""
+    began = time.monotonic()
+    while min(sending.acked_at) < began:
+        assert time.monotonic() < began + WAIT_SECONDS_MAX, "no ack of a partition"
+        time.sleep(0.05)
+
+
 def _end(node: NodeProcess, kind: str, led: list[int], sending: Sending) -> float:
     """End the process; return the seconds until all that it led have acknowledged again."""
     began = time.monotonic()
@@ -167,7 +176,8 @@ def _end(node: NodeProcess, kind: str, led: list[int], sending: Sending) -> floa
 def _longest_pause(led: list[int], sending: Sending, stopping: threading.Thread) -> float:
     """Return the longest time between two acks of a partition while the node stops."""
     last = {number: sending.acked_at[number] for number in led}
-    longest, quiet_from = 0.0, None
+    longest = 0.0
+    quiet_from: float | None = None
     while quiet_from is None or time.monotonic() - quiet_from < 2:
         for number in led:
             acked_at = sending.acked_at[number]

@@ -61,6 +61,13 @@ WRITES_MAX = 10  # of one group, before it begins again
 CHAINS_AT_ONCE_MAX = 8
 
 
+class OwnChainEnded(StoreUnavailable):
+    """This node's chain ended while partitions were about to enter it.
+
+    They enter the next one at once: somebody's producers wait, and the store is not in trouble.
+    """
+
+
 class EntryChain(Protocol):
     """The chain of this node that takes partitions; ``OwnedChain``."""
 
@@ -177,29 +184,31 @@ class LeadEntries:
         return partition if self._node.standing.leads(partition) else None
 
     async def _enter(self, before: ChainName | None, group: dict[PartitionName, Replica]) -> None:
-        delay_seconds = 0.0
+        delay_seconds = RETRY_SECONDS
         try:
             async with self._slots:
                 await self._take_over(before, dict(group))
+        except OwnChainEnded as error:
+            logger.info(
+                "diskless partitions enter another chain",
+                extra={"count": len(group), "chain": str(before), "reason": str(error)},
+            )
+            delay_seconds = 0.0
         except (TidelogError, OSError) as error:
             logger.warning(
                 "diskless partitions not led yet, will retry",
                 extra={"count": len(group), "chain": str(before), "reason": str(error)},
             )
-            delay_seconds = RETRY_SECONDS
         except Exception:
             # Any failure: the partitions have no leader until they are entered.
             logger.exception("diskless partitions not led yet, will retry")
-            delay_seconds = RETRY_SECONDS
         finally:
             self._entering -= group.keys()
             self._count_refused()
         left = [replica for replica in group.values() if self._unentered(replica) is not None]
         if left:
             self._failed.update(map(name_of, left))
-            asyncio.get_running_loop().call_later(
-                max(delay_seconds, RETRY_SECONDS), self._note_all, left
-            )
+            asyncio.get_running_loop().call_later(delay_seconds, self._note_all, left)
         self._stir.set()
 
     def _note_all(self, replicas: Iterable[Replica]) -> None:
@@ -262,6 +271,7 @@ class LeadEntries:
                     left = {name: items[name] for name in ends}
                     decisions = [*rest, *(steps.on_replayed(left, ends) if left else ())]
                 case takeover.WriteEpochs(items):
+                    _require_chain(taken.own)  # Else the next epoch would begin in an ended one.
                     write_count += 1
                     if write_count > WRITES_MAX:
                         raise StoreUnavailable(f"epochs are not written after {WRITES_MAX} tries")
@@ -367,8 +377,7 @@ class LeadEntries:
         replica, epoch = taken.group[name], stored.chains[-1].leader_epoch
         if self._replicas.get(replica.partition) is not replica:
             return
-        if taken.own.is_deposed:
-            raise StoreUnavailable(f"the chain {taken.own.name} was sealed in the meantime")
+        _require_chain(taken.own)
         if replica.log.log_end_offset != end_offset:  # Its disk has failed, for example.
             raise StorageError(f"the log of {replica.partition} does not end at {end_offset} now")
         taken.own.enter(
@@ -414,6 +423,11 @@ def _later_epoch(taken: _Taken, name: PartitionName, chains: EpochChains) -> Met
     found = f"records of epoch {later.leader_epoch} in the chain {later.chain}"
     partition = taken.group[name].partition
     return MetadataSetBack(partition, known=describe_epoch(chains), found=found)
+
+
+def _require_chain(own: EntryChain) -> None:
+    if own.is_deposed:
+        raise OwnChainEnded(f"the chain {own.name} has ended in the meantime")
 
 
 def name_of(replica: Replica) -> PartitionName:

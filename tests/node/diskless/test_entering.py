@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.wal_header import WalKind
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
-from tidelog_core.metadata.store import Check, Write
+from tidelog_core.metadata.store import Check, Item, ItemKey, Write
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import topic_manifest_key
 from tidelog_core.tier.manifest import TopicManifest
@@ -168,6 +168,26 @@ async def test_a_log_that_changes_in_the_meantime_is_not_entered(tmp_path: Path)
         assert not first.entered
         assert it.chain is not first
         assert replica.log.log_end_offset == 0
+
+
+async def test_partitions_enter_the_next_chain_at_once_if_theirs_ends_before_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has sealed it, or another group of partitions has ended it."""
+    monkeypatch.setattr(entering, "RETRY_SECONDS", 3_600.0)
+    async with entering_node(tmp_path) as it:
+        first = it.chain
+        get_many = it.node.store.get_many
+
+        async def late(ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
+            first.is_deposed = True
+            return await get_many(ids)
+
+        it.node.store.get_many = late  # type: ignore[method-assign]
+        await create(it)
+        await it.until_led()
+        assert it.chain is not first
+        assert it.stored().wal == ((1, it.chain.name, 0),)  # no epoch names the ended one
 
 
 async def test_a_chain_sealed_by_others_in_the_meantime_is_not_entered(tmp_path: Path) -> None:

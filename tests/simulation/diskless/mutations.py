@@ -158,6 +158,12 @@ class GivesUpFailedBuilds(Mutable):
     builds_again = False
 
 
+class HandsOverWhatIsNotCommitted(Mutable):
+    """A leader that leaves names the end of its log, whether it is stored or not."""
+
+    hands_over_committed = False
+
+
 class CollectsBelowLogStarts(Mutable):
     """Nobody waits for a checkpoint with what is deleted below a log start."""
 
@@ -245,6 +251,9 @@ FOUND_MUTATIONS: Mapping[str, Mutation] = {
 LATER_MUTATIONS: Mapping[str, Mutation] = {
     "forgets producers' epochs": Mutation(shell=ForgetsProducerEpochs(), first_seed=9),
     "gives up failed builds": Mutation(shell=GivesUpFailedBuilds(), first_seed=29),
+    "hands over what is not committed": Mutation(
+        shell=HandsOverWhatIsNotCommitted(), draw=draw_moving_plan
+    ),
     "collects below log starts": Mutation(shell=CollectsBelowLogStarts()),
     "counts checkpoints too early": Mutation(shell=CountsCheckpointsTooEarly(), first_seed=40),
     "reads no checkpoints": Mutation(shell=ReadsNoCheckpoints(), first_seed=9),

@@ -467,9 +467,10 @@ class Incarnation:
     def _hand_over_if_drained(self, partition: PartitionName) -> None:
         handover = self._handovers.get(partition)
         log = self.logs.get(partition)
-        if handover is None or log is None or log.high_watermark < log.end:
+        if handover is None or log is None:
             return
-        if self.writer.has_uncommitted(partition):
+        is_drained = log.high_watermark >= log.end and not self.writer.has_uncommitted(partition)
+        if self.setup.shell.hands_over_committed and not is_drained:
             return
         del self.logs[partition]
         self._on_handover(handover.begin(), partition, handover)

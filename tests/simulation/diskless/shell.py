@@ -31,6 +31,7 @@ class Mutable:
     reads_checkpoints = True
     waits_for_checkpoints = True  # a checkpoint counts once it is stored
     builds_again = True  # an object whose build has failed
+    hands_over_committed = True  # a leader that leaves waits for its PUTs
 
     def hedge(self, node: Incarnation, sequence: int) -> bytes:
         """Return the bytes of a repeated PUT."""
