@@ -29,6 +29,7 @@ from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.model import FileSlice, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.records.batch import iter_headers, patch
+from tidelog_core.replication.heirs import wants_diskless
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import verify_segment
 from tidelog_core.tier.keys import segment_keys
@@ -137,6 +138,7 @@ class TierNode:
             leader=BROKER_ID,
             leader_epoch=0,
             isr=(BROKER_ID,),
+            acked_by=records.AckedBy.CHAIN if wants_diskless(topic) else None,
         )
         await self.store.commit([records.put(partition), records.put(topic)])
         await self.view.refresh()
