@@ -126,6 +126,12 @@ class SessionPartition:
         """Mark it for the next check."""
         self._mark()
 
+    def on_commit(self) -> None:
+        """Mark it, and have it checked soon if a request waits."""
+        poll = self._mark()
+        if poll is not None:
+            poll.on_commit()
+
     def wake(self) -> None:
         """Mark it, and have it checked now if a request waits."""
         poll = self._mark()

@@ -50,6 +50,9 @@ class ReplicaWaiter(Protocol):
     def on_change(self) -> None:
         """Note a change that does not end the wait for records."""
 
+    def on_commit(self) -> None:
+        """Note for a follower that a chain has committed more: its next answer must say so."""
+
     def wake(self) -> None:
         """Check the replica again now: the records waited for may never arrive."""
 
@@ -424,7 +427,7 @@ class Replica:
         if self.follower_waiters:
             for waiter in tuple(self.follower_waiters):
                 if self.is_diskless:
-                    waiter.wake()
+                    waiter.on_commit()
                 else:
                     waiter.on_change()
 

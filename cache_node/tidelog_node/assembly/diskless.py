@@ -24,6 +24,7 @@ from tidelog_node.diskless.gateway_spool import GatewaySpool
 from tidelog_node.diskless.log_recovery import LogRecovery
 from tidelog_node.diskless.node_chain import NodeChain
 from tidelog_node.diskless.owned_chain import OwnedChain
+from tidelog_node.diskless.range_reader import range_reader
 from tidelog_node.diskless.refilling import LogRefill
 from tidelog_node.diskless.standby import stand_by
 from tidelog_node.diskless.store_watch import StoreWatch, probe_store
@@ -90,6 +91,7 @@ def start_diskless(
     refill = LogRefill(node, node_chain.client)
     feeds = ChainFeeds(
         store=node_chain.client,
+        read=range_reader(settings.object_store_url, node_chain.client, node.executor),
         cluster_id=node.view.image.cluster_id,
         refill=refill,
         catch_up=catch_up,

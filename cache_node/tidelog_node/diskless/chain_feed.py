@@ -54,6 +54,7 @@ from tidelog_node.diskless.chain_slices import (
     stored_slice,
 )
 from tidelog_node.diskless.entering import name_of
+from tidelog_node.diskless.range_reader import RangeReader
 from tidelog_node.diskless.refilling import LogRefill, placed
 from tidelog_node.diskless.slice_reads import SlicePlace, read_places
 from tidelog_node.follower.catch_up import CatchUp
@@ -108,19 +109,23 @@ class ChainFeed:
         chain: ChainName,
         *,
         store: ObjectStore,
+        read: RangeReader,
         cluster_id: str,
         refill: LogRefill,
         catch_up: CatchUp,
         on_grown: Callable[[Replica], None],
         joins: asyncio.Semaphore,
     ) -> None:
-        """``on_grown`` is called after a replica has got records.
+        """``read`` reads the objects one by one, ``store`` does the rest.
+
+        ``on_grown`` is called after a replica has got records.
 
         ``joins`` bounds the feeds of the node that read all footers of their chains at once.
         """
         self.chain = chain
         self._joins = joins
         self._store = store
+        self._read = read
         self._cluster_id = cluster_id
         self._chains = ChainStore(store, cluster_id)
         self._refill = refill
@@ -207,7 +212,7 @@ class ChainFeed:
         first = self._next
         keys = [wal_key(self._cluster_id, self.chain, first + n) for n in range(count)]
         heads = await asyncio.gather(
-            *(self._store.get_range(key, 0, FIRST_READ_BYTES) for key in keys),
+            *(self._read(key, 0, FIRST_READ_BYTES) for key in keys),
             return_exceptions=True,
         )
         for key, head in zip(keys, heads, strict=True):
@@ -310,7 +315,7 @@ class ChainFeed:
             if end <= len(head):
                 data = memoryview(head)[one.position : end]
             else:
-                data = await self._store.get_range(key, one.position, end)
+                data = await self._read(key, one.position, end)
             if len(data) != one.size_bytes or crc32c(data) != one.crc32c:
                 raise CorruptObject(key, f"the CRC of the slice at {one.position} does not match")
         self._append(name, fed, data, one.base_offset, one.end_offset)
@@ -487,12 +492,14 @@ class ChainFeeds:
         self,
         *,
         store: ObjectStore,
+        read: RangeReader,
         cluster_id: str,
         refill: LogRefill,
         catch_up: CatchUp,
         on_grown: Callable[[Replica], None],
     ) -> None:
         self._store = store
+        self._read = read
         self._cluster_id = cluster_id
         self._refill = refill
         self._catch_up = catch_up
@@ -530,6 +537,7 @@ class ChainFeeds:
         feed = ChainFeed(
             chain,
             store=self._store,
+            read=self._read,
             cluster_id=self._cluster_id,
             refill=self._refill,
             catch_up=self._catch_up,

@@ -50,6 +50,8 @@ from tidelog_node.tier.remote_reads import wait_for_all
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest, FetchTopic, parse_fetch
 
+COMMITS_APART_SECONDS = 0.02  # of answers that tell a follower what a chain has committed
+
 
 class FetchHandler:
     """Serves Fetch on the partitions that this node leads."""
@@ -301,6 +303,7 @@ class _LongPoll(OwedReply):
     """A fetch that waits for bytes or for its time to be up."""
 
     __slots__ = (
+        "_began",
         "_is_due",
         "_is_over",
         "_is_woken",
@@ -324,6 +327,7 @@ class _LongPoll(OwedReply):
         self._polls = polls
         polls.add(self)
         self._served = served
+        self._began = loop.time()
         self._missing_bytes = served.min_bytes - size_bytes
         self._is_due = False  # a read of the logs is scheduled
         self._is_woken = False  # by appends: that read begins with the first partition again
@@ -342,6 +346,20 @@ class _LongPoll(OwedReply):
 
         The last read is at the end of the waiting time. A change of leader calls ``wake``.
         """
+
+    def on_commit(self) -> None:
+        """Schedule a read, but not before the follower has waited for a while.
+
+        A folder makes an object every few milliseconds: one answer tells of several.
+        """
+        self._is_woken = True
+        if not self._is_due:
+            due = self._began + COMMITS_APART_SECONDS
+            if due <= self._loop.time():
+                self.read_soon()
+            else:
+                self._is_due = True
+                self._loop.call_at(due, self._read_and_answer, False)
 
     def wake(self) -> None:
         """Schedule a read of the logs, from the first partition on."""

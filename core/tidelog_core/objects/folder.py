@@ -193,15 +193,7 @@ class FolderObjectStore:
             raise OutcomeUnknown(f"object {key!r} may not survive a crash: {error}") from error
 
     def _read(self, key: str, start: int, end: int | None) -> bytes:
-        try:
-            with (self._folder / key).open("rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                end = size if end is None else min(end, size)
-                return _read_exactly(file.fileno(), start, max(0, end - start))
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            raise ObjectNotFound(key) from None
-        except OSError as error:
-            raise StoreUnavailable(f"object {key!r} cannot be read: {error}") from error
+        return read_object(self._folder, key, start, end)
 
     def _head(self, key: str) -> ObjectMeta:
         path = self._folder / key
@@ -286,6 +278,23 @@ class FolderObjectStore:
                     path.unlink(missing_ok=True)
             except (BlockingIOError, FileNotFoundError):
                 continue  # Its writer is still writing it, or has finished.
+
+
+def read_object(folder: Path, key: str, start: int, end: int | None) -> bytes:
+    """Return bytes ``[start, end)`` of an object in a store's folder. For any thread.
+
+    ``None``: to its end. Raises ``ObjectNotFound``, ``StoreUnavailable``.
+    """
+    check_key(key)
+    try:
+        with (folder / key).open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            end = size if end is None else min(end, size)
+            return _read_exactly(file.fileno(), start, max(0, end - start))
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise ObjectNotFound(key) from None
+    except OSError as error:
+        raise StoreUnavailable(f"object {key!r} cannot be read: {error}") from error
 
 
 def _make_durable_folder(folder: Path, below: Path | None = None) -> None:

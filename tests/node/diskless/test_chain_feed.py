@@ -139,6 +139,7 @@ async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> Asy
     history = TierHistory(store=metadata, indexes=NoTier(), view=view)  # type: ignore[arg-type]
     zone.feeds = ChainFeeds(
         store=store,
+        read=store.get_range,
         cluster_id=CLUSTER,
         refill=LogRefill(node, store),
         catch_up=CatchUp(node, history=history, timeout_s=1.0),

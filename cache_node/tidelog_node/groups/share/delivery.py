@@ -396,6 +396,9 @@ class _Wait:
     def on_change(self) -> None:
         """Continue to wait for records."""
 
+    def on_commit(self) -> None:
+        """Continue to wait: this is no follower."""
+
     def wake(self) -> None:
         """End the wait, for another pass."""
         if not self._changed.done():
