@@ -21,6 +21,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import iter_headers
 from tidelog_node.answers import CloseConnection
+from tidelog_node.diskless import gateway
 
 from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, TOPIC_ID, World, gateway_world
 from tests.support.batches import batch
@@ -248,3 +249,21 @@ async def test_the_chain_of_an_earlier_process_is_sealed(world: World) -> None:
     for chain in CHAIN_OF.values():
         assert await find_seal(chains, chain) is None
     assert given(await world.gateway.send(batch(1))) == (OK, 1)
+
+
+async def test_a_gateway_that_owes_too_much_is_full_until_it_owes_less(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "OWED_COUNT_MAX", 8)
+    changes: list[bool] = []
+    world.gateway.gateway.fullness.subscribe(changes.append)
+    world.is_leader_reachable = False
+    answers = [world.gateway.send(numbered(n)) for n in range(8)]
+    assert changes == [True]
+    refused = await world.gateway.send(numbered(8))
+    assert refused.error_code is ErrorCode.request_timed_out
+    world.is_leader_reachable = True
+    assert [given(await answer) for answer in answers] == [(OK, n) for n in range(8)]
+    assert changes == [True, False]
+    assert list((world.gateway.folder / "gateway").iterdir())  # One file, for the next batches.
+    assert given(await world.gateway.send(numbered(8))) == (OK, 8)

@@ -96,6 +96,29 @@ def test_a_zones_node_answers_what_clients_ask_of_a_leader(tmp_path: Path) -> No
         consumer.close()
 
 
+def test_transactions_through_a_gateway_are_read_when_they_are_committed(tmp_path: Path) -> None:
+    with gateways(tmp_path) as cluster:
+        gateway = cluster.followers(TOPIC)[0]
+        zone = {"client.id": in_zone(gateway.broker_id)}
+        producer = cluster.producer(**zone, **{"transactional.id": "tx"})
+        producer.init_transactions(60)
+        committed: list[bytes] = []
+        for number in range(6):
+            producer.begin_transaction()
+            some = values(100 * number, 100 * number + 20)
+            for value in some:
+                producer.produce(TOPIC, value, partition=0)
+            if number % 3 == 1:
+                producer.abort_transaction(60)
+            else:
+                producer.commit_transaction(60)
+                committed += some
+        for config in ({}, zone):
+            found = cluster.consume(TOPIC, len(committed), **config)
+            assert [found[offset] for offset in sorted(found)] == committed
+        cluster.wait_same_logs(TOPIC)
+
+
 class Load:
     """An idempotent producer in every zone, until told to stop."""
 
