@@ -21,6 +21,7 @@ from tidelog.errors import (
     InvalidTopic,
     MessageTooLarge,
     PartitionNotKnown,
+    TidelogError,
     UnknownTopicOrPartition,
 )
 
@@ -332,7 +333,7 @@ async def send_until_written(producer: Producer, topic: str, value: bytes) -> No
     while True:
         try:
             await producer.send_and_wait(topic, value)
-        except DeliveryTimedOut:
+        except TidelogError:
             continue
         return
 

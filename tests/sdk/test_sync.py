@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 import pytest
 from tidelog import Admin, Consumer, Producer, RebalanceListener, SyncDelivery, TopicPartition
@@ -14,10 +14,12 @@ from tidelog.errors import (
     InvalidRequest,
     MessageTooLarge,
     NotAssigned,
+    TidelogError,
     TopicAlreadyExists,
 )
 
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 
 
 def test_records_go_there_and_come_back(node: NodeProcess, topic: str, name: str) -> None:
@@ -86,9 +88,12 @@ def test_errors_are_raised_where_they_are_asked_for(node: NodeProcess, topic: st
 
 
 def test_an_unacknowledged_delivery_times_out(own_node: NodeProcess) -> None:
-    producer = Producer(own_node.address, delivery_timeout_ms=1_500, request_timeout_ms=500).sync()
+    producer = Producer(own_node.address, delivery_timeout_ms=3_000, request_timeout_ms=500).sync()
     with producer:
-        producer.send_and_wait("t", b"v")
+        while True:
+            with suppress(TidelogError):  # A busy node may be late.
+                producer.send_and_wait("t", b"v")
+                break
         own_node.kill()
         delivery = producer.send("t", b"v")
         with pytest.raises(TimeoutError):
@@ -164,17 +169,15 @@ async def test_faces_work_inside_a_running_loop(node: NodeProcess, topic: str) -
 
 
 def test_threads_end_with_their_clients(node: NodeProcess) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())  # Some may be of other tests, and end meanwhile.
     faces: list[Callable[[], None]] = []
     for client in (Producer(node.address), Consumer(node.address), Admin(node.address)):
         face = client.sync()
         face.start()
         faces.append(face.close)
-    assert threading.active_count() == before + 3
+    new = set(threading.enumerate()) - before
+    assert len(new) == 3
     for close in faces:
         close()
         close()
-    deadline = time.monotonic() + 60
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threading.active_count() == before
+    eventually(lambda: not any(thread.is_alive() for thread in new), "they end")

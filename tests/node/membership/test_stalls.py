@@ -76,9 +76,11 @@ async def test_what_is_cancelled_has_ended_on_the_thread() -> None:
     events: list[str] = []
     thread = LeaseThread()
     begun = threading.Event()
+    threads: list[threading.Thread] = []
 
     async def work() -> None:
         assert threading.current_thread().name == "lease"
+        threads.append(threading.current_thread())
         begun.set()
         try:
             await asyncio.sleep(60)
@@ -87,12 +89,12 @@ async def test_what_is_cancelled_has_ended_on_the_thread() -> None:
             events.append("ended there")
 
     task = asyncio.create_task(thread.run(work()))
-    assert await asyncio.to_thread(begun.wait, 20)
+    assert await asyncio.to_thread(begun.wait, 60)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     events.append("ended here")
     await thread.close()
-    assert not any(each.name == "lease" for each in threading.enumerate())
+    assert not any(each.is_alive() for each in threads)
     assert events == ["ended there", "ended here"]
 
 
