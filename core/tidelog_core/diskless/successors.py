@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -31,6 +31,7 @@ from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName
 
 FOOTERS_AT_ONCE_MAX = 64
+CHAINS_AT_ONCE_MAX = 32
 CHAINS_KNOWN_MAX = 256  # that need not be read again
 
 
@@ -80,17 +81,21 @@ class SuccessorSearch:
         firsts = {chain: 0, own: 0}
         waiting = await self._first_heirs(chain, sealed_at)
         while waiting:
-            heir = waiting.pop()
-            if heir.chain in firsts and firsts[heir.chain] <= heir.first_sequence:
-                continue
-            firsts[heir.chain] = heir.first_sequence
-            known = await self._read(heir)
-            is_whole &= known.is_whole
-            for name, epoch in known.epochs.items():
-                if name not in epochs or epochs[name].leader_epoch < epoch:
-                    epochs[name] = LaterEpoch(epoch, heir.chain)
-            waiting += await self._chains.heirs(heir.chain)
+            # All nodes may be heirs of one that has died: they are looked at together.
+            some = [one for one in waiting[:CHAINS_AT_ONCE_MAX] if _is_new(one, firsts)]
+            waiting = waiting[CHAINS_AT_ONCE_MAX:]
+            for heir, (known, heirs) in zip(
+                some, await asyncio.gather(*map(self._visit, some)), strict=True
+            ):
+                is_whole &= known.is_whole
+                waiting += heirs
+                for name, epoch in known.epochs.items():
+                    if name not in epochs or epochs[name].leader_epoch < epoch:
+                        epochs[name] = LaterEpoch(epoch, heir.chain)
         return Successors(epochs, is_whole)
+
+    async def _visit(self, heir: Heir) -> tuple[_Known, Sequence[Heir]]:
+        return await asyncio.gather(self._read(heir), self._chains.heirs(heir.chain))
 
     async def _first_heirs(self, chain: ChainName, sealed_at: int) -> list[Heir]:
         """Return the chain's heirs, and the one that its seal names."""
@@ -139,6 +144,15 @@ class SuccessorSearch:
             return await self._chains.footer(chain, listed)
         except (ObjectNotFound, CorruptObject):
             return None
+
+
+def _is_new(heir: Heir, firsts: dict[ChainName, int]) -> bool:
+    """Return whether the heir's chain was not looked at from there on, and note it."""
+    first = firsts.get(heir.chain)
+    if first is not None and first <= heir.first_sequence:
+        return False
+    firsts[heir.chain] = heir.first_sequence
+    return True
 
 
 def _note(known: _Known, footer: WalFooter) -> None:
