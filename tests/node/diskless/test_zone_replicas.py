@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
 from tests.support.waiting import eventually
@@ -36,6 +38,46 @@ def test_replicas_have_what_the_bucket_has_and_serve_their_rack(tmp_path: Path) 
         cluster.wait_same_logs(TOPIC)
         cluster.wait_isr(TOPIC, {1, 2, 3})
         assert read_near(cluster, 500) == [acked] * 3
+
+
+def read_from(cluster: ReplicatedCluster, broker_id: int, count: int, **config: str) -> list[bytes]:
+    """Return what a consumer reads that must have come to read from the broker."""
+    found: list[bytes] = []
+    places: list[int] = []
+
+    def note(text: str) -> None:
+        topic = json.loads(text)["topics"].get(TOPIC, {})
+        places.append(topic.get("partitions", {}).get("0", {}).get("broker", -1))
+
+    settings = {"bootstrap.servers": cluster.addresses, "group.id": "g", **config}
+    consumer = Consumer({**settings, "statistics.interval.ms": 100, "stats_cb": note})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+
+    def has_all() -> bool:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            value = message.value()
+            assert isinstance(value, bytes)
+            found.append(value)
+        return len(found) >= count and places[-1:] == [broker_id]
+
+    try:
+        eventually(has_all, lambda: f"{len(found)} records, read from {places[-3:]}")
+    finally:
+        consumer.close()
+    return found
+
+
+def test_a_consumer_whose_client_id_names_its_zone_reads_there(tmp_path: Path) -> None:
+    with replicated_cluster(tmp_path, racks=True) as cluster:
+        cluster.create(TOPIC, diskless_enable="true")
+        cluster.produce(TOPIC, values(0, 300))
+        cluster.wait_same_logs(TOPIC)
+        cluster.wait_isr(TOPIC, {1, 2, 3})
+        for broker_id in (1, 2, 3):
+            client_id = f"app,diskless_az=rack{broker_id}"
+            found = read_from(cluster, broker_id, 300, **{"client.id": client_id})
+            assert found == values(0, 300)
 
 
 def test_a_killed_leader_is_followed_by_a_replica_and_follows_it_when_it_is_back(
