@@ -106,6 +106,8 @@ class Conversions:
     # -- to diskless --
 
     async def _enter(self, replica: Replica, leader: Leader) -> None:
+        if leader.has_left_chain:
+            self._begin_next_epoch(replica, leader)
         if not (leader.may_enter and self._is_ready(replica)):
             return
         own = await self._own_chain()
@@ -122,7 +124,7 @@ class Conversions:
             own.enter(replica, (chain,), end_offset=first_offset, previous_sequence=-1)
         except ValueError:
             # It has left this chain in this epoch, and an epoch that has left does not come back.
-            own.abandon("a partition of it has to be entered again")
+            self._begin_next_epoch(replica, leader)
             return
         assert replica.role is not None
         replica.role.begin_entering(chain)
@@ -131,6 +133,10 @@ class Conversions:
             "partition is becoming diskless",
             extra={"partition": str(replica.partition), "offset": first_offset},
         )
+
+    def _begin_next_epoch(self, replica: Replica, leader: Leader) -> None:
+        leader.begin_next_epoch()
+        self._replicas.roles.wants_write.notify(replica)
 
     def _is_ready(self, replica: Replica) -> bool:
         """Return whether the tier has all but the active segment, and that is not long."""

@@ -17,6 +17,7 @@ class ChangeReason(Enum):
     HAND_OVER = "hand-over"
     CHAIN_ENTERED = "chain-entered"
     BECAME_DISKLESS = "became-diskless"
+    CHAIN_LOST = "chain-lost"  # before the partition became diskless: another epoch tries again
     BECAME_REPLICATED = "became-replicated"
     CHAINS_TIERED = "chains-tiered"  # the tier has what the chains of before have
     LEAVE_ISR = "leave-isr"

@@ -25,8 +25,9 @@ What may interleave, and why it is safe:
 - *Another node elects a leader at the same time*, by an image of before the write: both writes are
   on condition of the version, and one of them fails.
 - *The chain is sealed while the partition is about to enter it*: the leader stops asking for it,
-  unless its write may still land. If it has landed, the partition is entered again like one whose
-  chain was deposed; the chain has all that was acknowledged.
+  unless its write may still land, and tries again in another epoch, because an epoch is in one
+  chain. If the write has landed, the partition is entered again like one whose chain was deposed;
+  the chain has all that was acknowledged.
 - *The setting is flipped back at once*: a conversion that has begun is finished, then the other one
   begins. Nodes whose images differ only begin at different times: the leader alone converts.
 - *A follower believes the state of before.* A leader that is diskless sends no records, one that
@@ -75,6 +76,12 @@ def become_diskless(partition: Partition, chain: EpochChain) -> PartitionChange:
     """Return the write by which the chain commits. It has what the tier lacks."""
     after = dataclasses.replace(partition, acked_by=AckedBy.CHAIN, wal=(chain,))
     return PartitionChange(after, ChangeReason.BECAME_DISKLESS)
+
+
+def begin_next_epoch(partition: Partition) -> PartitionChange:
+    """Return the write by which the same leader begins another epoch: this one was in a chain."""
+    after = dataclasses.replace(partition, leader_epoch=partition.leader_epoch + 1)
+    return PartitionChange(after, ChangeReason.CHAIN_LOST)
 
 
 def become_replicated(

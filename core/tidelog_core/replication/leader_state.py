@@ -67,6 +67,7 @@ from tidelog_core.replication.conversion import (
     Return,
     become_diskless,
     become_replicated,
+    begin_next_epoch,
     copies_required,
     forget_chains,
 )
@@ -128,6 +129,9 @@ class LeaderState(Generic[Token]):
         self._chain_end = log_end_offset
         # A replicated partition is about to be diskless: its chain counts besides the ISR.
         self._entering: EpochChain | None = None
+        # The epoch has been in a chain, and has left it: another chain needs another epoch.
+        self.has_left_chain = False
+        self._needs_epoch = False
         self._return: Return | None = None  # a diskless partition is about to be replicated
         self._is_tiered = False  # the tier has all that the chains of a replicated partition have
         self.high_watermark = high_watermark
@@ -379,7 +383,7 @@ class LeaderState(Generic[Token]):
     def is_converting(self) -> bool:
         """Whether the partition is about to be diskless, or replicated again."""
         is_wanted = self._entering is not None or self._return is not None or self._is_tiered
-        return is_wanted or self._may_convert
+        return is_wanted or self._needs_epoch or self._may_convert
 
     @property
     def is_entering(self) -> bool:
@@ -391,6 +395,7 @@ class LeaderState(Generic[Token]):
         """Whether ``begin_entering`` may be called: no other change is under way, or may land."""
         return not (
             self.commits_by_chain
+            or self.has_left_chain
             or self.is_converting
             or self.is_deposed
             or self.needs_read
@@ -412,7 +417,12 @@ class LeaderState(Generic[Token]):
     def end_entering(self, now_ms: float) -> None:
         """The chain takes nothing more. The partition stays replicated, if it still is."""
         self._entering = None
+        self.has_left_chain = True
         self.advance(now_ms)
+
+    def begin_next_epoch(self) -> None:
+        """Lead in another epoch, in which the partition may enter a chain again."""
+        self._needs_epoch = not self.commits_by_chain
 
     def begin_return(self) -> None:
         """Make the partition replicated once its followers have everything."""
@@ -447,6 +457,8 @@ class LeaderState(Generic[Token]):
             return become_diskless(self.partition, self._entering) if has_all else None
         if self._return is not None and self.commits_by_chain:
             return self._returned(self._return, brokers, peers, now_ms)
+        if self._needs_epoch and not self.commits_by_chain:
+            return begin_next_epoch(self.partition)
         if self._is_tiered:
             return forget_chains(self.partition)
         return None

@@ -104,7 +104,13 @@ def test_a_lost_chain_counts_while_the_item_may_come_to_name_it() -> None:
     assert settling is not None
     leader.on_written(settling, 0)
     assert leader.high_watermark == 10
-    assert leader.may_enter
+    assert not leader.may_enter  # This epoch was in a chain.
+    leader.begin_next_epoch()
+    change = propose(leader, 1_000)
+    assert change is not None
+    assert (change.after.leader_epoch, change.after.is_diskless) == (6, False)
+    leader.on_written(change, 1_000)
+    assert leader.is_deposed
 
 
 def test_a_return_waits_for_the_followers_and_takes_no_appends_meanwhile() -> None:
@@ -247,6 +253,8 @@ class World:
         leader = self.leader
         if leader.commits_by_chain:
             leader.begin_return()
+        elif leader.has_left_chain:
+            leader.begin_next_epoch()
         elif leader.may_enter:
             self.in_chain = self.random.randint(0, self.acked)
             chain = EpochChain(leader.leader_epoch, CHAIN.chain, self.in_chain)

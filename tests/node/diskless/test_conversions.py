@@ -133,11 +133,17 @@ async def test_a_chain_that_ends_before_leaves_the_replicas_alone(tmp_path: Path
         one.it.node.replicas.end_lead(one.replica)
         assert (await sent).error_code is ErrorCode.none  # type: ignore[attr-defined]
         assert one.replica.chain is None
-        one.it.chain = FilledChain(one.it.objects, one.it.cluster_id)
+        # An epoch is in one chain: another one takes the next epoch.
+        second = one.it.chain = FilledChain(one.it.objects, one.it.cluster_id)
         await one.conversions.visit()
-        await one.it.chain.commit(one.replica)
+        assert one.replica.chain is None
         await one.write()
-        assert one.it.stored().wal[-1].chain != first.name
+        assert one.it.stored().leader_epoch == 1
+        await one.conversions.visit()
+        await second.commit(one.replica)
+        await one.write()
+        assert one.it.stored().wal == (EpochChain(1, second.name, 0),)
+        assert second.name != first.name
 
 
 async def test_a_partition_becomes_replicated_in_the_next_epoch(tmp_path: Path) -> None:
