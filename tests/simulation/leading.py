@@ -105,6 +105,14 @@ class SimLoop:
         """Call back after all that is due now."""
         return self.call_later(0.0, callback, *args)
 
+    def time(self) -> float:
+        """Return the world's time, in seconds."""
+        return self._world.now_ms / 1000
+
+    def call_at(self, when_s: float, callback: Callable[..., None], *args: Any) -> SimTimer:
+        """Call back at that time, unless the process has ended by then."""
+        return self.call_later(max(0.0, when_s - self.time()), callback, *args)
+
     def call_later(self, delay_s: float, callback: Callable[..., None], *args: Any) -> SimTimer:
         """Call back later, unless the process has ended by then."""
         timer = SimTimer()
