@@ -17,8 +17,8 @@ from typing import Any
 
 from tools.places import ROOT, TOOLS_DIR, ToolAbsent, require, run
 
-SUITE = "bookworm"
-BASE = "localhost/tidelog-base"
+SUITE = "trixie"  # its OpenSSL is that of the Dockerfile's base
+BASE = f"localhost/tidelog-base-{SUITE}"
 IMAGE = "localhost/tidelog"
 DOCKERFILE = "infra/container/Dockerfile"
 FOLDER = TOOLS_DIR / "container"

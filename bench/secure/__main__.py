@@ -11,6 +11,7 @@ import datetime
 import os
 import platform
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -67,7 +68,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.secure")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (5)")
     parser.add_argument("--only", choices=(costs.RULES, costs.TLS, handshakes.WORKLOAD))
+    parser.add_argument(
+        "--openssl",
+        metavar="FOLDER",
+        help="where libssl.so.3 and libcrypto.so.3 of the node are, if not the machine's",
+    )
     arguments = parser.parse_args()
+    if arguments.openssl:
+        os.environ["LD_LIBRARY_PATH"] = arguments.openssl
     began, load_before = time.monotonic(), os.getloadavg()[0]
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="bench-secure-") as name:
@@ -115,7 +123,14 @@ def _facts(repeats: int, load_before: float, seconds: float) -> Sequence[str]:
         "servers on one core, all clients on another",
         f"medians of {repeats} rounds (lowest–highest), the servers in turns in each",
         "TLS 1.3 with AES-256-GCM, ECDSA P-256, certificates of both sides",
+        f"the node has {_openssl_version()}",
     ]
+
+
+def _openssl_version() -> str:
+    program = "import ssl; print(ssl.OPENSSL_VERSION)"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":
