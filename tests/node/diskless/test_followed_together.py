@@ -48,6 +48,7 @@ class Follower:
         history = TierHistory(store=metadata, indexes=NoTier(), view=view)  # type: ignore[arg-type]
         self.feeds = ChainFeeds(
             store=self.store,
+            read=self.store.get_range,
             cluster_id=CLUSTER,
             refill=LogRefill(node, self.store),
             catch_up=CatchUp(node, history=history, timeout_s=1.0),
