@@ -19,11 +19,13 @@ from typing import NamedTuple
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.epoch_chains import PartitionName, current_chain, cut_tiered
 from tidelog_core.diskless.unknown_segments import segment_from
-from tidelog_core.errors import CorruptObject, MetadataSetBack, TidelogError
+from tidelog_core.errors import CorruptObject, MetadataSetBack, StoreUnavailable, TidelogError
 from tidelog_core.metadata.epoch_chains import ChainName, describe_epoch
-from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.records import Partition, SegmentState, segment_key_from
+from tidelog_core.metadata.store import KeyRange
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import partition_prefix
+from tidelog_core.tier.lifecycle import read_segments
 
 from tidelog_node.diskless.chain_slices import ReadChains, WantedSlices, find_slices, log_of
 from tidelog_node.diskless.refilling import LogRefill
@@ -166,19 +168,37 @@ class LogRecovery:
                 await self._require_no_segment(replica, record, end_offset)
             await self._refill.refill(replica, name, slices, end_offset)
         except CorruptObject:  # Offsets are missing, or an object that has them.
-            await self._require_no_segment(replica, record, start_offset)
+            await self._require_no_segment(replica, record, start_offset, is_broken=True)
             raise
         return RecoveredLog(start_offset, end_offset)
 
     async def _require_no_segment(
-        self, replica: Replica, record: Partition, end_offset: int
+        self, replica: Replica, record: Partition, offset: int, *, is_broken: bool = False
     ) -> None:
-        """Raise ``MetadataSetBack`` if the bucket has a segment at or above the offset."""
+        """Raise ``MetadataSetBack`` if the bucket has a segment at or above the offset.
+
+        One that the metadata store has now is no reason: the tier has gone on since it was read,
+        and the objects of the chain were collected. With ``is_broken`` no log is made of what was
+        found, so a copy that was not finished is no reason either. Raises ``StoreUnavailable`` if
+        another try is needed.
+        """
         topic = replica.partition.topic
         cluster_id = self._node.view.image.cluster_id
         prefix = partition_prefix(cluster_id, topic, record.topic_id, record.partition)
-        key = await segment_from(self._objects, prefix, end_offset)
+        if await segment_from(self._objects, prefix, offset) is None:
+            return
+        stored = await read_segments(
+            self._node.store,
+            record.topic_id,
+            record.partition,
+            keys=KeyRange(segment_key_from(offset)),
+        )
+        known = {
+            one.segment_id for one in stored if is_broken or one.state is SegmentState.COPY_FINISHED
+        }
+        key = await segment_from(self._objects, prefix, offset, known=known)
         if key is not None:
             found = f"the segment {key}, which begins where its records end, or above"
-            known = describe_epoch(record.wal)
-            raise MetadataSetBack(replica.partition, known=known, found=found)
+            raise MetadataSetBack(replica.partition, known=describe_epoch(record.wal), found=found)
+        if not is_broken:
+            raise StoreUnavailable(f"the tier of {replica.partition} has gone on since it was read")

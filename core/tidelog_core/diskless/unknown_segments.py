@@ -8,23 +8,29 @@ back behind it: the records are only there.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from uuid import UUID
+
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import INDEX_SUFFIX, LOG_SUFFIX, parse_segment_key
 
 
-async def segment_from(store: ObjectStore, prefix: str, offset: int) -> str | None:
+async def segment_from(
+    store: ObjectStore, prefix: str, offset: int, *, known: Collection[UUID] = ()
+) -> str | None:
     """Return the key of a whole segment that begins at or above the offset, ``None``: no such.
 
     ``prefix`` is that of the partition's keys. One listing, if there is none. What an upload or a
-    deletion has left, and damaged ones, are passed over. Raises ``StoreUnavailable``.
+    deletion has left, damaged ones, and those with ``known`` ids are passed over. Raises
+    ``StoreUnavailable``.
     """
     after = f"{prefix}{offset - 1:020d}~" if offset else prefix
     index_key = ""  # of the last stem; the log's key follows it
     async for meta in store.list(prefix, start_after=after):
         parsed = parse_segment_key(meta.key)
-        if parsed is None or parsed.base_offset < offset:
+        if parsed is None or parsed.base_offset < offset or parsed.segment_id in known:
             continue
         if parsed.is_index:
             index_key = meta.key

@@ -13,13 +13,18 @@ from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.chain_writer import PutOutcome
 from tidelog_core.diskless.keys import Heir, wal_key
 from tidelog_core.diskless.wal_build import ObjectName, build_seal
+from tidelog_core.diskless.wal_header import HEADER_SIZE
+from tidelog_core.errors import ObjectNotFound
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import SegmentState
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_core.tier.keys import partition_prefix
+from tidelog_core.tier.keys import parse_segment_key, partition_prefix
 from tidelog_node.diskless import entering
 
 from tests.node.diskless.chained_log import new_chain
 from tests.node.diskless.entering_node import EnteringNode, create, entering_node
 from tests.support.batches import batch_of
+from tests.support.segment_items import segment_meta
 from tests.support.tier_segments import put_segment
 
 REFUSED = "diskless partition refused, its records are not in the metadata"
@@ -257,3 +262,71 @@ async def test_a_segment_that_is_not_whole_proves_nothing(
         await it.chain.commit()
         await ChainStore(objects, it.cluster_id).delete(it.chain.name, [0])
     await go_on(tmp_path, objects, 0)
+
+
+async def store_segment(it: EnteringNode, objects: MemoryObjectStore, state: SegmentState) -> None:
+    """Have the metadata know the segment of ``tier``, which begins at 0."""
+    (key,) = [meta.key async for meta in objects.list(it.cluster_id) if ".index" in meta.key]
+    parsed = parse_segment_key(key)
+    assert parsed is not None
+    segment = segment_meta(
+        0, 2, topic_id=parsed.topic_id, partition=0, segment_id=parsed.segment_id, state=state
+    )
+    await it.node.store.commit([records.put(segment)])
+
+
+async def test_a_copy_that_was_not_finished_leaves_a_damaged_partition_to_the_next_try(
+    tmp_path: Path, objects: MemoryObjectStore
+) -> None:
+    """Its leader died before it was finished, and its object cannot be read for a while."""
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        await it.until_led()
+        await append(it, 0)
+        await tier(it, tmp_path / "tier" / "objects", objects, 0)
+        await store_segment(it, objects, SegmentState.COPY_STARTED)
+        key = wal_key(it.cluster_id, it.chain.name, 0)
+    whole = await objects.get(key)
+    broken = bytearray(whole)
+    broken[112 + 61] ^= 1  # in the first slice
+    await objects.replace(key, bytes(broken))
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        await it.until(lambda: it.chain_calls > 3)
+        assert it.node.context.counters.chain.refused_count == 0
+        await objects.replace(key, whole)
+        await it.until_led()
+        assert it.replica().log.log_end_offset == 1
+
+
+async def test_a_tier_that_goes_on_while_the_chain_is_read_is_read_again(
+    tmp_path: Path,
+    objects: MemoryObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The leader before finishes a copy then, and collects its objects."""
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        await it.until_led()
+        await append(it, 0)
+        await tier(it, tmp_path / "tier" / "objects", objects, 0)
+        assert await it.chain.commit() is PutOutcome.STORED
+        before = it.chain.name
+    gone = wal_key(it.cluster_id, before, 0)
+    get_range = objects.get_range
+    async with entering_node(tmp_path, objects) as it:
+
+        async def late(key: str, start: int, end: int) -> memoryview:
+            if key == gone and end > HEADER_SIZE:  # a footer
+                monkeypatch.setattr(objects, "get_range", get_range)
+                await store_segment(it, objects, SegmentState.COPY_FINISHED)
+                await objects.delete([gone])
+                raise ObjectNotFound(key)
+            return await get_range(key, start, end)
+
+        monkeypatch.setattr(objects, "get_range", late)
+        await it.until(lambda: it.chain_calls > 3)
+        assert it.node.context.counters.chain.refused_count == 0
+    found = [str(vars(record).get("reason")) for record in caplog.records]
+    assert any("has gone on since it was read" in reason for reason in found)
