@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -59,6 +60,8 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 1.0
 WRITES_MAX = 10  # of one group, before it begins again
 CHAINS_AT_ONCE_MAX = 8
+NOTE_SECONDS = 3_600.0  # for so long a note in a chain is not written again
+NOTES_MAX = 256  # that are remembered
 
 
 class OwnChainEnded(StoreUnavailable):
@@ -128,6 +131,8 @@ class LeadEntries:
         self._stir = asyncio.Event()
         self._successors = SuccessorSearch(chains)
         self._refused: dict[PartitionName, int] = {}  # the leader epoch in which each one was
+        # The chains that this node's own has a note in, and the loop's time of it.
+        self._noted: OrderedDict[tuple[ChainName, ChainName], float] = OrderedDict()
         self._unsubscribe = replicas.roles.unentered_lead.subscribe(self._note)
 
     async def run(self) -> None:
@@ -243,8 +248,7 @@ class LeadEntries:
 
     async def _seal(self, sealer: ChainSealer, own: EntryChain) -> int:
         """Note in the chain who may get its partitions, and seal it; return the seal's sequence."""
-        heir = Heir(own.name, own.next_sequence)
-        noting = asyncio.create_task(self._chains.note_heir(sealer.chain, heir))
+        noting = asyncio.create_task(self._note_heir(sealer.chain, own))
         try:
             sealed_at = await seal_chain(self._node, self._chains, sealer, heir=own.name)
             await noting
@@ -253,6 +257,20 @@ class LeadEntries:
             await asyncio.gather(noting, return_exceptions=True)
         logger.info("chain sealed", extra={"chain": str(sealer.chain), "sequence": sealed_at})
         return sealed_at
+
+    async def _note_heir(self, before: ChainName, own: EntryChain) -> None:
+        """Note it, unless a note of before says so: then it has a lesser sequence.
+
+        Partitions whose records are damaged are tried again every second, and notes stay for long.
+        """
+        now_s = asyncio.get_running_loop().time()
+        noted_s = self._noted.get((before, own.name))
+        if noted_s is not None and now_s - noted_s < NOTE_SECONDS:
+            return
+        await self._chains.note_heir(before, Heir(own.name, own.next_sequence))
+        self._noted[before, own.name] = now_s
+        while len(self._noted) > NOTES_MAX:
+            self._noted.popitem(last=False)
 
     async def _decide(self, taken: _Taken, steps: Takeover, before: ChainName | None) -> None:
         decisions: Sequence[takeover.TakeoverDecision] = steps.begin()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.keys import heirs_prefix, wal_key
 from tidelog_core.diskless.wal_header import WalKind
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata.store import Check, Item, ItemKey, Write
@@ -150,6 +150,33 @@ async def test_a_damaged_slice_keeps_its_partition_offline_and_no_other(
         await objects.replace(key, whole)
         await it.until_led(0)
         assert it.replica(0).log.log_end_offset == 1
+
+
+async def test_a_partition_that_is_tried_again_and_again_leaves_one_note(tmp_path: Path) -> None:
+    """Its records are damaged for long, and the node's own chain goes on meanwhile."""
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it, partitions=2)
+        replicas = [await it.until_led(n) for n in range(2)]
+        for replica in replicas:
+            replica.append(bytearray(batch_of(b"kept")))
+        await it.chain.commit(*replicas)
+        before = it.chain.name
+        key = wal_key(it.cluster_id, before, 0)
+    broken = bytearray(await objects.get(key))
+    broken[112 + 61] ^= 1  # the first slice's
+    await objects.replace(key, bytes(broken))
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        await it.until_led(1)
+        for _ in range(3):
+            it.replica(1).append(bytearray(batch_of(b"more")))
+            await it.chain.commit(it.replica(1))
+            tries = it.chain_calls + 2
+            await it.until(lambda tries=tries: it.chain_calls > tries)  # type: ignore[misc]
+        assert not it.replica(0).is_leader
+    notes = [meta.key async for meta in objects.list(heirs_prefix(it.cluster_id, before))]
+    assert len(notes) == 1
 
 
 async def test_a_log_that_changes_in_the_meantime_is_not_entered(tmp_path: Path) -> None:
