@@ -171,7 +171,8 @@ class OwedObjects:
             epochs=content.epochs,
             marks=content.marks,
             references=content.references,
-            timeout_s=put_timeout_s(content.size_bytes, owed.attempt_count + 1),
+            # Nothing ends a write that has begun: another one would only make both slower.
+            timeout_s=PUT_SECONDS_MAX,
         )
         return header
 

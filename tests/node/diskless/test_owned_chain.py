@@ -27,6 +27,8 @@ from tidelog_node.diskless.owned_chain import (
 )
 from tidelog_node.monitoring.chain_source import ChainSource
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
+from tidelog_node.tier.protocol import Fields, Request
+from tidelog_node.tier.wal_messages import WalStoreRequest
 
 from tests.support.waiting import eventually_async
 from tests.support.wal_objects import CLUSTER
@@ -118,6 +120,27 @@ async def test_a_local_store_that_is_full_for_long_does_not_end_the_chain(tmp_pa
     (tmp_path / "away").rename(objects)
     await committed_everywhere(scene)
     await has_bytes_of_logs(scene)
+    await scene.close()
+
+
+async def test_a_write_to_a_folder_is_not_soon_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on all the same, and the next one would make both slower."""
+    scene = WalScene(tmp_path, is_local=True)
+    (log,) = scene.lead(1)
+    times: list[float] = []
+    call = scene.worker.call
+
+    async def noted(request: Request) -> Fields:
+        if isinstance(request, WalStoreRequest):
+            times.append(request.timeout_s)
+        return await call(request)
+
+    monkeypatch.setattr(scene.worker, "call", noted)
+    log.append(3)
+    await committed_everywhere(scene)
+    assert set(times) == {PUT_SECONDS_MAX}
     await scene.close()
 
 
