@@ -304,6 +304,7 @@ class _LongPoll(OwedReply):
 
     __slots__ = (
         "_began",
+        "_delayed",
         "_is_due",
         "_is_over",
         "_is_woken",
@@ -328,6 +329,7 @@ class _LongPoll(OwedReply):
         polls.add(self)
         self._served = served
         self._began = loop.time()
+        self._delayed: asyncio.TimerHandle | None = None  # a read that tells of commits
         self._missing_bytes = served.min_bytes - size_bytes
         self._is_due = False  # a read of the logs is scheduled
         self._is_woken = False  # by appends: that read begins with the first partition again
@@ -350,16 +352,15 @@ class _LongPoll(OwedReply):
     def on_commit(self) -> None:
         """Schedule a read, but not before the follower has waited for a while.
 
-        A folder makes an object every few milliseconds: one answer tells of several.
+        A folder makes an object every few milliseconds: one answer tells of several. Appends to
+        other partitions do not wait for that.
         """
         self._is_woken = True
-        if not self._is_due:
-            due = self._began + COMMITS_APART_SECONDS
-            if due <= self._loop.time():
-                self.read_soon()
-            else:
-                self._is_due = True
-                self._loop.call_at(due, self._read_and_answer, False)
+        due = self._began + COMMITS_APART_SECONDS
+        if due <= self._loop.time():
+            self.read_soon()
+        elif self._delayed is None:
+            self._delayed = self._loop.call_at(due, self.read_soon)
 
     def wake(self) -> None:
         """Schedule a read of the logs, from the first partition on."""
@@ -419,5 +420,7 @@ class _LongPoll(OwedReply):
         """Stop waiting."""
         self._is_over = True
         self._timer.cancel()
+        if self._delayed is not None:
+            self._delayed.cancel()
         self._served.end_waiting(self)
         self._polls.discard(self)

@@ -13,6 +13,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_session import FetcherSession
 from tidelog_node.answers import OwedReply, TaskReply
 from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
+from tidelog_node.handlers import fetch
 from tidelog_node.replica import Replica
 from tidelog_node.wire.fetch import FetchPartition
 
@@ -471,3 +472,23 @@ async def test_a_followers_session_vouches_for_idle_partitions(tmp_path: Path) -
         leader = world.replica("t", 1).leader
         assert leader is not None
         assert leader.followers[2].contact is None
+
+
+async def test_appends_do_not_wait_for_commits_that_are_told_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower of replicated and diskless partitions asks for both by one request."""
+    monkeypatch.setattr(fetch, "COMMITS_APART_SECONDS", 3_600.0)
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", partitions=2)
+        follower = await settled_client(world, "t", 2, replica_id=2)
+        waiting = world.handler.handle(
+            follower.next_request(max_wait_ms=WAIT_MS), context_of(follower.version, node_id=2)
+        )
+        assert isinstance(waiting, OwedReply)
+        for waiter in tuple(world.replica("t", 0).follower_waiters):
+            waiter.on_commit()
+        append(world.replica("t", 1))
+        async with asyncio.timeout(WAIT_MS / 2_000):
+            follower.take(await waiting)
+        assert list(follower.answered) == [world.key("t", 1, by_id=True)]
