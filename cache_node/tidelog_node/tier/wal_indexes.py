@@ -70,11 +70,12 @@ class WalIndexes:
         objects = self._known(request.committed_end)
         start = objects[0][0] if objects else request.committed_end
         for number, some in enumerate(_parts(objects)):
-            if number == INDEXES_AT_ONCE_MAX:
+            if number == INDEXES_AT_ONCE_MAX or request.chain != self._chain:
                 break
             is_full = sum(len(rows) for _, rows in some) >= INDEX_BYTES_MAX
             await self._put(request, some, is_full=is_full)
-        await self._delete_old(request)
+        if request.chain == self._chain:
+            await self._delete_old(request)
         return {"start": start, "end": request.committed_end}
 
     def _known(self, end: int) -> list[tuple[int, bytes]]:
@@ -97,6 +98,8 @@ class WalIndexes:
             # One that is there was written by a try whose answer was lost.
             with suppress(ObjectExists):
                 await self._store.put(checkpoint_key(cluster_id, chain, end), built.data)
+        if chain != self._chain:  # Another one has begun meanwhile: all that follows is of that.
+            return
         self._growing = None if is_full else (start, end)
         if is_full:
             if self._full is not None:
@@ -129,7 +132,7 @@ class WalIndexes:
         return found
 
     def _forget(self, sequence: int) -> None:
-        self._rows_bytes -= len(self._rows.pop(sequence))
+        self._rows_bytes -= len(self._rows.pop(sequence, b""))
 
 
 def _parts(objects: Sequence[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:

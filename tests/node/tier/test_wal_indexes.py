@@ -149,3 +149,37 @@ async def test_a_store_that_is_away_is_tried_again(
             await owner.write(12)
     assert await owner.write(12) == 10
     assert await owner.found() == [(0, 10), (10, 12)]
+
+
+async def test_a_chain_that_begins_while_an_index_is_written_keeps_all_of_its_own(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner.build(*range(12))
+    put = owner.store.put
+
+    async def slow(key: str, data: bytes, *, kms_key_id: str = "") -> None:
+        await put(key, data, kms_key_id=kms_key_id)
+        owner.build(*range(12), chain=OTHER)
+        monkeypatch.setattr(owner.store, "put", put)
+
+    monkeypatch.setattr(owner.store, "put", slow)
+    await owner.write(12)
+    assert await owner.write(12, chain=OTHER) == 0
+    assert await owner.found(OTHER) == [(0, 10), (10, 12)]
+
+
+async def test_rows_that_are_forgotten_while_they_are_written_are_no_error(
+    owner: Owner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wal_indexes, "ROWS_BYTES_MAX", 12 * ROW_BYTES)
+    owner.build(*range(10))
+    put = owner.store.put
+
+    async def slow(key: str, data: bytes, *, kms_key_id: str = "") -> None:
+        await put(key, data, kms_key_id=kms_key_id)
+        owner.build(*range(10, 15))
+
+    monkeypatch.setattr(owner.store, "put", slow)
+    await owner.write(10)
+    assert await owner.found() == [(0, 10)]
+    assert owner.indexes._rows_bytes == 5 * ROW_BYTES
