@@ -26,6 +26,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_netw
 from urllib.parse import unquote_plus
 
 ZONES_MAX = 1_000  # entries of a map
+HINTED_CHARS_MAX = 1_000  # of a client id, which may have 32,000: the rest is not looked at
 _HINT = re.compile(r"(?:^|[ ,|&])(diskless_az|ws_az|warpstream_az|automq_az)=([^=,|& ]+)")
 _PERCENT_ENCODED = "automq_az"
 
@@ -94,7 +95,7 @@ class ClientZones:
 
 def hinted_zone(client_id: str, racks: Collection[str]) -> str | None:
     """Return the zone that a client id names, ``None`` if it names no rack of a broker."""
-    for key, value in _HINT.findall(client_id):
+    for key, value in _HINT.findall(client_id[:HINTED_CHARS_MAX]):
         zone = unquote_plus(value) if key == _PERCENT_ENCODED else value
         if not racks:
             return zone

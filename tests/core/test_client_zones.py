@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.client_zones import ZONES_MAX, ClientZones, hinted_zone
+from tidelog_core.client_zones import HINTED_CHARS_MAX, ZONES_MAX, ClientZones, hinted_zone
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.errors import InvalidConfig
 
@@ -41,6 +41,21 @@ def test_client_ids_name_the_zone_as_three_other_logs_have_it(
     client_id: str, zone: str | None
 ) -> None:
     assert hinted_zone(client_id, RACKS) == zone
+
+
+@pytest.mark.parametrize("hint", ["-" * 32_000, "a-" * 16_000, "diskless_az=-," * 2_000])
+def test_a_client_id_costs_little_however_long_it_is(hint: str) -> None:
+    """A suffix is cut off once for each hyphen: the racks are looked at that often."""
+
+    class Racks(frozenset[str]):
+        looks = 0
+
+        def __contains__(self, zone: object) -> bool:
+            Racks.looks += 1
+            return super().__contains__(zone)
+
+    assert hinted_zone(f"diskless_az={hint}", Racks({"az1"})) is None
+    assert Racks.looks <= HINTED_CHARS_MAX
 
 
 def test_a_hint_is_taken_as_it_is_where_no_broker_has_a_rack() -> None:

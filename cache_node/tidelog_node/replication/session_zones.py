@@ -11,6 +11,7 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.session import Session
 
 CLIENTS_MAX = 10_000  # whose zones are kept
+CLIENT_ID_BYTES_MAX = 1_000  # of one that is kept: clients choose their ids
 
 
 class SessionZones:
@@ -31,11 +32,8 @@ class SessionZones:
         if brokers is not self._brokers:
             self._note_brokers(brokers)
         key = (session.client_id_bytes, session.listener, session.client_host)
-        try:
+        if key in self._known:
             return self._known[key]
-        except KeyError:
-            if len(self._known) >= CLIENTS_MAX:
-                self._known.clear()
         zone = self._zones.zone_of(
             session.client_id,
             None,
@@ -43,7 +41,10 @@ class SessionZones:
             listener=session.listener,
             racks=self._racks,
         )
-        self._known[key] = zone
+        if len(session.client_id_bytes) <= CLIENT_ID_BYTES_MAX:
+            if len(self._known) >= CLIENTS_MAX:
+                self._known.clear()
+            self._known[key] = zone
         return zone
 
     def _note_brokers(self, brokers: Mapping[int, Broker]) -> None:

@@ -90,3 +90,6 @@ async def test_zones_follow_the_racks_of_brokers_and_few_clients_are_remembered(
         for number in range(10):
             assert zone_of(b"app%d,ws_az=rack2" % number) == "rack2"
             assert len(zones._known) <= 3
+        long_id = b"ws_az=rack2," + b"x" * 30_000
+        assert zone_of(long_id) == "rack2"
+        assert long_id not in [client_id for client_id, _, _ in zones._known]
