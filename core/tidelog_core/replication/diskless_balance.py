@@ -32,6 +32,8 @@ from tidelog_core.replication.heirs import replicas_with, spread_rank
 IMBALANCE_MIN = 2
 IMBALANCE_PARTS = 4  # of a broker's share, one part more or less
 FOLLOWERS_MOVED_MAX = 200  # partitions at once, of one leader: new followers read what they lack
+# Of all leaders: their writes go through one changelog, and conflict where nodes write together.
+FOLLOWERS_MOVED_TOGETHER_MAX = 3_000
 
 
 _SHAPE = attrgetter("leader", "replicas")
@@ -102,11 +104,14 @@ def _followers_moved(
     }
     moves: list[DisklessMove] = []
     moved: Counter[int] = Counter()  # by leader
+    leaders = {leader for leader, _ in wanted}
+    moved_max = FOLLOWERS_MOVED_TOGETHER_MAX // max(1, len(leaders))
+    moved_max = max(1, min(moved_max, FOLLOWERS_MOVED_MAX))
     for partition in partitions if wanted else ():
         found = wanted.get(_SHAPE(partition))
         if found is None or _key(partition) in heirs:
             continue
-        if moved[partition.leader] < FOLLOWERS_MOVED_MAX:
+        if moved[partition.leader] < moved_max:
             moved[partition.leader] += 1
             moves.append(DisklessMove(partition, found))
     return moves

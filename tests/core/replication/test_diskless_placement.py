@@ -8,7 +8,11 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_core.replication.diskless_balance import FOLLOWERS_MOVED_MAX, balancing_moves
+from tidelog_core.replication.diskless_balance import (
+    FOLLOWERS_MOVED_MAX,
+    FOLLOWERS_MOVED_TOGETHER_MAX,
+    balancing_moves,
+)
 from tidelog_core.replication.diskless_followers import DisklessFollowers
 
 from tests.support.placed_cluster import PlacedCluster
@@ -151,6 +155,20 @@ def test_few_followers_move_at_once() -> None:
     ]
     moves = balancing_moves(cluster.partitions, {1}, {1: "a", 2: "b"})
     assert len(moves) == FOLLOWERS_MOVED_MAX
+
+
+def test_few_followers_of_many_leaders_move_at_once() -> None:
+    racks: dict[int, str | None] = {broker_id: "ab"[broker_id % 2] for broker_id in range(1, 61)}
+    cluster = PlacedCluster(racks)
+    cluster.create(60 * 100, 2)
+    cluster.partitions = [
+        dataclasses.replace(one, replicas=(one.leader, 99)) for one in cluster.partitions
+    ]
+    moves = balancing_moves(cluster.partitions, racks, racks)
+    assert len(moves) == FOLLOWERS_MOVED_TOGETHER_MAX
+    assert {move.leader for move in moves} == racks.keys()
+    cluster.settle()
+    cluster.assert_zones_covered()
 
 
 @pytest.mark.parametrize("factor", [2, 3, 4, 5])
