@@ -9,6 +9,9 @@ has owed records for long without a commit, or partitions wait to enter it, whil
 publishes the reason, and while it does so itself. So brokers that have nothing to write know in
 time whether they can. The reason is taken back once probes have succeeded for a while: a store that
 comes and goes moves leads seldom.
+
+Every probe is a paid request. So a node that can write probes often only for a while after other
+brokers have published the reason, or have taken it back, and seldom as long as it lasts.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ STUCK_SECONDS = 5.0  # owed without a commit, before the first probe
 PROBE_SECONDS_MAX = 6.0
 FIRST_PROBE_SECONDS_MAX = 30.0  # until one has succeeded: the worker may be starting
 PROBE_PAUSE_SECONDS = 2.0  # between two probes
+NEWS_SECONDS = 30.0  # of other brokers' reasons; they wait for ``STORE_GRACE_MS``, which is less
+SELDOM_SECONDS = 60.0  # between two probes after that
 STEADY_SECONDS = 12.0  # of probes that succeed, until this node leads again
 
 
@@ -71,6 +76,9 @@ class StoreWatch:
         self._progress_s = 0.0  # when it was seen to change, or nothing was owed
         self._seconds_max = FIRST_PROBE_SECONDS_MAX
         self._failed_s = 0.0  # when a probe failed last
+        self._probed_s = 0.0  # when one began last
+        self._cut_off = frozenset[int]()  # the other brokers that publish the reason
+        self._cut_off_s = 0.0  # since when they are these
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -78,7 +86,8 @@ class StoreWatch:
         self._progress_s = loop.time()
         while True:
             is_stuck = self._is_stuck(loop.time())
-            if is_stuck or not self._membership.can_store or self._is_lost_elsewhere():
+            is_asked = self._is_asked(loop.time())
+            if is_stuck or is_asked or not self._membership.can_store:
                 await self._look()
                 await asyncio.sleep(PROBE_PAUSE_SECONDS)
             else:
@@ -93,12 +102,20 @@ class StoreWatch:
             self._progress, self._progress_s = progress, now_s
         return now_s - self._progress_s >= STUCK_SECONDS
 
-    def _is_lost_elsewhere(self) -> bool:
-        return self._membership.peers.has_lost_store()
+    def _is_asked(self, now_s: float) -> bool:
+        """Whether another broker that cannot write has to know whether this one can."""
+        cut_off = self._membership.peers.cut_from_store() - {self._membership.broker_id}
+        if cut_off != self._cut_off:
+            self._cut_off, self._cut_off_s = cut_off, now_s
+        if not cut_off:
+            return False
+        is_news = now_s - self._cut_off_s < NEWS_SECONDS
+        return is_news or now_s - self._probed_s >= SELDOM_SECONDS
 
     async def _look(self) -> None:
         """Probe, and report what that says."""
         loop, membership = asyncio.get_running_loop(), self._membership
+        self._probed_s = loop.time()
         reason = ""
         try:
             async with asyncio.timeout(self._seconds_max):

@@ -357,11 +357,13 @@ class PeerLeases:
         self._observations: dict[int, _Observation] = {}
         self._registered: dict[int, float] = {}  # when it was noted; until a later reading
         self._refused: dict[int, float] = {}  # since when the broker's port refuses connections
+        self._read_ms = -math.inf  # when the last reading was begun
         self._has_read = False
 
     def observe(self, leases: Iterable[BrokerLease], *, started_ms: float, now_ms: float) -> None:
         """Take a reading of all leases, begun at ``started_ms`` and back at ``now_ms``."""
         self._has_read = True
+        self._read_ms = max(self._read_ms, started_ms)
         self._registered = {b: ms for b, ms in self._registered.items() if ms > started_ms}
         for lease in leases:
             known = self._observations.get(lease.broker_id)
@@ -431,16 +433,18 @@ class PeerLeases:
         """Return when a reading may show that a broker whose port refuses is silent too.
 
         The first one is due at once: it begins the time in which a renewal is missed. ``None`` if
-        no broker's port refuses, or those brokers are suspected already.
+        no broker's port refuses, or those brokers are suspected already. Where a reading in time
+        has shown nothing, because the lease's item is gone or damaged, the next is as long after.
         """
-        due = []
+        refusal_ms, due = self._times.refusal_ms, []
         for broker_id, refused_ms in self._refused.items():
             known = self._observations.get(broker_id)
             if known is None or self.is_suspected(broker_id):
                 continue
             since_ms = max(known.first_seen_ms, refused_ms)
             is_begun = known.confirmed_ms >= refused_ms
-            due.append(since_ms + self._times.refusal_ms if is_begun else refused_ms)
+            due_ms = since_ms + refusal_ms if is_begun else refused_ms
+            due.append(due_ms if due_ms > self._read_ms else self._read_ms + refusal_ms)
         return min(due, default=None)
 
     def has_died(self, broker_id: int) -> bool:
@@ -527,11 +531,12 @@ class PeerLeases:
         """Whether the broker has published no reason not to lead diskless partitions."""
         return self.step_down_reason(broker_id) is None
 
-    def has_lost_store(self) -> bool:
-        """Whether any live broker says that it cannot write the object store."""
-        return any(
-            self.step_down_reason(b) is StepDownReason.STORE and not self.is_dead(b)
+    def cut_from_store(self) -> frozenset[int]:
+        """Return the live brokers that say that they cannot write the object store."""
+        return frozenset(
+            b
             for b in self._observations
+            if self.step_down_reason(b) is StepDownReason.STORE and not self.is_dead(b)
         )
 
     def check(self, broker_id: int) -> Check:

@@ -312,3 +312,33 @@ def test_a_registration_tells_that_a_broker_lives_until_a_later_reading_says_oth
     peers.observe([make_lease(1, 2), make_lease(3, 2)], started_ms=now_ms, now_ms=now_ms + 9)
     assert peers.is_live(1)
     assert peers.is_dead(2)
+
+
+@pytest.mark.parametrize("damage", ["gone", "without a version"])
+def test_a_lease_that_tells_nothing_is_not_read_again_and_again_while_the_port_refuses(
+    damage: str,
+) -> None:
+    peers = PeerLeases(TIMES)
+    peers.observe([make_lease(2)], started_ms=0, now_ms=1)
+    peers.note_refused(2, 100)
+    assert peers.next_look_ms() == 100
+    found = [] if damage == "gone" else [make_lease(2, version=UNREADABLE_VERSION)]
+    for number in range(5):
+        due_ms = peers.next_look_ms()
+        assert due_ms is not None
+        assert due_ms >= 100 + number * TIMES.refusal_ms
+        peers.observe(found, started_ms=due_ms, now_ms=due_ms + 1)
+    assert not peers.is_suspected(2)
+
+
+def test_the_second_reading_of_a_broker_whose_port_refuses_is_due_when_it_has_missed_a_renewal() -> (
+    None
+):
+    peers = PeerLeases(TIMES)
+    peers.observe([make_lease(2)], started_ms=0, now_ms=1)
+    peers.note_refused(2, 100)
+    peers.observe([make_lease(2)], started_ms=101, now_ms=102)
+    assert peers.next_look_ms() == 100 + TIMES.refusal_ms
+    peers.observe([make_lease(2)], started_ms=100 + TIMES.refusal_ms, now_ms=5_000)
+    assert peers.is_suspected(2)
+    assert peers.next_look_ms() is None

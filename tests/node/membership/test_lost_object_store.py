@@ -146,3 +146,26 @@ def test_a_chain_that_commits_is_not_probed_for(tmp_path: Path) -> None:
             assert cluster[1].membership.can_store
 
     run(main())
+
+
+def test_a_node_that_stays_cut_off_costs_the_others_few_probes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster)
+            assert [member.probe_count for member in cluster] == [0, 0, 0]  # They cost nothing.
+            cut(cluster, 1)
+            await asyncio.sleep(60)
+            before = [cluster[broker_id].probe_count for broker_id in (2, 3)]
+            assert min(before) >= 5
+            await asyncio.sleep(600)
+            after = [cluster[broker_id].probe_count for broker_id in (2, 3)]
+            assert all(5 <= a - b <= 12 for a, b in zip(after, before, strict=True))
+            # The whole store goes away: they know as soon as the next one says so.
+            cut(cluster, 2, 3)
+            cluster[3].chain.buffered_bytes = 0
+            led = await cluster.leaders("t")
+            await asyncio.sleep(60)
+            assert not cluster[3].membership.can_store
+            assert await cluster.leaders("t") == led
+
+    run(main())

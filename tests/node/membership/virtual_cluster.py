@@ -183,6 +183,7 @@ class Member:
         self.chain = OwedChain()
         self.has_unentered = False  # partitions wait to enter the chain
         self.is_bucket_away = False
+        self.probe_count = 0  # of the bucket
         self.has_closed = asyncio.Event()  # its port; set while it does not run
         self.has_closed.set()
         self.config = config
@@ -261,6 +262,7 @@ class Member:
         return found is not None and self.membership.leads(found) and self.can_serve
 
     async def _probe(self) -> None:
+        self.probe_count += 1
         if self.is_bucket_away:
             raise TierUnavailable("the bucket is away")
 
