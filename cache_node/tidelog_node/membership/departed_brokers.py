@@ -23,7 +23,7 @@ from tidelog_node.node_context import NodeContext
 logger = logging.getLogger(__name__)
 
 LOOKS = 4  # in the time after which a broker is taken out
-LOOK_SECONDS_MAX = 60.0
+LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 1.0, 60.0
 REMOVALS_PER_LOOK_MAX = 20
 
 
@@ -43,7 +43,8 @@ class DepartedBrokers:
         if self._after_ms < 0:
             return
         unsubscribe = self._membership.subscribe(self._stir.set)
-        seconds = min(self._after_ms / 1000 / LOOKS, LOOK_SECONDS_MAX)
+        seconds = self._after_ms / 1000 / LOOKS
+        seconds = max(LOOK_SECONDS_MIN, min(seconds, LOOK_SECONDS_MAX))
         try:
             while True:
                 await self.look()

@@ -56,6 +56,7 @@ from tidelog_core.replication.heirs import heir_of, replicas_with
 from tidelog_core.replication.leases import PeerLeases
 
 PREFERRED_STABLE_MS = 300_000  # Kafka's leader.imbalance.check.interval.seconds
+REPLICAS_KEPT = 2  # of a partition of the cluster's own topics that has no live replica
 
 PartitionKey = tuple[UUID, int]
 
@@ -189,7 +190,8 @@ class LeaderElector:
         """Return the write by which this broker takes a partition over that has no live replica.
 
         For the cluster's own topics, which carry leadership only: their replicas may all have gone
-        for good. Every broker computes the same one that takes it.
+        for good. Every broker computes the same one that takes it. The first replicas stay, for the
+        others may only start later than this broker: then they lead again as the preferred ones.
         """
         if self._broker_id in partition.replicas or not self._is_vacant(partition, peers):
             return None
@@ -203,7 +205,7 @@ class LeaderElector:
             partition,
             leader=self._broker_id,
             leader_epoch=partition.leader_epoch + 1,
-            replicas=(self._broker_id,),
+            replicas=(*partition.replicas[:REPLICAS_KEPT], self._broker_id),
             isr=(self._broker_id,),
             adding=(),
             removing=(),

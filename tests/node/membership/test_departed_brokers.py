@@ -83,6 +83,47 @@ def test_nobody_is_taken_out_where_the_time_is_negative(tmp_path: Path) -> None:
     run(main())
 
 
+def test_no_time_at_all_is_no_reason_to_look_all_the_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = NodeConfig(broker_unregister_after_ms=0)
+        async with virtual_cluster(tmp_path, config=config) as cluster:
+            await cluster[3].stop()
+            await asyncio.sleep(5)  # It would never end if the others looked without a pause.
+            assert await registered(cluster) == {1, 2}
+
+    run(main())
+
+
+def test_the_clusters_own_topics_go_back_to_brokers_that_started_later(tmp_path: Path) -> None:
+    """The first broker of a cluster that starts again must not keep them for ever."""
+
+    async def main() -> None:
+        config = NodeConfig(leader_imbalance_check_interval_seconds=10)
+        async with virtual_cluster(tmp_path, config=config) as cluster:
+            await cluster.create(OFFSETS, partitions=6)
+            await asyncio.sleep(3)
+            before = await cluster.leaders(OFFSETS)
+            await cluster.add(4)
+            for broker_id in (1, 2, 3, 4):
+                await cluster[broker_id].kill()
+            await cluster[4].start()
+
+            async def are_led_by_4() -> bool:
+                return set(await cluster.leaders(OFFSETS)) == {4}
+
+            await until(are_led_by_4, 15)
+            for broker_id in (1, 2, 3):
+                await cluster[broker_id].start()
+
+            async def are_back() -> bool:
+                return await cluster.leaders(OFFSETS) == before
+
+            await until(are_back, 60)
+            assert all(len(one.replicas) == 3 for one in await cluster.partitions(OFFSETS))
+
+    run(main())
+
+
 def test_the_clusters_own_topics_follow_when_all_of_their_replicas_leave(tmp_path: Path) -> None:
     """Their records are none: any broker may lead them."""
 
