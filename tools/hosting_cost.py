@@ -26,6 +26,7 @@ from tidelog_core.cost.counts import (
     ZONE_TRANSFER,
 )
 from tidelog_core.cost.counts import FUNCTION_CALL as FUNCTION_CALL_ITEM
+from tidelog_core.replication.leases import BRISK_RENEW_MS
 
 from tools.aws_cost import (
     CHANGE_READS,
@@ -33,7 +34,6 @@ from tools.aws_cost import (
     FUNCTION_GB,
     FUNCTION_SECONDS_PER_SEGMENT,
     HOURS,
-    LEASE_WRITES_PER_SECOND,
     OBJECTS_PER_SEGMENT,
     OFFSET_COMMIT,
     PRICES,
@@ -59,6 +59,7 @@ HEDGED = 1 - NODE.diskless_append_hedge_percentile / 100
 ELSEWHERE = (ZONES - 1) / ZONES
 FOLLOWERS_IN_A_ZONE = 2  # nodes that read an object there, as in bench/day/diskless.py
 REFERENCE_SHARE = 0.003  # of the bytes, for gateways' references
+LEASE_WRITES_PER_SECOND = 1000 / BRISK_RENEW_MS  # of a node that leads diskless partitions
 DAYS = HOURS / 24
 
 
@@ -76,7 +77,8 @@ class Host:
     endpoints: int  # interface endpoints, one for each service and zone
 
 
-# On-demand list prices of us-east-1 for Linux and x86, as known on 2026-11-26.
+# On-demand list prices of us-east-1 for Linux and x86, from memory; nobody has compared them with
+# AWS's pages.
 VCPU_HOUR, MEMORY_GB_HOUR, EPHEMERAL_GB_HOUR = 0.04048, 0.004445, 0.000111  # of Fargate
 GP3_GB_MONTH = 0.08
 M6I_LARGE = Host(

@@ -62,6 +62,14 @@ def test_the_smallest_form_by_hand() -> None:
     assert math.isclose(lines["transfer between zones"], 2628 * (2 / 3 + 2 * 2 / 3) * 0.02)
 
 
+def test_the_leases_of_nodes_are_renewed_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    form, line = Form(host=TASK), "DynamoDB, nodes and segments"
+    all_of_it = bill(SMALL, form)[line]
+    monkeypatch.setattr(hosting_cost, "LEASE_WRITES_PER_SECOND", 0.0)
+    of_leases = all_of_it - bill(SMALL, form)[line]
+    assert math.isclose(of_leases, 2 * SECONDS * 0.625 / 1e6)
+
+
 def test_nodes_follow_the_load_down_to_the_smallest_number() -> None:
     for host in (M6I_LARGE, TASK):
         counts = [host_count(load, host) for load in WORKLOADS]
