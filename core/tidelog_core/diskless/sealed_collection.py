@@ -64,8 +64,8 @@ async def collect_sealed(
 ) -> CollectedChain:
     """Delete what nobody needs of the chain, if it is sealed. Idempotent.
 
-    ``read_referenced`` is called after the listing, once, if the chain is a gateway's: no reference
-    to it may come any more. Without it what a gateway has is kept.
+    ``read_referenced`` is called after the listing, once, if the chain is a gateway's. Give it only
+    if no reference to the chain can come any more. Without it what a gateway has is kept.
     ``on_read`` gets the number of footers read, and may raise. Raises ``ChainNotSealed``,
     ``CorruptObject`` if the chain's end cannot be told, and the stores' errors.
     """

@@ -271,7 +271,7 @@ class ChainScrub:
             read_unneeded,
             is_dry_run=self._is_dry_run,
             on_read=lambda _: self._limit.require(),
-            read_referenced=self._read_referenced,
+            read_referenced=self._read_referenced if self._is_settled(objects) else None,
         )
         for key, problem in collected.problems:
             self.report.add_problem(f"{key}: {problem}")
@@ -290,6 +290,14 @@ class ChainScrub:
             extra={"chain": str(chain), "count": count, "size_bytes": size_bytes},
         )
         return not collected.kept
+
+    def _is_settled(self, objects: Sequence[ObjectMeta]) -> bool:
+        """Whether the chain was sealed so long ago that no leader still puts references to it.
+
+        One may have read a gateway's object just before, and not have stored its own yet.
+        """
+        sealed_ms = [one.modified_ms for one in objects if _is_seal(one)]
+        return bool(sealed_ms) and self._clock_ms() - max(sealed_ms) > CHAIN_AGE_MS
 
     async def _read_referenced(self) -> Referenced:
         if self._referenced is None:

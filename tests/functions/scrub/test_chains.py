@@ -30,7 +30,13 @@ from tidelog_core.objects.expiry import ExpiryRule
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectMeta
 from tidelog_functions.invocation import TimeLimit
-from tidelog_functions.scrub.chains import READ, UNNEEDED, ChainScrub, KnownTopics
+from tidelog_functions.scrub.chains import (
+    CHAIN_AGE_MS,
+    READ,
+    UNNEEDED,
+    ChainScrub,
+    KnownTopics,
+)
 
 from tests.support.chain_owner import ChainOwner, chain_name
 from tests.support.function_world import (
@@ -44,6 +50,7 @@ from tests.support.function_world import (
 from tests.support.wal_objects import batch
 
 A, B = chain_name(1), chain_name(2)
+SEALED_LONG_MS = 2 * CHAIN_AGE_MS  # then no leader puts references to a chain any more
 
 
 class CountedObjects(MemoryObjectStore):
@@ -434,6 +441,10 @@ async def test_what_a_gateway_has_goes_once_no_reference_names_it(world: ChainWo
     await gateway.seal(B)
     await scrub_when_old(world)
     keys = await world.chain_keys()
+    assert wal_key(CLUSTER_ID, gateway.chain, 1) in keys, "a reference may still come"
+    world.clock.now_ms += SEALED_LONG_MS
+    await scrub_when_old(world)
+    keys = await world.chain_keys()
     assert wal_key(CLUSTER_ID, gateway.chain, 0) in keys, "the leader refers to it"
     assert wal_key(CLUSTER_ID, gateway.chain, 1) not in keys, "nobody does"
     # The leader's object goes when the tier has its records.
@@ -452,6 +463,7 @@ async def test_a_damaged_object_may_refer_to_anything(world: ChainWorld) -> None
     await world.objects.replace(key, (await world.objects.get(key))[:-1] + b"x")
     await world.scrub()
     await age_orphans(world.store, by_ms=DAY_MS + 1)
+    world.clock.now_ms += SEALED_LONG_MS
     report = await world.scrub()
     assert report.chains.problem_count or report.failed
     assert wal_key(CLUSTER_ID, gateway.chain, 1) in await world.chain_keys()
