@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ FIRST_READ_BYTES = 1 << 20  # most objects are smaller, and are read by one requ
 OBJECTS_ONE_BY_ONE = 4  # then the objects that are left are read many at a time
 OBJECTS_AT_ONCE = 8
 SLICES_AT_ONCE_MAX = 16
+REFERENCED_BYTES_MAX = 32 << 20  # of gateways' slices that are read at once
 JOINS_AT_ONCE_MAX = 4  # of all feeds of a node
 RETRY_SECONDS = 0.5
 BROKEN_SECONDS = 5.0  # before a replica whose records are missing or damaged joins again
@@ -250,12 +252,30 @@ class ChainFeed:
             )
             for row in footer.references
         ]
-        foreign = await self._read_referenced(
-            [one for name, one in referenced if self._wants(name, one) is not None]
-        )
+        foreign: Mapping[StoredSlice, bytearray] = {}
         # The own slices come first in the object, whatever the offsets.
-        for name, one in sorted((*own, *referenced), key=lambda found: found[1].base_offset):
+        found = sorted((*own, *referenced), key=lambda one: one[1].base_offset)
+        for at, (name, one) in enumerate(found):
+            if one.is_reference and one not in foreign and self._wants(name, one) is not None:
+                foreign = await self._read_referenced(self._wanted_references(found, at))
             await self._take(name, one, head, key, foreign)
+
+    def _wanted_references(
+        self, found: Sequence[tuple[PartitionName, StoredSlice]], at: int
+    ) -> list[StoredSlice]:
+        """Return the references from there on that replicas want, as many as memory may have.
+
+        While a leader cannot store its objects, the references of many megabytes fit into one.
+        """
+        wanted: list[StoredSlice] = []
+        size_bytes = 0
+        for name, one in itertools.islice(found, at, None):
+            if one.is_reference and self._wants(name, one) is not None:
+                size_bytes += one.size_bytes
+                if wanted and size_bytes > REFERENCED_BYTES_MAX:
+                    break
+                wanted.append(one)
+        return wanted
 
     async def _read_referenced(self, slices: Sequence[StoredSlice]) -> dict[StoredSlice, bytearray]:
         """Return the bytes of gateways' slices, with their offsets: one read for neighbours."""

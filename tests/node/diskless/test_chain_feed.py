@@ -205,6 +205,22 @@ async def test_references_are_followed_with_one_request_for_a_gateways_object(zo
     zone.assert_same()
 
 
+async def test_references_to_many_bytes_are_not_read_at_once(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One object may refer to more than memory has room for."""
+    monkeypatch.setattr(chain_feed, "REFERENCED_BYTES_MAX", 2 * len(batch(2)))
+    zone.tell()
+    await zone.until()
+    zone.store.gets.clear()
+    gateway = new_chain(9)
+    sequence = await zone.chained.append_by_gateway(gateway, *[batch(2) for _ in range(5)])
+    zone.tell()
+    await zone.until()
+    assert zone.store.gets[wal_key(CLUSTER, gateway, sequence)] == 3
+    zone.assert_same()
+
+
 async def test_a_replica_joins_by_references_whatever_the_gateways_sequences(zone: Zone) -> None:
     """A gateway's chain may be far ahead of its leader's, or far behind."""
     chained = zone.chained
