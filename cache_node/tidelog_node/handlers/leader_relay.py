@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from tidelog_core.model import NO_LEADER, TopicPartition
 from tidelog_node.diskless.gateway import may_pass
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.session import NO_NODE
 from tidelog_node.transactions.peers import Peers
@@ -75,26 +76,30 @@ class LeaderRelay:
         return replace(route, handle=handle)
 
     async def _handle(self, route: Route, request: Any, context: RequestContext) -> object:
-        names = _NAMES[route.api_key]
-        counts = Counter(key for key, _ in _partitions(request.topics, names))
+        names, turn = _NAMES[route.api_key], RequestTurn()
+        counts: Counter[TopicPartition] = Counter()
+        async for topic in turn.each(request.topics):
+            async for one in turn.each(topic.partitions):
+                counts[_key(topic, one, names)] += 1
         by_leader: dict[int, set[TopicPartition]] = defaultdict(set)
-        for key, count in counts.items():
+        async for key in turn.each(counts):
             leader = self._leader_of(key)
-            if leader is not None and count == 1:
+            if leader is not None and counts[key] == 1:
                 by_leader[leader].add(key)
         if not by_leader:
             return await route.handle(request, context)
+        asked = [
+            (leader, await _only(request, wanted, names, turn))
+            for leader, wanted in by_leader.items()
+        ]
         found: dict[TopicPartition, _Answer] = {}
         for answers in await asyncio.gather(
-            *(
-                self._ask(leader, _only(request, wanted, names), route, context)
-                for leader, wanted in by_leader.items()
-            )
+            *(self._ask(leader, part, route, context) for leader, part in asked)
         ):
             found |= answers
-        rest = {key for key in counts if key not in found}
-        own: Any = await route.handle(_only(request, rest, names), context)
-        return replace(own, topics=_merged(request.topics, own.topics, found, names))
+        rest = counts.keys() - found.keys()
+        own: Any = await route.handle(await _only(request, rest, names, turn), context)
+        return replace(own, topics=await _merged(request.topics, own.topics, found, names, turn))
 
     def _leader_of(self, partition: TopicPartition) -> int | None:
         """Return the leader to ask, ``None`` if this node answers itself."""
@@ -129,34 +134,34 @@ class LeaderRelay:
         }
 
 
-def _partitions(topics: Iterable[Any], names: _Names) -> Iterator[tuple[TopicPartition, Any]]:
-    for topic in topics:
-        name = getattr(topic, names.topic)
-        for one in topic.partitions:
-            yield TopicPartition(name, getattr(one, names.partition)), one
+def _key(topic: Any, partition: Any, names: _Names) -> TopicPartition:
+    return TopicPartition(getattr(topic, names.topic), getattr(partition, names.partition))
 
 
-def _only(request: Any, wanted: set[TopicPartition], names: _Names) -> Any:
-    """Return the request with these partitions alone."""
+async def _only(request: Any, wanted: Set[TopicPartition], names: _Names, turn: RequestTurn) -> Any:
+    """Return the request with these partitions alone, and the topics that name none."""
     topics = []
-    for topic in request.topics:
-        some = tuple(one for key, one in _partitions((topic,), names) if key in wanted)
-        if some:
-            topics.append(replace(topic, partitions=some))
+    async for topic in turn.each(request.topics):
+        some = [
+            one async for one in turn.each(topic.partitions) if _key(topic, one, names) in wanted
+        ]
+        if some or not topic.partitions:
+            topics.append(replace(topic, partitions=tuple(some)))
     return replace(request, topics=tuple(topics))
 
 
-def _merged(
+async def _merged(
     asked: Iterable[Any],
     own: Sequence[Any],
     found: Mapping[TopicPartition, _Answer],
     names: _Names,
+    turn: RequestTurn,
 ) -> tuple[Any, ...]:
     """Return the answers in the order of the request; this node's own come in that order."""
     topics = []
     own_topics = iter(own)
-    for topic in asked:
-        keys = [key for key, _ in _partitions((topic,), names)]
+    async for topic in turn.each(asked):
+        keys = [_key(topic, one, names) async for one in turn.each(topic.partitions)]
         known = [found[key] for key in keys if key in found]
         answer = known[0].topic if len(known) == len(keys) and known else next(own_topics)
         own_partitions = iter(answer.partitions if len(known) < len(keys) else ())

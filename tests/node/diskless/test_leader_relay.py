@@ -104,6 +104,11 @@ async def test_the_leaders_answers_are_in_the_order_of_the_request(relayed: Rela
     assert await relayed.ask((TOPIC, [(0, EARLIEST)])) == [(TOPIC, 0, NONE, 0)]
 
 
+async def test_a_topic_without_partitions_has_an_answer_without_any(relayed: Relayed) -> None:
+    found = await relayed.ask((TOPIC, []), (TOPIC, [(0, LATEST)]), ("none", []), ("none", [(1, 0)]))
+    assert found == [(TOPIC, 0, NONE, 7), ("none", 1, UNKNOWN, -1)]
+
+
 async def test_a_partition_that_is_named_twice_is_refused_here(relayed: Relayed) -> None:
     found = await relayed.ask((TOPIC, [(0, LATEST), (0, EARLIEST)]))
     assert [code for _, _, code, _ in found] == [ErrorCode.invalid_request] * 2
