@@ -13,7 +13,8 @@ producer gets NOT_LEADER_OR_FOLLOWER, and sends it again; an idempotent one gets
 
 **Objects stay while a reference to their slices is needed.** The leader's answer says where the
 references end. If none came, nobody knows whether there is one. A leader that has not made it
-after ``diskless.wal.max.age.ms`` never will, so the log's end at that time is an end of it.
+after ``diskless.wal.max.age.ms`` never will, so the log's end at that time is an end of it. A node
+that is not in the ISR does not know the log's end, and keeps the object.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Protocol
 from crc32c import crc32c
 from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.errors import ErrorCode, RequestTimedOut, TidelogError
+from tidelog_core.errors import ErrorCode, InvalidRequest, RequestTimedOut, TidelogError
 from tidelog_core.log.append_checks import LOG_APPEND_TIME, check_headers
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.model import NO_LEADER, NO_LEADER_EPOCH
@@ -43,6 +44,7 @@ from tidelog_node.replica import Replica
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles
 from tidelog_node.wire.gateway_append import (
     SLICES_MAX,
+    TRANSACTIONAL_ID_BYTES_MAX,
     GatewayAppend,
     GatewayResult,
     GatewaySlice,
@@ -50,7 +52,9 @@ from tidelog_node.wire.gateway_append import (
 
 logger = logging.getLogger(__name__)
 
-OWED_COUNT_MAX = 50_000  # batches without an answer; about 1 KiB each
+# Batches without an answer; about 1 KiB each. All of them may get into one object, whose slices are
+# listed for the worker in one turn of the loop.
+OWED_COUNT_MAX = 10_000
 ROOM_PART = 0.75  # a full gateway is not full any more once it owes this part of its limits
 WAIT_SECONDS_MAX = 30.0  # for another leader
 RETRY_SECONDS = 0.25
@@ -203,9 +207,16 @@ class Gateway:
     ) -> None:
         """Take one batch, which is changed in place. ``waiter`` is told once, later.
 
-        Raises the errors of ``check_headers``, ``StorageError``, and ``RequestTimedOut`` if too
-        many batches wait.
+        Raises the errors of ``check_headers``, ``StorageError``, ``RequestTimedOut`` if too many
+        batches wait, and ``InvalidRequest`` if no leader would read the transactional id.
         """
+        name = produced.transactional_id
+        if name is not None and len(name) > TRANSACTIONAL_ID_BYTES_MAX:
+            # The leader would close the connection, on which other batches wait for answers.
+            raise InvalidRequest(
+                f"the transactional id has {len(name)} bytes,"
+                f" through a gateway it may have {TRANSACTIONAL_ID_BYTES_MAX}"
+            )
         if self._is_closed or len(self._slices) >= OWED_COUNT_MAX:
             raise RequestTimedOut("too many batches wait for their leaders")
         ((_, header),) = check_headers(batch, replica.config, now_ms=self._node.clock_ms())
@@ -406,7 +417,9 @@ class Gateway:
             self._timer.cancel()
             self._timer = None
         parked, self._parked = self._parked, {}
-        self._forward(one for waiting in parked.values() for one in waiting)
+        # In the order of the chain: objects are sent in the order in which they are met here.
+        waiting = (one for some in parked.values() for one in some)
+        self._forward(sorted(waiting, key=lambda one: one.number))
 
     # -- the end of a batch --
 
@@ -439,16 +452,32 @@ class Gateway:
         """Settle the objects of which a leader has had its time."""
         self._age_timer = None
         now = self._loop.time()
+        age_s = self._node.config().diskless_wal_max_age_ms / 1000
         while self._unknown and self._unknown[0][0] <= now:
-            self._settle_late(self._unknown.popleft()[1])
+            _, made = self._unknown.popleft()
+            if all(map(self._knows_end, made.unknown)):
+                self._settle_late(made)
+            else:
+                self._unknown.append((now + age_s, made))
         if self._unknown:
             self._age_timer = self._loop.call_at(self._unknown[0][0], self._settle_unknown)
+
+    def _knows_end(self, replica: Replica) -> bool:
+        """Whether this node's log has what was committed long ago, or will never have it.
+
+        A log that lags may end below a reference: then the object would go too early.
+        """
+        if replica.is_dropped or replica.opened_log is None:
+            return True  # ``_settle_late`` keeps the object.
+        found = self._node.view.image.partition(replica.partition)
+        can_serve = self._node.standing.can_serve()  # else the ISR may be an old one
+        return can_serve and found is not None and self._node.broker_id in found.isr
 
     def _settle_late(self, made: _Object) -> None:
         for replica in made.unknown:
             name = PartitionName(replica.topic_id, replica.partition.partition)
             log = replica.opened_log
-            end_offset = INT64_MAX if log is None or replica.is_dropped else log.high_watermark
+            end_offset = INT64_MAX if log is None or replica.is_dropped else log.log_end_offset
             made.ends[name] = max(end_offset, made.ends.get(name, 0))
         made.chain.committed.settle_foreign(made.sequence, made.ends)
 

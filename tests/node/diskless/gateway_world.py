@@ -67,6 +67,11 @@ CHAIN_OF = {
 PLACE = TopicPartition(TOPIC, 0)
 
 
+def place(index: int) -> TopicPartition:
+    """Return the topic's partition with this index."""
+    return TopicPartition(TOPIC, index)
+
+
 class Agreeing:
     """A coordinator to which every partition belongs to the transaction that is asked about."""
 
@@ -109,6 +114,7 @@ class Node:
             broker_id=self.broker_id,
             incarnation=self.view.image.brokers[self.broker_id].incarnation,
             static_config=world.config,
+            config=lambda: world.config,
             executor=self.executor,
         )
         self.replicas = ReplicaManager(self.context, directories=self.directories)
@@ -192,7 +198,10 @@ class Node:
 
     @property
     def replica(self) -> Replica:
-        found = self.replicas.get(PLACE)
+        return self.replica_of(0)
+
+    def replica_of(self, index: int) -> Replica:
+        found = self.replicas.get(place(index))
         assert found is not None
         return found
 
@@ -203,10 +212,11 @@ class Node:
         acks: int = -1,
         timeout_ms: int = 30_000,
         transactional_id: bytes | None = None,
+        partition: int = 0,
     ) -> Any:
         """Produce the batch; return the future of the partition's answer, ``None`` with acks=0."""
         records = memoryview(bytearray(batch))
-        topics = [(TOPIC.encode(), [(0, records)])]
+        topics = [(TOPIC.encode(), [(partition, records)])]
         request = ProduceRequest(transactional_id, acks, timeout_ms, topics)
         context = context_of(PRODUCE_VERSION, api_key=0)
         reply = self.produce.handle(request, context)
@@ -229,6 +239,7 @@ class World:
         self.folder = folder
         self.configs = {"diskless.enable": "true", **topic_configs}
         self.config = NodeConfig(diskless_gateways_enable=True)
+        self.partition_count = 1
         self.metadata = MemoryMetadataStore(latency=0)
         self.store = FaultyStore(FolderObjectStore(folder / "objects"), Random(1))
         self.is_leader_reachable = True
@@ -246,29 +257,44 @@ class World:
                 endpoints=plaintext_endpoints("127.0.0.1", broker_id),
                 rack=f"rack{broker_id}",
             )
-        topic = Topic(name=TOPIC, topic_id=TOPIC_ID, partition_count=1, configs=self.configs)
-        partition = Partition(
-            topic_id=TOPIC_ID,
-            partition=0,
-            replicas=(LEADER, GATEWAY),
-            leader=LEADER,
-            leader_epoch=0,
-            isr=(LEADER, GATEWAY),
-            wal=(EpochChain(0, CHAIN_OF[LEADER], 0),),
-        )
-        await self.metadata.commit([records.put(partition), records.put(topic)])
+        count = self.partition_count
+        topic = Topic(name=TOPIC, topic_id=TOPIC_ID, partition_count=count, configs=self.configs)
+        partitions = [
+            Partition(
+                topic_id=TOPIC_ID,
+                partition=index,
+                replicas=(LEADER, GATEWAY),
+                leader=LEADER,
+                leader_epoch=0,
+                isr=(LEADER, GATEWAY),
+                wal=(EpochChain(0, CHAIN_OF[LEADER], 0),),
+            )
+            for index in range(count)
+        ]
+        await self.metadata.commit([*map(records.put, partitions), records.put(topic)])
         self.leader, self.gateway = Node(self, LEADER), Node(self, GATEWAY)
         for node in (self.leader, self.gateway):
             await node.start()
-            node.replica.open()
-        self.lead()
+            for index in range(count):
+                node.replica_of(index).open()
+        for index in range(count):
+            self.lead(index)
 
-    def lead(self) -> None:
+    def lead(self, index: int = 0) -> None:
         """Have the leader enter the partition, as its item says."""
-        leader, item = self.leader, self.leader.view.image.partition(PLACE)
+        leader = self.leader
+        replica, item = leader.replica_of(index), leader.view.image.partition(place(index))
         assert item is not None
-        leader.chain.enter(leader.replica, item.wal, end_offset=leader.replica.log.log_end_offset)
-        leader.replicas.confirm_lead(leader.replica, item.leader_epoch)
+        leader.chain.enter(replica, item.wal, end_offset=replica.log.log_end_offset)
+        leader.replicas.confirm_lead(replica, item.leader_epoch)
+
+    async def set_isr(self, *isr: int) -> None:
+        """Store the partition's ISR, and have both nodes see it."""
+        item = self.leader.view.image.partition(PLACE)
+        assert item is not None
+        await self.metadata.commit([records.put(dataclasses.replace(item, isr=isr))])
+        for node in (self.leader, self.gateway):
+            await node.view.refresh()
 
     async def begin_epoch(self) -> None:
         """Have the leader lead once more, in the next epoch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,16 @@ from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import iter_headers
 from tidelog_node.answers import CloseConnection
 from tidelog_node.diskless import gateway
+from tidelog_node.wire.gateway_append import TRANSACTIONAL_ID_BYTES_MAX
 
-from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, TOPIC_ID, World, gateway_world
+from tests.node.diskless.gateway_world import (
+    CHAIN_OF,
+    GATEWAY,
+    LEADER,
+    TOPIC_ID,
+    World,
+    gateway_world,
+)
 from tests.support.batches import batch
 from tests.support.chain_owner import ChainOwner
 from tests.support.waiting import eventually_async
@@ -123,6 +132,14 @@ async def test_a_transaction_is_verified_by_the_leader_and_stays_in_order(world:
     assert refused.error_code is ErrorCode.transactional_id_authorization_failed
 
 
+async def test_a_transactional_id_that_no_leader_reads_is_refused_at_once(world: World) -> None:
+    """A leader that got it would close the connection, with all that is under way on it."""
+    for size, code in ((TRANSACTIONAL_ID_BYTES_MAX, OK), (5_000, ErrorCode.invalid_request)):
+        answer = await world.gateway.send(batch(1), transactional_id=b"x" * size)
+        assert answer.error_code is code
+    assert len(world.forwarded) == 1
+
+
 async def test_a_batch_waits_for_a_leader_that_is_away(world: World) -> None:
     world.is_leader_reachable = False
     answers = [world.gateway.send(numbered(n)) for n in range(3)]
@@ -142,6 +159,28 @@ async def test_a_batch_waits_for_a_leader_that_has_not_entered_yet(world: World)
     assert [given(await answer) for answer in answers] == [(OK, n) for n in range(3)]
 
 
+async def test_waiting_batches_of_several_partitions_are_forwarded_in_order(
+    tmp_path: Path,
+) -> None:
+    """They are sent object by object: an object may be met first by another partition's batch."""
+    world = World(tmp_path)
+    world.partition_count = 2
+    await world.start()
+    try:
+        world.is_leader_reachable = False
+        answers = []
+        for sent in ([(1, 0)], [(0, 0)], [(1, 1), (0, 1)]):
+            answers += [world.gateway.send(numbered(n), partition=index) for index, n in sent]
+            end = world.gateway.chain.committed_end
+            await eventually_async(lambda end=end: world.gateway.chain.committed_end > end)
+        world.is_leader_reachable = True
+        assert [given(await answer) for answer in answers] == [(OK, 0), (OK, 0), (OK, 1), (OK, 1)]
+        sequences = [request.sequence for request in world.forwarded]
+        assert sequences == sorted(sequences)
+    finally:
+        await world.stop()
+
+
 async def test_without_a_leader_the_producer_looks_for_another(world: World) -> None:
     world.is_leader_reachable = False
     answer = await world.gateway.send(batch(1), timeout_ms=0)
@@ -155,6 +194,31 @@ async def test_an_answer_that_is_lost_is_repeated_with_the_old_offset(world: Wor
     world.is_answer_lost = False
     assert given(await world.gateway.send(numbered(0, 2))) == (OK, 0)
     assert world.leader.replica.log.log_end_offset == 2
+
+
+async def test_a_gateway_that_lags_keeps_what_a_lost_answer_may_refer_to(tmp_path: Path) -> None:
+    """Its log ends before the reference, so it does not know when the tier has that."""
+    world = World(tmp_path)
+    world.config = dataclasses.replace(world.config, diskless_wal_max_age_ms=1)
+    await world.start()
+    try:
+        await world.set_isr(LEADER)
+        world.is_answer_lost = True
+        lost = await world.gateway.send(numbered(0))
+        assert lost.error_code is ErrorCode.not_leader_or_follower
+        world.is_answer_lost = False
+        assert given(await world.gateway.send(numbered(1))) == (OK, 1)
+        unknown = world.gateway.gateway._unknown
+        until = unknown[0][0]
+        await eventually_async(lambda: unknown[0][0] > until)  # It was looked at.
+        ends = UnneededEnds({PartitionName(TOPIC_ID, 0): 1})
+        committed = world.gateway.chain.committed
+        assert committed.collectable(ends) == []
+        await world.set_isr(LEADER, GATEWAY)
+        await eventually_async(lambda: not unknown)
+        assert committed.collectable(ends) == [0]
+    finally:
+        await world.stop()
 
 
 async def test_a_chain_that_is_sealed_before_its_objects_count_costs_nothing(world: World) -> None:
