@@ -26,17 +26,28 @@ class ChainTail(NamedTuple):
 
 
 def join_tail(
-    found: ChainedPartition, *, tiered_end: int, log_start_offset: int, has_segments: bool
+    found: ChainedPartition,
+    *,
+    tiered_end: int,
+    log_start_offset: int,
+    has_segments: bool,
+    tiered_epoch: int = -1,
 ) -> ChainTail:
     """Return the tail that continues the tier.
 
     Below ``log_start_offset`` nothing is missed. Without segments ``tiered_end`` is the same.
+    ``tiered_epoch`` is the leader epoch in which the tier ends: earlier ones do not go on there. A
+    partition that was about to become diskless may have left such records in a chain.
     """
     end_offset, starts_at = tiered_end, None
     problems: list[Remark] = []
     used: list[EpochRun] = []
     chains: dict[int, ChainName] = {}  # by leader epoch
     for run in found.runs:
+        if run.leader_epoch < tiered_epoch:
+            if run.end_offset > tiered_end:
+                problems.append(_outdated(run, tiered_end, tiered_epoch))
+            continue
         first = chains.setdefault(run.leader_epoch, run.chain)
         if run.chain != first:
             problems.append(_fork(run, run.base_offset, f"{first} has that epoch too"))
@@ -54,6 +65,14 @@ def join_tail(
         used.append(run)
         end_offset = max(end_offset, run.end_offset)
     return ChainTail(_chains(used, tiered_end), end_offset, starts_at, tuple(problems))
+
+
+def _outdated(run: EpochRun, tiered_end: int, tiered_epoch: int) -> Remark:
+    text = (
+        f"offsets [{max(run.base_offset, tiered_end)}, {run.end_offset}) of leader epoch"
+        f" {run.leader_epoch} are left out, because the tier ends in epoch {tiered_epoch}"
+    )
+    return Remark(run.key, text)
 
 
 def _fork(left_out: EpochRun, start_offset: int, reason: str) -> Remark:

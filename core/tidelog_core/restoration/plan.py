@@ -197,7 +197,11 @@ def _restored_topic(
             start = max(selection.log_start_offset, found.log_start_offset)
             tiered_end = max((segment.end_offset for segment in kept), default=start)
             tail = tails[number] = join_tail(
-                found, tiered_end=tiered_end, log_start_offset=start, has_segments=bool(kept)
+                found,
+                tiered_end=tiered_end,
+                log_start_offset=start,
+                has_segments=bool(kept),
+                tiered_epoch=_last_epoch(kept),
             )
             if tail.starts_at is not None:
                 kept = []
@@ -247,6 +251,16 @@ def _chained_partition(partition: Partition, found: ChainedPartition, tail: Chai
         leader_epoch=max(partition.leader_epoch, _next_epoch(found.leader_epoch_max)),
         log_start_offset=start,
         restored_log_start=restored_start,
+    )
+
+
+def _last_epoch(segments: Iterable[SegmentMeta]) -> int:
+    """Return the leader epoch of the last tiered record, -1 without one."""
+    last = max(segments, key=lambda one: one.end_offset, default=None)
+    if last is None:
+        return -1
+    return max(
+        (epoch for epoch, first in last.leader_epochs if first < last.end_offset), default=-1
     )
 
 

@@ -117,6 +117,25 @@ def test_an_epoch_that_two_chains_have_is_a_problem() -> None:
     assert problem.text.startswith("offsets [20, 25) of leader epoch 6 are left out, because ")
 
 
+def test_records_of_an_earlier_epoch_than_the_tiers_do_not_go_on_there() -> None:
+    """The leader of epoch 5 was about to put the partition into its chain; epoch 6 was another's."""
+    runs = [
+        EpochRun(5, chain_name(0), 50, 120, "unfinished"),
+        EpochRun(7, chain_name(1), 100, 110, "k"),
+    ]
+    tail = join_tail(
+        ChainedPartition(runs=runs),
+        tiered_end=100,
+        log_start_offset=0,
+        has_segments=True,
+        tiered_epoch=6,
+    )
+    assert (tail.wal, tail.end_offset) == ((EpochChain(7, chain_name(1), 100),), 110)
+    (problem,) = tail.problems
+    assert problem.object == "unfinished"
+    assert problem.text.startswith("offsets [100, 120) of leader epoch 5 are left out")
+
+
 # In schedule 2298 garbage above a seal was built before the owner knew what the heir knew.
 @pytest.mark.parametrize("seed", [*range(40), 2298])
 def test_every_acknowledged_record_is_found_when_all_nodes_and_metadata_are_lost(seed: int) -> None:
