@@ -7,6 +7,7 @@ log already.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 from tidelog_core.errors import OutcomeUnknown
@@ -15,6 +16,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.replica import Replica
 
 MARKERS_MAX = 100_000  # that wait; further transactions end once some are committed
+SWEPT_MAX = 64  # for one marker that finds no room
 
 
 class MarkerName(NamedTuple):
@@ -67,11 +69,25 @@ class UncommittedMarkers:
         """Raise ``OutcomeUnknown`` while as many markers wait as may: it is retriable."""
         if len(self._appended) < self._sweep_at:
             return
-        for key in [key for key, one in self._appended.items() if not one.is_waiting]:
-            del self._appended[key]
-        if len(self._appended) >= self._count_max:
+        if self._is_full:  # Every refused marker comes here, and all of them are many.
+            self._sweep_some()
+        else:
+            for key in [key for key, one in self._appended.items() if not one.is_waiting]:
+                del self._appended[key]
+        if self._is_full:
             raise OutcomeUnknown(f"{len(self._appended)} markers wait for the object store")
         self._sweep_at = min(max(1_024, 2 * len(self._appended)), self._count_max)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._appended) >= self._count_max
+
+    def _sweep_some(self) -> None:
+        """Forget those of the first markers that are committed; the others of them come last."""
+        for key in list(islice(self._appended, SWEPT_MAX)):
+            one = self._appended.pop(key)
+            if one.is_waiting:
+                self._appended[key] = one
 
     def add(self, replica: Replica, name: MarkerName, end_offset: int) -> None:
         """Note a marker that was appended just now."""

@@ -21,7 +21,11 @@ from tidelog_core.wire_messages import build
 from tidelog_node.replica import Replica
 from tidelog_node.transactions.marker_writer import MarkerWriter
 from tidelog_node.transactions.markers import Marker
-from tidelog_node.transactions.uncommitted_markers import MarkerName, UncommittedMarkers
+from tidelog_node.transactions.uncommitted_markers import (
+    SWEPT_MAX,
+    MarkerName,
+    UncommittedMarkers,
+)
 
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
 from tests.support.batches import batch, batch_of
@@ -295,10 +299,46 @@ def test_markers_that_wait_are_bounded_and_forgotten_once_they_are_committed(
         markers.require_room()
     log.advance_high_watermark(1)
     markers.require_room()
-    assert len(markers) == 0
-    markers.add(replica, names[5], 1)
-    assert markers.end_of(replica, names[5]) is None
-    assert len(markers) == 0
+    assert len(markers) == 2_000 - SWEPT_MAX
+    count = len(markers)
+    assert markers.end_of(replica, names[-2]) is None
+    assert len(markers) == count - 1
+    log.close()
+
+
+def test_a_marker_that_finds_no_room_looks_at_few_of_those_that_wait(tmp_path: Path) -> None:
+    """Committed ones make room, also behind others that wait for another chain."""
+    log = open_log(tmp_path)
+    log.append_as_leader(batch(1), leader_epoch=0)
+    looks = 0
+
+    def opened(number: int) -> Any:
+        def look(_: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return log if number < 1_500 else None  # The others wait for nothing.
+
+        kind = type("Led", (), {"opened_log": property(look)})
+        one: Any = kind()
+        one.partition, one.is_dropped, one.is_leader, one.leader_epoch = number, False, True, 0
+        return one
+
+    markers = UncommittedMarkers(count_max=2_000)
+    name = MarkerName(0, 0, True, 0)
+    for number in range(2_000):
+        markers.require_room()
+        markers.add(opened(number), name, 1)
+    refused = 0
+    while True:
+        looks = 0
+        try:
+            markers.require_room()
+        except OutcomeUnknown:
+            refused += 1
+            assert looks == SWEPT_MAX
+        else:
+            break
+    assert refused == 1_500 // SWEPT_MAX
     log.close()
 
 
