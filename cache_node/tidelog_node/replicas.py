@@ -440,8 +440,9 @@ class ReplicaManager:
         Its pending acks fail with ``NotLeaderOrFollower``. If this node leads by the partition's
         record, it is to be entered again: see ``RoleChanges.unentered_lead``.
         """
-        led = self.led_by_id.get(replica.topic_id.bytes, {})  # by name: the same dict
-        led.pop(replica.partition.partition, None)
+        if replica.is_diskless:  # Else it was about to be, and its replicas go on alone.
+            led = self.led_by_id.get(replica.topic_id.bytes, {})  # by name: the same dict
+            led.pop(replica.partition.partition, None)
         with replica.opening:
             self.roles.end_lead(replica)
 

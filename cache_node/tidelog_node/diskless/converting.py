@@ -117,6 +117,8 @@ class Conversions:
         is_same = replica.leader is leader and leader.may_enter and not own.is_deposed
         if not (is_same and replica.wants_diskless and self._is_ready(replica)):
             return
+        if own.has_uncommitted(replica):
+            return  # Of an earlier epoch: what it commits is not of this one.
         log = replica.log
         first_offset = log.active_segment_base_offset
         chain = EpochChain(leader.leader_epoch, own.name, first_offset)
@@ -141,7 +143,8 @@ class Conversions:
     def _is_ready(self, replica: Replica) -> bool:
         """Return whether the tier has all but the active segment, and that is not long."""
         log = replica.log
-        if max(log.tiered_up_to, log.log_start_offset) < log.active_segment_base_offset:
+        # The log start of the item: who leads next does not know this log's.
+        if max(log.tiered_up_to, replica.log_start_offset) < log.active_segment_base_offset:
             return False
         if log.active_segment_size_bytes <= ENTERING_BYTES_MAX:
             return True

@@ -86,6 +86,9 @@ class EntryChain(Protocol):
     def next_sequence(self) -> int:
         """The sequence of its next object."""
 
+    def has_uncommitted(self, replica: Replica) -> bool:
+        """Whether something of the partition is not committed yet; then it takes it later."""
+
     def abandon(self, reason: str) -> None:
         """End it, as if somebody had sealed it."""
 
@@ -184,6 +187,8 @@ class LeadEntries:
         if index >= len(partitions) or partitions[index].topic_id != replica.topic_id:
             return None
         partition = partitions[index]
+        if not partition.is_diskless:
+            return None  # It has become replicated, and replicas have what the chains have.
         if self._refused.get(name_of(replica)) == partition.leader_epoch:
             return None
         return partition if self._node.standing.leads(partition) else None
@@ -233,6 +238,8 @@ class LeadEntries:
             # The partition has left it, and an epoch that has left does not come back.
             own.abandon("a partition of it has to be entered again")
             own = await self._own_chain()
+        if any(map(own.has_uncommitted, group.values())):
+            raise StoreUnavailable("the own chain still owes records of an earlier epoch")
         if before is not None:
             sealer = ChainSealer(before, now_ms=self._node.standing.now_ms())
             sealed_at = await self._seal(sealer, own)
@@ -310,7 +317,7 @@ class LeadEntries:
         for key, item in items.items():
             with contextlib.suppress(CorruptItem):  # The image says so, and has no leader.
                 record = Partition.from_item(item)
-                if self._node.standing.leads(record):
+                if record.is_diskless and self._node.standing.leads(record):
                     taken.records[keys[key]] = record
 
     async def _recover(

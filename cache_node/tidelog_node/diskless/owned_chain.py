@@ -156,10 +156,16 @@ class OwnedChain:
         end_offset: int,
         previous_sequence: int = -1,
     ) -> None:
-        """Let the partition in, as ``ChainWriter.enter``, whose ``ValueError`` it raises."""
+        """Let the partition in, as ``ChainWriter.enter``, whose ``ValueError`` it raises.
+
+        Also raises it while the chain owes something of the partition from before it left: its
+        commits would be taken for those of the epoch that begins.
+        """
         if self.is_deposed or self._is_closing:
             raise ValueError(f"the chain {self.name} has ended")
         self.leave(replica)
+        if self.has_uncommitted(replica):
+            raise ValueError(f"{replica.partition} has records of an earlier epoch in the chain")
         name = PartitionName(replica.topic_id, replica.partition.partition)
         self._writer.enter(name, stored, end_offset=end_offset, previous_sequence=previous_sequence)
         current = current_chain(stored)

@@ -65,6 +65,7 @@ class LogRefill:
         """
         log = replica.log
         kept_count = await self.count_kept(log, slices)
+        _require_unled(replica)
         valid_end = slices[kept_count].base_offset if kept_count < len(slices) else end_offset
         valid_end = max(valid_end, log.high_watermark)
         if log.log_end_offset > valid_end:
@@ -165,6 +166,7 @@ class LogRefill:
                     data = await task
                 finally:
                     self._bytes_ahead -= one.size_bytes
+                _require_unled(replica)
                 self.append_slice(replica, data)
         finally:
             for one, task in ahead:
@@ -206,6 +208,12 @@ class LogRefill:
             # The log start is within a batch: the log has to begin with all of it.
             log.truncate_fully_and_start_at(base_offset, leader_epochs=log.leader_epochs)
         replica.append_as_follower(memoryview(data)[position:])
+
+
+def _require_unled(replica: Replica) -> None:
+    """Raise ``StorageError`` if this node leads: a late write made the partition replicated."""
+    if replica.is_leader:
+        raise StorageError(f"{replica.partition} is led here already, its log stays as it is")
 
 
 def placed(data: Buffer, one: StoredSlice, *, key: str) -> bytearray:

@@ -123,12 +123,13 @@ class RoleChanges:
         It is to be entered again, in a later leader epoch, if its record still names this node.
         """
         role, partition = replica.role, replica.followed
+        if role is not None and not replica.is_diskless:
+            leave_chain(replica)
+            role.end_entering(replica.opened_log)  # The replicas go on alone.
+            return
         if role is None or partition is None or not replica.is_leader:
             return
         leave_chain(replica)
-        if not replica.is_diskless:
-            role.end_entering(replica.opened_log)  # The replicas go on alone.
-            return
         self._keep_waiting(replica, role, partition)
         replica.settled_epoch = -1
         if self._node.standing.leads(partition):
@@ -194,12 +195,16 @@ def _cut_uncommitted(replica: Replica, role: ReplicaRole) -> None:
 
 
 def _may_keep_chain(replica: Replica, role: ReplicaRole, partition: Partition) -> bool:
-    """Return whether a partition that is not led by its chain is about to enter it."""
+    """Return whether a partition that is not led by its chain is about to be, or is already.
+
+    Its leader knows before the image does that the item has been written.
+    """
     if replica.is_diskless:
         return True
     leader = role.leader
-    is_same = leader is not None and leader.leader_epoch == partition.leader_epoch
-    return is_same and leader is not None and leader.is_entering
+    if leader is None or leader.leader_epoch != partition.leader_epoch:
+        return False
+    return leader.is_entering or leader.commits_by_chain
 
 
 def leave_chain(replica: Replica) -> None:

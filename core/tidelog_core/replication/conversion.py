@@ -28,8 +28,11 @@ What may interleave, and why it is safe:
   unless its write may still land, and tries again in another epoch, because an epoch is in one
   chain. If the write has landed, the partition is entered again like one whose chain was deposed;
   the chain has all that was acknowledged.
+- *The leader's process is started again*: the next one leads whatever epoch begins after its start.
+  So a write that begins an epoch with the same leader expects the broker's registration, too.
 - *The setting is flipped back at once*: a conversion that has begun is finished, then the other one
-  begins. Nodes whose images differ only begin at different times: the leader alone converts.
+  begins, after ``RETRY_MS`` if it is the return. Nodes whose images differ only begin at different
+  times: the leader alone converts.
 - *A follower believes the state of before.* A leader that is diskless sends no records, one that
   is not sends them; a follower takes what fits the state that it knows, and asks again as a new one
   when its state changes.
@@ -47,7 +50,7 @@ from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 
 COPIES_MIN = 2  # that replicas must have of a record, where there are so many replicas
-RETRY_MS = 5_000  # after a return that the followers did not keep up with
+RETRY_MS = 5_000  # after a return that followers did not keep up with, and before the first one
 
 
 @dataclass(slots=True)
@@ -78,10 +81,10 @@ def become_diskless(partition: Partition, chain: EpochChain) -> PartitionChange:
     return PartitionChange(after, ChangeReason.BECAME_DISKLESS)
 
 
-def begin_next_epoch(partition: Partition) -> PartitionChange:
+def begin_next_epoch(partition: Partition, checks: tuple[Check, ...] = ()) -> PartitionChange:
     """Return the write by which the same leader begins another epoch: this one was in a chain."""
     after = dataclasses.replace(partition, leader_epoch=partition.leader_epoch + 1)
-    return PartitionChange(after, ChangeReason.CHAIN_LOST)
+    return PartitionChange(after, ChangeReason.CHAIN_LOST, checks)
 
 
 def become_replicated(

@@ -63,6 +63,7 @@ from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.records import Broker, Partition, StepDownReason, check
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.conversion import RETRY_MS as RETURN_RETRY_MS
 from tidelog_core.replication.conversion import (
     Return,
     become_diskless,
@@ -133,6 +134,7 @@ class LeaderState(Generic[Token]):
         self.has_left_chain = False
         self._needs_epoch = False
         self._return: Return | None = None  # a diskless partition is about to be replicated
+        self._return_from_ms = 0.0  # no sooner: see ``on_partition``
         self._is_tiered = False  # the tier has all that the chains of a replicated partition have
         self.high_watermark = high_watermark
         self.log_end_offset = log_end_offset
@@ -427,7 +429,7 @@ class LeaderState(Generic[Token]):
     def begin_return(self) -> None:
         """Make the partition replicated once its followers have everything."""
         if self.commits_by_chain and self._return is None:
-            self._return = Return()
+            self._return = Return(retry_from_ms=self._return_from_ms)
 
     def end_return(self) -> None:
         """Stay diskless, unless a write that may land says otherwise."""
@@ -458,7 +460,7 @@ class LeaderState(Generic[Token]):
         if self._return is not None and self.commits_by_chain:
             return self._returned(self._return, brokers, peers, now_ms)
         if self._needs_epoch and not self.commits_by_chain:
-            return begin_next_epoch(self.partition)
+            return begin_next_epoch(self.partition, self._own_checks(brokers))
         if self._is_tiered:
             return forget_chains(self.partition)
         return None
@@ -478,7 +480,8 @@ class LeaderState(Generic[Token]):
             late = [b for b in self.partition.isr if b in self.followers and b not in near]
             if now_ms >= back.deadline_ms or not any(map(peers.is_live, late)):
                 isr = (self.broker_id, *near)
-                return become_replicated(self.partition, isr, self._joining_checks(near, brokers))
+                checks = self._own_checks(brokers) + self._joining_checks(near, brokers)
+                return become_replicated(self.partition, isr, checks)
         if now_ms >= back.deadline_ms:
             back.give_up(now_ms)
         return None
@@ -597,6 +600,15 @@ class LeaderState(Generic[Token]):
             self._joining_checks(joining, brokers),
         )
 
+    def _own_checks(self, brokers: Mapping[int, Broker]) -> tuple[Check, ...]:
+        """Return the check that this process is still the one that has registered last.
+
+        The next one leads whatever epoch begins after its start, maybe with a shorter log: so a
+        late write of this one must not begin an epoch with this broker as leader.
+        """
+        own = brokers.get(self.broker_id)
+        return () if own is None else (check(own),)
+
     def _joining_checks(
         self, joining: list[int], brokers: Mapping[int, Broker]
     ) -> tuple[Check, ...]:
@@ -687,6 +699,9 @@ class LeaderState(Generic[Token]):
         before, self.partition = self.partition, partition
         if partition.is_diskless and not self.commits_by_chain:
             self.commits_by_chain, self._entering = True, None
+            # A follower that sees it cuts its log where it knows no commit, and only then says so:
+            # until then its position may be of records that it has to read again.
+            self._return_from_ms = now_ms + RETURN_RETRY_MS
         if not partition.wal:
             self._is_tiered = False
         for follower_id in before.isr:

@@ -109,6 +109,7 @@ def test_a_lost_chain_counts_while_the_item_may_come_to_name_it() -> None:
     change = propose(leader, 1_000)
     assert change is not None
     assert (change.after.leader_epoch, change.after.is_diskless) == (6, False)
+    assert [one.id for one in change.checks] == [BROKERS[1].item_id]
     leader.on_written(change, 1_000)
     assert leader.is_deposed
 
@@ -131,6 +132,8 @@ def test_a_return_waits_for_the_followers_and_takes_no_appends_meanwhile() -> No
     assert not change.after.is_diskless
     assert change.after.leader_epoch == 6
     assert set(change.after.isr) == {1, 2, 3}
+    # Neither by a follower that has started again, nor by this broker's process of before.
+    assert {one.id for one in change.checks} == {one.item_id for one in BROKERS.values()}
     leader.on_written(change, 0)
     assert leader.is_deposed  # of this epoch; it leads the next one
 
@@ -165,6 +168,24 @@ def test_nothing_is_appended_while_the_return_may_have_been_written() -> None:
     assert settling is not None
     leader.on_written(settling, 0)
     leader.require_appendable(needs_all=True)
+
+
+def test_followers_get_time_to_see_that_a_partition_is_diskless_before_it_is_given_back() -> None:
+    """One that has not seen it yet may cut what it was counted for."""
+    leader = make_leader(log_end_offset=10, high_watermark=10)
+    leader.begin_entering(CHAIN)
+    leader.on_chain_committed(10, 0)
+    for follower in (2, 3):
+        fetch(leader, follower, 10)
+    change = propose(leader)
+    assert change is not None
+    leader.on_written(change, 100)
+    leader.begin_return()
+    assert propose(leader, 100 + RETRY_MS - 1) is None
+    leader.require_appendable(needs_all=True)
+    change = propose(leader, 100 + RETRY_MS)
+    assert change is not None
+    assert not change.after.is_diskless
 
 
 def test_a_single_replica_is_its_own_isr() -> None:

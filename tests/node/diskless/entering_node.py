@@ -37,6 +37,7 @@ class StoredChain(HandChain):
         self.name: ChainName = new_chain()
         self.is_deposed = False
         self.entered: list[tuple[str, int, int]] = []  # partition, epoch, sequence before
+        self.owed: set[Replica] = set()  # it still has something of them from an earlier epoch
         self._store, self._cluster_id = store, cluster_id
         self.next_sequence = 0
         self._ends: dict[Replica, int] = {}
@@ -86,6 +87,7 @@ class EnteringNode:
         self.cluster_id = node.view.image.cluster_id
         self.chain = StoredChain(objects, self.cluster_id)
         self.chain_calls = 0
+        self.entries: LeadEntries
 
     async def own_chain(self) -> Any:
         self.chain_calls += 1
@@ -128,6 +130,9 @@ class _Entry:
     def is_deposed(self) -> bool:
         return self._chain.is_deposed
 
+    def has_uncommitted(self, replica: Replica) -> bool:
+        return replica in self._chain.owed
+
     def abandon(self, _: str) -> None:
         self._chain.is_deposed = True
 
@@ -160,6 +165,7 @@ async def entering_node(
             ),
             manifests=BucketManifests(node.context, it.objects),
         )
+        it.entries = entries
         work = asyncio.create_task(entries.run())
         try:
             for replica in node.replicas.replicas():  # as at a start

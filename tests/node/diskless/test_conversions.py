@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from kio.schema.errors import ErrorCode
+from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.epoch_chains import current_chain
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
-from tidelog_core.metadata.records import AckedBy
+from tidelog_core.metadata.records import AckedBy, put
+from tidelog_core.replication.conversion import RETRY_MS
 from tidelog_node.diskless.converting import Conversions
 from tidelog_node.replica import Replica
 from tidelog_node.replication.leader_writes import LeaderWrites
@@ -151,6 +154,7 @@ async def test_a_partition_becomes_replicated_in_the_next_epoch(tmp_path: Path) 
         replica, log = one.replica, one.replica.log
         await one.send(b"one")
         await one.become_diskless()
+        one.it.node.now_ms += RETRY_MS
         await one.ask("false")
         await one.write()
         stored = one.it.stored()
@@ -180,5 +184,93 @@ async def test_a_change_of_mind_is_followed_after_what_has_begun(tmp_path: Path)
         assert one.it.stored().is_diskless
         await one.conversions.visit()
         await one.write()
+        assert one.it.stored().is_diskless  # Followers may not know yet that it is.
+        one.it.node.now_ms += RETRY_MS
+        await one.write()
         assert not one.it.stored().is_diskless
         assert one.it.stored().leader_epoch == 1
+
+
+async def test_a_partition_whose_chain_ends_before_is_led_on(tmp_path: Path) -> None:
+    """Also if nobody wants it to be diskless any more, so that nothing is written."""
+    async with replicated(tmp_path) as one:
+        await one.ask("true")
+        await one.ask("false")
+        one.it.chain.is_deposed = True
+        one.it.node.replicas.end_lead(one.replica)
+        assert not one.it.node.replicas.to_convert
+        answer = await one.send(b"one")
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)  # type: ignore[attr-defined]
+
+
+async def test_a_chain_that_ends_while_a_replica_does_not_lead_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    async with replicated(tmp_path) as one:
+        await one.ask("true")
+        one.replica.is_leader = False  # Its log is being opened again, for example.
+        one.it.node.replicas.end_lead(one.replica)
+        assert one.replica.leader is not None
+        assert not one.replica.leader.is_entering
+
+
+async def test_an_older_image_takes_no_partition_out_of_its_chain(tmp_path: Path) -> None:
+    async with replicated(tmp_path) as one:
+        await one.send(b"one")
+        await one.ask("true")
+        await one.it.chain.commit(one.replica)
+        await one.writes.check([one.replica])
+        one.it.node.replicas.follow_again("t")  # It is diskless, and the image does not say so.
+        assert not one.replica.is_diskless
+        assert one.replica.chain is one.it.chain
+        await one.it.node.view.refresh()
+        assert one.replica.is_diskless
+        assert one.replica.is_leader
+
+
+async def test_a_partition_waits_for_what_its_chain_owes_of_an_earlier_epoch(
+    tmp_path: Path,
+) -> None:
+    """Its commits would count as those of the present epoch."""
+    async with replicated(tmp_path) as one:
+        await one.send(b"one")
+        one.it.chain.owed.add(one.replica)
+        await one.ask("true")
+        assert one.replica.chain is None
+        one.it.chain.owed.clear()
+        await one.conversions.visit()
+        assert one.it.chain.noted == [(0, 1)]
+
+
+async def test_a_log_start_that_only_this_node_knows_does_not_count(tmp_path: Path) -> None:
+    """The next leader would miss the records below in tier and chain."""
+    async with replicated(tmp_path) as one:
+        await one.send(b"one")
+        one.replica.log.roll()
+        await one.send(b"two")
+        one.replica.log.advance_log_start_offset(1)
+        await one.ask("true")
+        assert one.replica.chain is None
+        await one.it.node.change_partition(log_start_offset=1)
+        await one.conversions.visit()
+        assert one.it.chain.noted == [(1, 2)]
+
+
+async def test_a_partition_that_became_replicated_meanwhile_is_not_entered(tmp_path: Path) -> None:
+    """The write had landed before its leader's chain ended, and no image shows it yet."""
+    async with replicated(tmp_path) as one:
+        await one.send(b"one")
+        await one.become_diskless()
+        item = dataclasses.replace(one.it.stored(), acked_by=AckedBy.REPLICAS, leader_epoch=1)
+        await one.it.node.store.commit([put(item)])
+        first, first.is_deposed = one.it.chain, True
+        one.it.node.replicas.end_lead(one.replica)
+        chains = ChainStore(one.it.objects, one.it.cluster_id)
+        async with asyncio.timeout(60):
+            while await chains.header(first.name, first.next_sequence) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        await one.it.until(lambda: not one.it.entries._entering)
+        await one.it.node.view.refresh()
+        assert one.replica.is_leader
+        assert (one.it.stored().leader_epoch, one.it.chain.entered) == (1, [])
+        assert (await one.send(b"two")).base_offset == 1  # type: ignore[attr-defined]

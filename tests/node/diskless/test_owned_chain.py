@@ -328,6 +328,27 @@ async def test_the_order_of_the_loop_is_kept_when_a_partition_leaves_and_returns
     await scene.close()
 
 
+async def test_a_partition_does_not_come_back_before_all_of_it_is_committed(
+    tmp_path: Path,
+) -> None:
+    """The commits of one epoch would be taken for those of the next one."""
+    scene = WalScene(tmp_path)
+    (log,) = scene.lead(1)
+    scene.store.held.clear()
+    log.append(2)
+    log.chain.leave(log)
+    stored = (EpochChain(0, scene.name, 0), EpochChain(2, scene.name, 2))
+    with pytest.raises(ValueError, match="an earlier epoch"):
+        scene.chain.enter(log, stored, end_offset=2)
+    assert log.chain is None
+    scene.store.held.set()
+    await eventually_async(lambda: log.committed == [2])
+    scene.chain.enter(log, stored, end_offset=2)
+    log.append()
+    await eventually_async(lambda: log.committed == [2, 3])
+    await scene.close()
+
+
 async def test_a_dropped_partition_is_left_out_and_holds_nobody_up(tmp_path: Path) -> None:
     scene = WalScene(tmp_path)
     kept, dropped = scene.lead(2)

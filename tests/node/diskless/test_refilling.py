@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.keys import wal_key
-from tidelog_core.errors import CorruptObject
+from tidelog_core.errors import CorruptObject, StorageError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.log.values import CorruptLog
@@ -149,6 +149,20 @@ async def test_records_that_no_chain_has_are_cut(refilled: Refilled, tmp_path: P
     ahead = batch(3, producer_id=7, producer_epoch=0, base_sequence=12)
     replica.log.append_as_leader(ahead, leader_epoch=5)
     assert_same(await refilled(replica), refilled.chained.log)
+
+
+async def test_a_log_that_leads_meanwhile_is_left_as_it_is(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    """A late write made its partition replicated: its followers have what the chain lacks."""
+    shutil.copytree(tmp_path / "leader", tmp_path / "again")
+    replica = replica_over(tmp_path / "again")
+    replica.log.append_as_leader(batch(3), leader_epoch=5)
+    end_offset = replica.log.log_end_offset
+    replica.is_leader = True
+    with pytest.raises(StorageError, match="is led here already"):
+        await refilled(replica)
+    assert replica.log.log_end_offset == end_offset > refilled.chained.log.log_end_offset
 
 
 @pytest.mark.parametrize("seed", range(25))
