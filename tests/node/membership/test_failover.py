@@ -393,8 +393,11 @@ def test_reassignments_can_be_cancelled_and_refused(cluster: ReplicatedCluster) 
         (cancelled,) = client.call(reassign("t", 0, None)).responses[0].partitions
         assert cancelled.error_code is ErrorCode.none
         assert ongoing(client) == {}
-        found = metadata(cluster.nodes[1], "t").topics["t"].partitions[0]
-        assert found.replicas == [1, 2]
+    eventually(
+        lambda: metadata(cluster.nodes[1], "t").topics["t"].partitions[0].replicas == [1, 2],
+        "clients are told the former replicas",
+        60,
+    )
 
 
 def reassign(
