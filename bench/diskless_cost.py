@@ -28,6 +28,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 from bench import usage
+from bench.free_memory import touch_free_memory
 from bench.raw_producers import RawProducers, build_records
 from bench.replicated import (
     CONNECTIONS,
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a regular expression of loads")
     parser.add_argument("--kinds", default="", help="a regular expression of topics")
     arguments = parser.parse_args()
+    touch_free_memory()
     loads = {name: load for name, load in _loads().items() if re.search(arguments.only, name)}
     kinds = [kind for kind in KINDS if re.search(arguments.kinds, kind.name)]
     found: dict[str, dict[str, list[float]]] = {

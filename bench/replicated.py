@@ -28,6 +28,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from bench import limits
+from bench.free_memory import touch_free_memory
 from bench.raw_producers import RawProducers, build_records
 from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
 from tools.compiled import write_overlay
@@ -72,6 +73,7 @@ class Cost:
 def main() -> None:
     """Measure, print and write."""
     passes: dict[int, list[dict[str, Cost]]] = {1: [], 3: []}
+    touch_free_memory()
     with (
         tempfile.TemporaryDirectory() as folder,
         replicated_cluster(

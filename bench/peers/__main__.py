@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.free_memory import touch_free_memory
 from bench.peers import (
     cold,
     kafka_tools,
@@ -43,6 +44,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped
     arguments = _parser().parse_args()
     began, load_before = time.monotonic(), os.getloadavg()[0]
+    touch_free_memory()
     for peer in PEERS:
         try:
             peer.install()

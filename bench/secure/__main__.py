@@ -18,8 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import psutil
-
+from bench.free_memory import touch_free_memory
 from bench.peers import report, requests
 from bench.peers.figures import Case, Figure, spreads
 from bench.peers.goals import Goal, judge
@@ -79,7 +78,7 @@ def main() -> None:
     if arguments.openssl:
         os.environ["LD_LIBRARY_PATH"] = arguments.openssl
     began, load_before = time.monotonic(), os.getloadavg()[0]
-    _touch_free_memory()
+    touch_free_memory()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="bench-secure-") as name:
         folder = Path(name)
@@ -128,17 +127,6 @@ def _facts(repeats: int, load_before: float, seconds: float) -> Sequence[str]:
         "TLS 1.3 with AES-256-GCM, ECDSA P-256, certificates of both sides",
         f"the node has {_openssl_version()}",
     ]
-
-
-def _touch_free_memory() -> None:
-    """Write to half of the memory that is free, in a process that ends.
-
-    A hypervisor may have taken it back. The first page of a log that comes to lie in it costs a
-    fault outside of the machine, 1.3 s a GB where this was seen: more than what is measured here.
-    """
-    program = "import sys; b'1' * int(sys.argv[1])"
-    free = psutil.virtual_memory().free
-    subprocess.run([sys.executable, "-c", program, str(free // 2)], check=True)
 
 
 def _openssl_version() -> str:
