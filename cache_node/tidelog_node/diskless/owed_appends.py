@@ -11,7 +11,7 @@ from collections import deque
 
 from tidelog_core.diskless.epoch_chains import PartitionName
 
-# Of an append's request, answer and ack, more than was measured (``tests/attack``).
+# Of an append's request, answer and ack: an estimate from above, it was not measured.
 OWED_APPEND_BYTES = 1024
 RUN_COUNT_MAX = 256  # appends that are settled together
 
