@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -10,6 +11,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.location import open_metadata_store
 
 from tests.aws.instance_metadata import metadata_service
 from tests.support.waiting import eventually
@@ -168,6 +172,19 @@ class Instance:
             self.vanish()
         self._metadata.shutdown()
         self._metadata.server_close()
+
+
+def image_of(machine: Instance) -> ClusterImage:
+    """Return the cluster as its metadata store has it."""
+
+    async def read() -> ClusterImage:
+        store = open_metadata_store(machine.metadata_store)
+        try:
+            return await ClusterView(store).refresh()
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from typing import Any
 import boto3
 import pytest
 from tidelog import Admin, Producer
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 
-from tests.aws.machines import WAIT_SECONDS_MAX, Instance, machines
+from tests.aws.machines import WAIT_SECONDS_MAX, Instance, image_of, machines
 from tests.support.waiting import eventually
 from tools import sam
 
@@ -36,19 +36,6 @@ STACK = {
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("aws_credentials")]
-
-
-def image_of(machine: Instance) -> ClusterImage:
-    """Return what the metadata store says."""
-
-    async def read() -> ClusterImage:
-        store = open_metadata_store(machine.metadata_store)
-        try:
-            return await ClusterView(store).refresh()
-        finally:
-            await store.close()
-
-    return asyncio.run(read())
 
 
 def isrs(machine: Instance, topic: str = TOPIC) -> list[set[int]]:

@@ -6,7 +6,6 @@ answer are played.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -16,10 +15,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.location import open_metadata_store
 
-from tests.aws.machines import Instance, machines
+from tests.aws.machines import Instance, image_of, machines
 from tests.aws.played_service import COMPLETED, played
 from tests.support.waiting import eventually
 
@@ -84,19 +81,6 @@ class Sending:
             self.acked[number % PARTITIONS].add(number)
 
         return note
-
-
-def image_of(machine: Instance) -> ClusterImage:
-    """Return the cluster as its metadata store has it."""
-
-    async def read() -> ClusterImage:
-        store = open_metadata_store(machine.metadata_store)
-        try:
-            return await ClusterView(store).refresh()
-        finally:
-            await store.close()
-
-    return asyncio.run(read())
 
 
 def led_by(machine: Instance, broker_id: int) -> int:
