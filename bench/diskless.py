@@ -31,8 +31,8 @@ from random import Random
 
 import boto3
 from confluent_kafka.admin import AdminClient, NewTopic
-from tidelog_core.diskless.chain_writer import WriterLimits
-from tidelog_core.diskless.put_pace import PaceLimits
+from tidelog_core.diskless.chain.chain_writer import WriterLimits
+from tidelog_core.diskless.chain.put_pace import PaceLimits
 
 from bench import slow_puts
 from bench.raw_producers import build_produce, build_records

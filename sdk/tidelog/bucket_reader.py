@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import AsyncExitStack, aclosing
 from typing import NamedTuple
 
-from tidelog_core.diskless.slice_bytes import check_slice_bytes, placed_batches
+from tidelog_core.diskless.wal.slice_bytes import check_slice_bytes, placed_batches
 from tidelog_core.errors import CorruptObject, CorruptRecordBatch, ObjectNotFound
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.model import TopicPartition

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
-from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptItem, InvalidConfig, UnknownTopicOrPartition
 from tidelog_core.metadata.epoch_chains import EpochChains
 from tidelog_core.metadata.records import (

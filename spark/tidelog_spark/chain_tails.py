@@ -2,7 +2,7 @@
 
 A read asks once, a stream again and again: then each live chain is listed once, and only what is
 new is read. Partitions' items are read before the chains are listed, and segments after: see
-``tidelog_core.diskless.tail_reader``.
+``tidelog_core.diskless.tail.reader``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.tail_reader import Refreshed, TailReader
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.tail.reader import Refreshed, TailReader
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.metadata.epoch_chains import EpochChains
 from tidelog_core.objects.store import ObjectStore
 

@@ -9,9 +9,9 @@ from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.partition_tail import TailView
-from tidelog_core.diskless.tail_slice import TailSlice
+from tidelog_core.diskless.tail.partition_tail import TailView
+from tidelog_core.diskless.tail.tail_slice import TailSlice
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 
 import pytest
-from tidelog_core.diskless.start_probe import check_creates_once
+from tidelog_core.diskless.chain.start_probe import check_creates_once
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.objects.store import ObjectStore

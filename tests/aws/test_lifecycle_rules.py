@@ -9,7 +9,7 @@ from typing import Any
 
 import boto3
 import pytest
-from tidelog_core.diskless.expiring_chains import chain_expiring_rules, check_keeps_chains
+from tidelog_core.diskless.chain.expiring_rules import chain_expiring_rules, check_keeps_chains
 from tidelog_core.errors import InvalidConfig, StoreUnavailable
 from tidelog_core.objects.counted import CountedObjectStore
 from tidelog_core.objects.expiry import expiry_rules

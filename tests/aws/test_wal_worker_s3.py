@@ -12,13 +12,13 @@ from uuid import uuid4
 
 import boto3
 import pytest
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import InvalidConfig, TierUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.s3 import S3ObjectStore
-from tidelog_node.diskless.wal_client import WalClient
+from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalNotBuilt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import SegmentMeta, SegmentState, segment_collection
 from tidelog_core.metadata.store import MetadataStore

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-from tidelog_core.diskless.bucket_survey import partition_tails
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import parse_wal_key, wal_key
-from tidelog_core.diskless.wal_footer import WalFooter, parse_object
+from tidelog_core.diskless.bucket.survey import partition_tails
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter, parse_object
+from tidelog_core.diskless.wal.keys import parse_wal_key, wal_key
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.chaos.stored import StoredLog, parse_log

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.wal_build import WalSlice
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore

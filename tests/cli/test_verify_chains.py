@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_core.diskless.chain_index import build_index, rows_of
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.keys import checkpoint_key, wal_key
-from tidelog_core.diskless.wal_footer import parse_object
-from tidelog_core.diskless.wal_header import HEADER_SIZE
+from tidelog_core.diskless.chain.index import build_index, rows_of
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.header import HEADER_SIZE
+from tidelog_core.diskless.wal.keys import checkpoint_key, wal_key
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import Partition, partition_key
 from tidelog_core.metadata.sqlite import SqliteMetadataStore

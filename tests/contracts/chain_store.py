@@ -6,7 +6,10 @@ import asyncio
 from uuid import uuid4
 
 import pytest
-from tidelog_core.diskless.chain_sealer import (
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.tail.reader import TailReader
+from tidelog_core.diskless.takeover.chain_sealer import (
     ChainSealer,
     ListChain,
     PutSeal,
@@ -14,13 +17,10 @@ from tidelog_core.diskless.chain_sealer import (
     Sealed,
     SealerDecision,
 )
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.slice_bytes import check_slice_bytes
-from tidelog_core.diskless.tail_reader import TailReader
-from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object, build_seal
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object, build_seal
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.diskless.wal.slice_bytes import check_slice_bytes
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.store import ObjectStore

@@ -8,8 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.wal_build import (
+from tidelog_core.diskless.wal.build import (
     BuiltObject,
     ForeignSlice,
     ObjectName,
@@ -17,7 +16,8 @@ from tidelog_core.diskless.wal_build import (
     build_data_object,
     build_seal,
 )
-from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_core.records.control import (

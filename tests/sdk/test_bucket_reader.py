@@ -16,8 +16,8 @@ from tidelog.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.wal_build import WalSlice
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.objects.folder import FolderObjectStore

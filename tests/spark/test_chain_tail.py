@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.wal_build import WalSlice
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject, InvalidConfig
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_spark import bookmark

@@ -14,11 +14,11 @@ from itertools import count
 from random import Random
 from uuid import UUID
 
-from tidelog_core.diskless import chain_writer
-from tidelog_core.diskless.chain_writer import ChainWriter, PutOutcome, WriterLimits
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.noted_ranges import NotedRange
-from tidelog_core.diskless.wal_header import WalHeader, WalKind
+from tidelog_core.diskless.chain import chain_writer
+from tidelog_core.diskless.chain.chain_writer import ChainWriter, PutOutcome, WriterLimits
+from tidelog_core.diskless.chain.noted_ranges import NotedRange
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.header import WalHeader, WalKind
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 
 NAME = ChainName(1, UUID(int=1))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.wal_build import (
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import (
     BuiltObject,
     ForeignSlice,
     ObjectName,
@@ -16,7 +15,8 @@ from tidelog_core.diskless.wal_build import (
     build_data_object,
     build_seal,
 )
-from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
 

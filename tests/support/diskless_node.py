@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_node.diskless.node_chain import NodeChain
+from tidelog_node.diskless.chain.node_chain import NodeChain
 from tidelog_node.registration import ensure_cluster
 
 from tests.support.node_context import node_context

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 from tidelog_core.metadata.records import Partition, Topic, partition_key
 from tidelog_core.metadata.sqlite import SqliteMetadataStore

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from itertools import count
 from uuid import UUID
 
-from tidelog_core.diskless import chain_writer
-from tidelog_core.diskless.chain_writer import ChainWriter, PutOutcome, WriterLimits
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.noted_ranges import ForeignRange, NotedRange
-from tidelog_core.diskless.wal_build import ForeignSlice
-from tidelog_core.diskless.wal_header import WalHeader, WalKind
-from tidelog_core.diskless.wal_rows import SliceRow
+from tidelog_core.diskless.chain import chain_writer
+from tidelog_core.diskless.chain.chain_writer import ChainWriter, PutOutcome, WriterLimits
+from tidelog_core.diskless.chain.noted_ranges import ForeignRange, NotedRange
+from tidelog_core.diskless.wal.build import ForeignSlice
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.header import WalHeader, WalKind
+from tidelog_core.diskless.wal.rows import SliceRow
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 
 from tests.support.chain_latency import Latencies, StoreLatency

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tidelog_core.diskless.wal_build import (
+from tidelog_core.diskless.wal.build import (
     BuiltObject,
     ForeignSlice,
     ObjectName,
@@ -14,8 +14,8 @@ from tidelog_core.diskless.wal_build import (
     build_data_object,
     build_seal,
 )
-from tidelog_core.diskless.wal_footer import parse_object
-from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.records.control import (

@@ -13,14 +13,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from tidelog_core.config import NodeConfig, TopicConfig
-from tidelog_core.diskless.bucket_survey import partition_tails
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_writer import WriterLimits
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.put_pace import PaceLimits
-from tidelog_core.diskless.wal_build import ObjectName, build_seal
-from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.bucket.survey import partition_tails
+from tidelog_core.diskless.chain.chain_writer import WriterLimits
+from tidelog_core.diskless.chain.put_pace import PaceLimits
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import ObjectName, build_seal
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import (
     ObjectExists,
     OutcomeUnknown,
@@ -34,8 +34,8 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 from tidelog_node.counters import ChainTraffic
-from tidelog_node.diskless.owned_chain import OwnedChain, kept_bytes_max
-from tidelog_node.diskless.wal_client import WalClient
+from tidelog_node.diskless.chain.owned_chain import OwnedChain, kept_bytes_max
+from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.protocol import (
     Fields,

@@ -5,29 +5,29 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.assembly.serving import Serving
 from tidelog_node.background import Background
-from tidelog_node.diskless.chain_feed import ChainFeeds
-from tidelog_node.diskless.checkpoints import ChainCheckpoints
-from tidelog_node.diskless.collection import ChainCollection
-from tidelog_node.diskless.converting import Conversions
-from tidelog_node.diskless.entering import LeadEntries
-from tidelog_node.diskless.former_chains import seal_former_chains
-from tidelog_node.diskless.gateway import Gateway
-from tidelog_node.diskless.gateway_links import LeaderLinks
-from tidelog_node.diskless.gateway_spool import GatewaySpool
-from tidelog_node.diskless.log_recovery import LogRecovery
-from tidelog_node.diskless.node_chain import NodeChain
-from tidelog_node.diskless.owned_chain import OwnedChain
-from tidelog_node.diskless.range_reader import range_reader
-from tidelog_node.diskless.refilling import LogRefill
-from tidelog_node.diskless.standby import stand_by
-from tidelog_node.diskless.store_watch import StoreWatch, probe_store
+from tidelog_node.diskless.chain.checkpoints import ChainCheckpoints
+from tidelog_node.diskless.chain.collection import ChainCollection
+from tidelog_node.diskless.chain.former_chains import seal_former_chains
+from tidelog_node.diskless.chain.node_chain import NodeChain
+from tidelog_node.diskless.chain.owned_chain import OwnedChain
+from tidelog_node.diskless.chain.standby import stand_by
+from tidelog_node.diskless.chain.store_watch import StoreWatch, probe_store
+from tidelog_node.diskless.entering.conversions import Conversions
+from tidelog_node.diskless.entering.lead_entries import LeadEntries
+from tidelog_node.diskless.feed.chain_feed import ChainFeeds
+from tidelog_node.diskless.feed.range_reader import range_reader
+from tidelog_node.diskless.gateway.gateway import Gateway
+from tidelog_node.diskless.gateway.links import LeaderLinks
+from tidelog_node.diskless.gateway.spool import GatewaySpool
+from tidelog_node.diskless.recovery.log_recovery import LogRecovery
+from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.node_context import NodeContext

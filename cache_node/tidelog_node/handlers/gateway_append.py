@@ -15,8 +15,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.wal_build import WalSlice
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import (
     CorruptObject,
     NotLeaderOrFollower,
@@ -30,9 +30,9 @@ from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.answers import Answer, CloseConnection, Reply, TaskReply
-from tidelog_node.diskless.chain_partition import ChainPartition, CommittedForeign
-from tidelog_node.diskless.gateway import may_pass
-from tidelog_node.diskless.slice_reads import SlicePlace, read_places
+from tidelog_node.diskless.chain.chain_partition import ChainPartition, CommittedForeign
+from tidelog_node.diskless.feed.slice_reads import SlicePlace, read_places
+from tidelog_node.diskless.gateway.gateway import may_pass
 from tidelog_node.handlers.produce import append_batch
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica

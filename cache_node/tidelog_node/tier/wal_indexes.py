@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from tidelog_core.diskless.chain_index import build_index
-from tidelog_core.diskless.keys import chain_prefix, checkpoint_key, parse_wal_key
-from tidelog_core.diskless.wal_build import BuiltObject
-from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.diskless.chain.index import build_index
+from tidelog_core.diskless.wal.build import BuiltObject
+from tidelog_core.diskless.wal.header import WalHeader
+from tidelog_core.diskless.wal.keys import chain_prefix, checkpoint_key, parse_wal_key
 from tidelog_core.errors import ObjectExists
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore

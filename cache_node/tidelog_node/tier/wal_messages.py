@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tidelog_core.diskless.wal_build import ForeignSlice, ObjectName
-from tidelog_core.diskless.wal_rows import (
+from tidelog_core.diskless.wal.build import ForeignSlice, ObjectName
+from tidelog_core.diskless.wal.rows import (
     BatchRow,
     EpochRow,
     MarkRow,

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import BinaryIO, TypeVar
 
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.wal_build import BuiltObject, ObjectName
-from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import BuiltObject, ObjectName
+from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore

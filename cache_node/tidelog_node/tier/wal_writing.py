@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from tidelog_core.diskless.chain_index import index_rows
-from tidelog_core.diskless.wal_build import data_sections, object_ends
-from tidelog_core.diskless.wal_header import HEADER_SIZE, WalHeader, WalKind
-from tidelog_core.diskless.wal_rows import ReferenceRow, RowTable, SliceRow, WalSection
-from tidelog_core.diskless.wal_scan import SliceScan
+from tidelog_core.diskless.chain.index import index_rows
+from tidelog_core.diskless.wal.build import data_sections, object_ends
+from tidelog_core.diskless.wal.header import HEADER_SIZE, WalHeader, WalKind
+from tidelog_core.diskless.wal.rows import ReferenceRow, RowTable, SliceRow, WalSection
+from tidelog_core.diskless.wal.scan import SliceScan
 from tidelog_core.errors import TidelogError
 
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalBuildFailed, WalBuildRequest

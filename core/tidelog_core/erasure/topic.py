@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.erasure.progress import Checkpoint, ErasureProgress, Phase
 from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
 from tidelog_core.erasure.requests import (

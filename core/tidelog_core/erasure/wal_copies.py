@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from uuid import UUID
 
-from tidelog_core.diskless.bucket_chains import chains_of
-from tidelog_core.diskless.chain_sealing import ChainNotSealed, find_seal
-from tidelog_core.diskless.chain_store import ChainStore, ListedObject
-from tidelog_core.diskless.chain_walk import looks_like_seal
-from tidelog_core.diskless.collection import UnneededEnds
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import chains_prefix
-from tidelog_core.diskless.sealed_collection import collect_sealed, read_unneeded_ends
+from tidelog_core.diskless.bucket.chains import chains_of
+from tidelog_core.diskless.chain.store import ChainStore, ListedObject
+from tidelog_core.diskless.chain.walk import looks_like_seal
+from tidelog_core.diskless.collection.collection import UnneededEnds
+from tidelog_core.diskless.collection.sealed import collect_sealed, read_unneeded_ends
+from tidelog_core.diskless.takeover.sealing import ChainNotSealed, find_seal
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import chains_prefix
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.metadata.store import MetadataStore

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import uuid4
 
-from tidelog_core.diskless.bucket_chains import chains_of
-from tidelog_core.diskless.chain_sealing import seal_chain
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_walk import looks_like_seal
-from tidelog_core.diskless.keys import chains_prefix
+from tidelog_core.diskless.bucket.chains import chains_of
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.chain.walk import looks_like_seal
+from tidelog_core.diskless.takeover.sealing import seal_chain
+from tidelog_core.diskless.wal.keys import chains_prefix
 from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tidelog_core.diskless.bucket_chains import ChainSurvey, survey_chains
+from tidelog_core.diskless.bucket.chains import ChainSurvey, survey_chains
 from tidelog_core.errors import (
     ClusterNotFound,
     CorruptObject,

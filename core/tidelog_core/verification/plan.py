@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
-from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptItem, CorruptObject, InvalidObjectKey, ObjectNotFound
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import (

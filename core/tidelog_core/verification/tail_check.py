@@ -19,12 +19,14 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from tidelog_core.diskless.bucket_chains import chains_of
-from tidelog_core.diskless.chain_index import parse_index, rows_of
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_walk import Place, walk_chain
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import (
+from tidelog_core.diskless.bucket.chains import chains_of
+from tidelog_core.diskless.chain.index import parse_index, rows_of
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.chain.walk import Place, walk_chain
+from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter, parse_object
+from tidelog_core.diskless.wal.keys import (
     WalKey,
     chain_prefix,
     chains_prefix,
@@ -32,9 +34,7 @@ from tidelog_core.diskless.keys import (
     parse_wal_key,
     wal_key,
 )
-from tidelog_core.diskless.replay import CommittedSlice, committed_slices
-from tidelog_core.diskless.wal_footer import WalFooter, parse_object
-from tidelog_core.diskless.wal_rows import WalSection, pack_rows
+from tidelog_core.diskless.wal.rows import WalSection, pack_rows
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 from tidelog_core.model import TopicPartition

@@ -21,25 +21,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidelog_core.diskless.chain_sealing import ChainNotSealed
-from tidelog_core.diskless.chain_store import ChainStore, ListedObject
-from tidelog_core.diskless.chain_walk import looks_like_seal
-from tidelog_core.diskless.collection import UnneededEnds
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.expiring_chains import chain_expiring_rules, describe_expiring
-from tidelog_core.diskless.keys import (
+from tidelog_core.diskless.chain.expiring_rules import chain_expiring_rules, describe_expiring
+from tidelog_core.diskless.chain.store import ChainStore, ListedObject
+from tidelog_core.diskless.chain.walk import looks_like_seal
+from tidelog_core.diskless.collection.collection import UnneededEnds
+from tidelog_core.diskless.collection.referenced_objects import Referenced, read_referenced
+from tidelog_core.diskless.collection.sealed import (
+    collect_sealed,
+    read_unneeded_ends,
+    unneeded_end,
+)
+from tidelog_core.diskless.takeover.sealing import ChainNotSealed
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import (
     WAL_SUFFIX,
     chain_of_key,
     chain_prefix,
     chains_prefix,
     parse_heir_key,
     parse_wal_key,
-)
-from tidelog_core.diskless.referenced_objects import Referenced, read_referenced
-from tidelog_core.diskless.sealed_collection import (
-    collect_sealed,
-    read_unneeded_ends,
-    unneeded_end,
 )
 from tidelog_core.errors import CorruptItem, CorruptObject, StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import NamedTuple
 
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.partition_tail import TailView
-from tidelog_core.diskless.tail_reader import TailReader
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.tail.partition_tail import TailView
+from tidelog_core.diskless.tail.reader import TailReader
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.epoch_chains import EpochChains
 from tidelog_core.metadata.records import (

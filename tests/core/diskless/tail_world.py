@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
 
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.wal_build import ForeignSlice, WalSlice
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.wal.build import ForeignSlice, WalSlice
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 from tidelog_core.records.control import (

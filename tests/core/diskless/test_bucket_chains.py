@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tidelog_core.diskless.bucket_chains import (
+from tidelog_core.diskless.bucket.chains import (
     ChainedPartition,
     ChainSurvey,
     EpochRun,
     chains_of,
     survey_chains,
 )
-from tidelog_core.diskless.chain_sealing import find_seal, seal_chain
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_walk import SEAL_SIZE_BYTES, Place, WalkedObject, walk_chain
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.heir_replay import ReplayStart, replay_partitions
-from tidelog_core.diskless.keys import chains_prefix, wal_key
-from tidelog_core.diskless.wal_build import WalSlice, build_data_object, build_seal
-from tidelog_core.diskless.wal_footer import WalFooter
-from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.chain.walk import SEAL_SIZE_BYTES, Place, WalkedObject, walk_chain
+from tidelog_core.diskless.takeover.heir_replay import ReplayStart, replay_partitions
+from tidelog_core.diskless.takeover.sealing import find_seal, seal_chain
+from tidelog_core.diskless.wal.build import WalSlice, build_data_object, build_seal
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter
+from tidelog_core.diskless.wal.keys import chains_prefix, wal_key
+from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.objects.memory import MemoryObjectStore

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.diskless.bucket_survey import ChainEnd, chain_end, partition_tails
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.wal_build import WalSlice, build_data_object
-from tidelog_core.diskless.wal_footer import WalFooter, parse_object
-from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.diskless.bucket.survey import ChainEnd, chain_end, partition_tails
+from tidelog_core.diskless.wal.build import WalSlice, build_data_object
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter, parse_object
+from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.core.diskless.test_chain_sealer import data, seal

@@ -5,14 +5,14 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from tidelog_core.diskless.chain_index import Covered, build_index, parse_index, rows_of
-from tidelog_core.diskless.chain_store import ChainStore, ListedObject
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import WalKey, checkpoint_key
-from tidelog_core.diskless.replay import CommittedSlice, committed_slices
-from tidelog_core.diskless.wal_build import BuiltObject
-from tidelog_core.diskless.wal_footer import parse_object
-from tidelog_core.diskless.wal_rows import ReferenceRow
+from tidelog_core.diskless.chain.index import Covered, build_index, parse_index, rows_of
+from tidelog_core.diskless.chain.store import ChainStore, ListedObject
+from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
+from tidelog_core.diskless.wal.build import BuiltObject
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.keys import WalKey, checkpoint_key
+from tidelog_core.diskless.wal.rows import ReferenceRow
 from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.memory import MemoryObjectStore

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from tidelog_core.diskless.chain_rules import ChainRules
-from tidelog_core.diskless.chain_sealer import (
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.rules import ChainRules
+from tidelog_core.diskless.takeover.chain_sealer import (
     ROUNDS_MAX,
     ChainSealer,
     GivenUp,
@@ -17,9 +18,8 @@ from tidelog_core.diskless.chain_sealer import (
     SealerDecision,
     StillOpen,
 )
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.wal_build import build_data_object, build_seal
-from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.diskless.wal.build import build_data_object, build_seal
+from tidelog_core.diskless.wal.header import WalHeader
 
 from tests.support.wal_objects import CHAIN, HEIR, name
 

@@ -6,7 +6,7 @@ import time
 from uuid import UUID
 
 import pytest
-from tidelog_core.diskless.chain_writer import (
+from tidelog_core.diskless.chain.chain_writer import (
     BuildObject,
     ChainWriter,
     Committed,
@@ -17,11 +17,11 @@ from tidelog_core.diskless.chain_writer import (
     ReadHeader,
     WriterLimits,
 )
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.noted_ranges import NotedRange
-from tidelog_core.diskless.put_pace import PaceLimits
-from tidelog_core.diskless.wal_build import BuiltObject, WalSlice, build_data_object, build_seal
-from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.diskless.chain.noted_ranges import NotedRange
+from tidelog_core.diskless.chain.put_pace import PaceLimits
+from tidelog_core.diskless.wal.build import BuiltObject, WalSlice, build_data_object, build_seal
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.metadata.epoch_chains import EpochChain
 
 from tests.support.wal_objects import CHAIN, HEIR, TOPIC_ID, batch, foreign_slice, name

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.diskless.checkpoint import (
+from tidelog_core.diskless.checkpoints.checkpoint import (
     CheckpointedPartition,
     pack_checkpoint,
     parse_checkpoint,
 )
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.stored_checkpoints import CheckpointMark
-from tidelog_core.diskless.wal_build import Snapshot, build_checkpoint
-from tidelog_core.diskless.wal_rows import MarkRow
+from tidelog_core.diskless.checkpoints.stored import CheckpointMark
+from tidelog_core.diskless.wal.build import Snapshot, build_checkpoint
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.rows import MarkRow
 from tidelog_core.errors import CorruptObject
 
 from tests.support.wal_objects import TOPIC_ID, data_object, name

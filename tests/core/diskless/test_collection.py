@@ -8,19 +8,19 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_core.diskless.chain_rules import ChainRules
-from tidelog_core.diskless.chain_sealer import ChainSealer, Sealed
-from tidelog_core.diskless.collection import (
+from tidelog_core.diskless.chain.rules import ChainRules
+from tidelog_core.diskless.checkpoints.stored import CheckpointMark, StoredCheckpoints
+from tidelog_core.diskless.collection.collection import (
     DELETE_COUNT_MAX,
     OwnedObjects,
     UnneededEnds,
     collectable_of_sealed,
     needs_of,
 )
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.stored_checkpoints import CheckpointMark, StoredCheckpoints
-from tidelog_core.diskless.wal_footer import parse_object
-from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.diskless.takeover.chain_sealer import ChainSealer, Sealed
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.header import WalHeader
 
 from tests.core.diskless.test_chain_sealer import Bucket, data
 from tests.support.wal_objects import CHAIN, TOPIC_ID, data_object

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 from tidelog_core.config import TopicConfig
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.wal_build import BuiltObject, WalSlice
-from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.wal.build import BuiltObject, WalSlice
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.erasure.progress import ErasureProgress, Phase
 from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
 from tidelog_core.erasure.topic import ErasureRun

@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.diskless.checkpoint import (
+from tidelog_core.diskless.checkpoints.checkpoint import (
     Checkpoint,
     CheckpointedPartition,
     pack_checkpoint,
     parse_checkpoint,
 )
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.heir_replay import (
+from tidelog_core.diskless.takeover.heir_replay import (
     ReplayedPartition,
     ReplayGap,
     ReplayStart,
     footers_from,
     replay_partitions,
 )
-from tidelog_core.diskless.wal_build import WalSlice, build_data_object
-from tidelog_core.diskless.wal_footer import WalFooter, parse_object
+from tidelog_core.diskless.wal.build import WalSlice, build_data_object
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter, parse_object
 from tidelog_core.log.producer_snapshot import CorruptSnapshot, encode_snapshot
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains

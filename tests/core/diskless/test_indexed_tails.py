@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tidelog_core.diskless.chain_index import build_index, rows_of
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import checkpoint_key
-from tidelog_core.diskless.tail_reader import TailReader
-from tidelog_core.diskless.wal_build import WalSlice
-from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.chain.index import build_index, rows_of
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.tail.reader import TailReader
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.keys import checkpoint_key
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.objects.memory import MemoryObjectStore
 

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.diskless.keys import (
+from tidelog_core.diskless.wal.keys import (
     Heir,
     WalKey,
     chain_of_key,

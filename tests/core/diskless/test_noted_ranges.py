@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.noted_ranges import ForeignRange, NotedRange, NotedRanges
+from tidelog_core.diskless.chain.noted_ranges import ForeignRange, NotedRange, NotedRanges
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 
 from tests.support.wal_objects import TOPIC_ID, foreign_slice
 

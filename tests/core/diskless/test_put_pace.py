@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tidelog_core.diskless.put_pace import (
+from tidelog_core.diskless.chain.put_pace import (
     SAMPLE_COUNT_MAX,
     SAMPLE_COUNT_MIN,
     LatencyPercentile,

@@ -6,8 +6,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tidelog_core.diskless.keys import parse_wal_key
-from tidelog_core.diskless.start_probe import check_creates_once, probe_key
+from tidelog_core.diskless.chain.start_probe import check_creates_once, probe_key
+from tidelog_core.diskless.wal.keys import parse_wal_key
 from tidelog_core.objects.key_rules import check_key
 from tidelog_core.objects.location import open_object_store
 

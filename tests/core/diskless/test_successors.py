@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import Heir, wal_key
-from tidelog_core.diskless.successors import LaterEpoch, Successors, SuccessorSearch
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.takeover.successors import LaterEpoch, Successors, SuccessorSearch
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import Heir, wal_key
 from tidelog_core.objects.memory import MemoryObjectStore
 
 from tests.support.chain_owner import ChainOwner, chain_name

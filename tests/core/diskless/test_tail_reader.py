@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from crc32c import crc32c
-from tidelog_core.diskless.chain_follower import ChainFollower
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.partition_tail import TailView
-from tidelog_core.diskless.tail_reader import TailReader, find_chains
-from tidelog_core.diskless.wal_build import WalSlice
+from tidelog_core.diskless.chain.follower import ChainFollower
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.tail.partition_tail import TailView
+from tidelog_core.diskless.tail.reader import TailReader, find_chains
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject, ObjectNotFound, StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 from tidelog_core.objects.folder import FolderObjectStore

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.diskless.chain_rules import ChainRules
-from tidelog_core.diskless.chain_sealer import ChainSealer
-from tidelog_core.diskless.epoch_chains import PartitionName, begin_epoch, current_chain, cut_tiered
-from tidelog_core.diskless.replay import PartitionReplay, committed_slices
-from tidelog_core.diskless.steady_time import SteadyTime
-from tidelog_core.diskless.takeover import (
+from tidelog_core.diskless.chain.rules import ChainRules
+from tidelog_core.diskless.chain.steady_time import SteadyTime
+from tidelog_core.diskless.checkpoints.replay import PartitionReplay, committed_slices
+from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
+from tidelog_core.diskless.takeover.takeover import (
     Finished,
     Handover,
     Lead,
@@ -19,8 +18,14 @@ from tidelog_core.diskless.takeover import (
     WriteEpochs,
     WriteOutcome,
 )
-from tidelog_core.diskless.wal_build import WalSlice, build_data_object
-from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.wal.build import WalSlice, build_data_object
+from tidelog_core.diskless.wal.epoch_chains import (
+    PartitionName,
+    begin_epoch,
+    current_chain,
+    cut_tiered,
+)
+from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import EpochChain

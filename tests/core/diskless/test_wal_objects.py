@@ -12,15 +12,14 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_core.diskless.keys import WalKey
-from tidelog_core.diskless.wal_build import (
+from tidelog_core.diskless.wal.build import (
     BuiltObject,
     ObjectName,
     WalSlice,
     build_data_object,
     build_seal,
 )
-from tidelog_core.diskless.wal_footer import (
+from tidelog_core.diskless.wal.footer import (
     FOOTER_SIZE_BYTES_MAX,
     SUFFIX_SIZE_BYTES,
     check_slice,
@@ -28,13 +27,14 @@ from tidelog_core.diskless.wal_footer import (
     parse_footer,
     parse_object,
 )
-from tidelog_core.diskless.wal_header import (
+from tidelog_core.diskless.wal.header import (
     HEADER_SIZE,
     WalKind,
     check_key,
     parse_header,
 )
-from tidelog_core.diskless.wal_rows import LAYOUTS, EpochRow, WalSection
+from tidelog_core.diskless.wal.keys import WalKey
+from tidelog_core.diskless.wal.rows import LAYOUTS, EpochRow, WalSection
 from tidelog_core.errors import CorruptObject, CorruptRecordBatch
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import iter_headers

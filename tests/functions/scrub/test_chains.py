@@ -9,18 +9,18 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 import pytest
-from tidelog_core.diskless.collection import UnneededEnds
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import (
+from tidelog_core.diskless.chain.start_probe import probe_key
+from tidelog_core.diskless.collection.collection import UnneededEnds
+from tidelog_core.diskless.collection.sealed import collect_sealed, unneeded_end
+from tidelog_core.diskless.wal.build import WalSlice, build_seal
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import (
     Heir,
     chains_prefix,
     checkpoint_key,
     heir_key,
     wal_key,
 )
-from tidelog_core.diskless.sealed_collection import collect_sealed, unneeded_end
-from tidelog_core.diskless.start_probe import probe_key
-from tidelog_core.diskless.wal_build import WalSlice, build_seal
 from tidelog_core.metadata import records
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import Topic

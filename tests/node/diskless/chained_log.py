@@ -8,12 +8,12 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.slice_bytes import foreign_batches
-from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object, refer_to
-from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object, refer_to
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains

@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.epoch_chains import current_chain
-from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.epoch_chains import current_chain
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_node.diskless.entering import LeadEntries
-from tidelog_node.diskless.log_recovery import LogRecovery
-from tidelog_node.diskless.refilling import LogRefill
+from tidelog_node.diskless.entering.lead_entries import LeadEntries
+from tidelog_node.diskless.recovery.log_recovery import LogRecovery
+from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import TierHistory

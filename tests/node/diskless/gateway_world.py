@@ -24,12 +24,12 @@ from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_node.counters import ChainTraffic
-from tidelog_node.diskless.former_chains import seal_former_chains
-from tidelog_node.diskless.gateway import Gateway
-from tidelog_node.diskless.gateway_links import NotSent
-from tidelog_node.diskless.gateway_spool import GatewaySpool
-from tidelog_node.diskless.owned_chain import OwnedChain, kept_bytes_max
-from tidelog_node.diskless.wal_client import WalClient
+from tidelog_node.diskless.chain.former_chains import seal_former_chains
+from tidelog_node.diskless.chain.owned_chain import OwnedChain, kept_bytes_max
+from tidelog_node.diskless.chain.wal_client import WalClient
+from tidelog_node.diskless.gateway.gateway import Gateway
+from tidelog_node.diskless.gateway.links import NotSent
+from tidelog_node.diskless.gateway.spool import GatewaySpool
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.gateway_append import GatewayAppends
 from tidelog_node.handlers.produce import ProduceHandler

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
-from tidelog_node.diskless.chain_partition import NOTE_APPENDS_MAX
-from tidelog_node.diskless.owed_appends import OWED_APPEND_BYTES
+from tidelog_node.diskless.chain.chain_partition import NOTE_APPENDS_MAX
+from tidelog_node.diskless.chain.owed_appends import OWED_APPEND_BYTES
 
 from tests.support.batches import batch_of
 from tests.support.hand_chain import DISKLESS

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 from tidelog_core.config import NodeConfig
-from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.image import ClusterView
-from tidelog_node.diskless.chain_slices import WantedSlices, find_slices, log_of
-from tidelog_node.diskless.checkpoints import ChainCheckpoints
+from tidelog_node.diskless.chain.checkpoints import ChainCheckpoints
+from tidelog_node.diskless.recovery.chain_slices import WantedSlices, find_slices, log_of
 
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context

@@ -13,15 +13,15 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tidelog_core.config import NodeConfig
-from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import DeletedTopic, Partition
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
-from tidelog_node.diskless import collection
-from tidelog_node.diskless.collection import ChainCollection
+from tidelog_node.diskless.chain import collection
+from tidelog_node.diskless.chain.collection import ChainCollection
 
 from tests.support.batches import batch_of
 from tests.support.node_context import node_context

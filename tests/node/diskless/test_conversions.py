@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.epoch_chains import current_chain
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.epoch_chains import current_chain
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import AckedBy, put
 from tidelog_core.replication.conversion import RETRY_MS
-from tidelog_node.diskless.converting import Conversions
+from tidelog_node.diskless.entering.conversions import Conversions
 from tidelog_node.replica import Replica
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.tier.manifests import BucketManifests

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.keys import heirs_prefix, wal_key
-from tidelog_core.diskless.wal_header import WalKind
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.header import WalKind
+from tidelog_core.diskless.wal.keys import heirs_prefix, wal_key
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata.store import Check, Item, ItemKey, Write
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import topic_manifest_key
 from tidelog_core.tier.manifest import TopicManifest
-from tidelog_node.diskless import entering
+from tidelog_node.diskless.entering import lead_entries
 
 from tests.node.diskless.entering_node import create, entering_node
 from tests.support.batches import batch_of
@@ -24,7 +24,7 @@ from tests.support.batches import batch_of
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entering, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 0.02)
 
 
 async def test_a_new_partition_is_led_once_its_item_names_the_chain(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_partitions_enter_the_next_chain_at_once_if_theirs_ends_before_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody has sealed it, or another group of partitions has ended it."""
-    monkeypatch.setattr(entering, "RETRY_SECONDS", 3_600.0)
+    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 3_600.0)
     async with entering_node(tmp_path) as it:
         first = it.chain
         get_many = it.node.store.get_many

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Cluster, Partition, put
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.follower_state import Append
 from tidelog_core.replication.leader_state import ReplicationRules
-from tidelog_node.diskless.chain_feed import ChainFeeds
-from tidelog_node.diskless.refilling import LogRefill
+from tidelog_node.diskless.feed.chain_feed import ChainFeeds
+from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import TierHistory

@@ -10,19 +10,19 @@ from typing import Any
 from uuid import uuid5
 
 import pytest
-from tidelog_core.diskless.chain_sealing import find_seal
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.collection import UnneededEnds
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.noted_ranges import REFERENCE_BATCH_BYTES, REFERENCE_BYTES
-from tidelog_core.diskless.slice_bytes import foreign_batches
-from tidelog_core.diskless.wal_build import WalSlice
+from tidelog_core.diskless.chain.noted_ranges import REFERENCE_BATCH_BYTES, REFERENCE_BYTES
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.collection.collection import UnneededEnds
+from tidelog_core.diskless.takeover.sealing import find_seal
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import iter_headers
 from tidelog_node.answers import CloseConnection
-from tidelog_node.diskless import gateway
+from tidelog_node.diskless.gateway import gateway
 from tidelog_node.wire.gateway_append import TRANSACTIONAL_ID_BYTES_MAX
 
 from tests.node.diskless.gateway_world import (

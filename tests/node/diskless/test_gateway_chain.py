@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.slice_bytes import foreign_batches
-from tidelog_core.diskless.wal_build import WalSlice
-from tidelog_core.diskless.wal_footer import WalFooter, parse_object
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.footer import WalFooter, parse_object
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.metadata.epoch_chains import ChainName
-from tidelog_node.diskless.chain_partition import CommittedForeign
-from tidelog_node.diskless.gateway_spool import FILE_BYTES_MAX, GatewaySpool
+from tidelog_node.diskless.chain.chain_partition import CommittedForeign
+from tidelog_node.diskless.gateway.spool import FILE_BYTES_MAX, GatewaySpool
 from tidelog_node.tier.wal_messages import SliceFiles
 
 from tests.support.batches import batch

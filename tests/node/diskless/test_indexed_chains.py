@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tidelog_core.diskless.chain_index import build_index, rows_of
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import checkpoint_key, wal_key
-from tidelog_core.diskless.wal_build import WalSlice
-from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.chain.index import build_index, rows_of
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.keys import checkpoint_key, wal_key
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_node.diskless.chain_slices import ReadChains, WantedSlices, find_slices, log_of
+from tidelog_node.diskless.recovery.chain_slices import (
+    ReadChains,
+    WantedSlices,
+    find_slices,
+    log_of,
+)
 
 from tests.support.chain_owner import ChainOwner, chain_name
 from tests.support.wal_objects import CLUSTER, TOPIC_ID, batch, checkpoint

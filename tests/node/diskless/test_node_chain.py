@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import StoreUnavailable, TidelogError, TierUnavailable
-from tidelog_node.diskless.node_chain import NodeChain
-from tidelog_node.diskless.owned_chain import OwnedChain
+from tidelog_node.diskless.chain.node_chain import NodeChain
+from tidelog_node.diskless.chain.owned_chain import OwnedChain
 
 from tests.support.diskless_node import running_chain
 from tests.support.waiting import eventually_async

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_node.diskless.owed_appends import RUN_COUNT_MAX, OwedAppends
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_node.diskless.chain.owed_appends import RUN_COUNT_MAX, OwedAppends
 
 P0, P1 = (PartitionName(UUID(int=1), number) for number in range(2))
 

@@ -9,18 +9,18 @@ from uuid import uuid4
 
 import pytest
 from tidelog_core.config import NodeConfig
-from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.put_pace import PaceLimits
+from tidelog_core.diskless.chain.put_pace import PaceLimits
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.location import parse_object_location
-from tidelog_node.diskless.owed_appends import OWED_APPEND_BYTES
-from tidelog_node.diskless.owed_objects import (
+from tidelog_node.diskless.chain.owed_appends import OWED_APPEND_BYTES
+from tidelog_node.diskless.chain.owed_objects import (
     BUILD_FAILURES_MAX,
     PUT_SECONDS_MAX,
     put_timeout_s,
 )
-from tidelog_node.diskless.owned_chain import (
+from tidelog_node.diskless.chain.owned_chain import (
     OwnedChain,
     kept_bytes_max,
     writer_limits,

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject, StorageError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.producer_snapshot import encode_snapshot
@@ -19,8 +19,13 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers
-from tidelog_node.diskless.chain_slices import StoredSlice, WantedSlices, find_slices, log_of
-from tidelog_node.diskless.refilling import LogRefill
+from tidelog_node.diskless.recovery.chain_slices import (
+    StoredSlice,
+    WantedSlices,
+    find_slices,
+    log_of,
+)
+from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import (

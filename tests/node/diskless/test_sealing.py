@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tidelog_core.diskless.chain_sealer import ChainSealer
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
 from tidelog_core.errors import CorruptObject, StoreUnavailable, TierUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.metadata.image import ClusterView
@@ -17,7 +17,7 @@ from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectStore
-from tidelog_node.diskless.sealing import seal_chain
+from tidelog_node.diskless.recovery.sealing import seal_chain
 from tidelog_node.node_context import NodeContext
 
 from tests.node.diskless.chained_log import CLUSTER, NAME, new_chain

@@ -9,17 +9,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.keys import Heir, wal_key
-from tidelog_core.diskless.wal_build import ObjectName, build_seal
-from tidelog_core.diskless.wal_header import HEADER_SIZE
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import ObjectName, build_seal
+from tidelog_core.diskless.wal.header import HEADER_SIZE
+from tidelog_core.diskless.wal.keys import Heir, wal_key
 from tidelog_core.errors import ObjectNotFound
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentState
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import parse_segment_key, partition_prefix
-from tidelog_node.diskless import entering
+from tidelog_node.diskless.entering import lead_entries
 
 from tests.node.diskless.chained_log import new_chain
 from tests.node.diskless.entering_node import EnteringNode, create, entering_node
@@ -32,7 +32,7 @@ REFUSED = "diskless partition refused, its records are not in the metadata"
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entering, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 0.02)
 
 
 @pytest.fixture

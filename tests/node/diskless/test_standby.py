@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import InvalidConfig, StoreUnavailable, TidelogError
-from tidelog_node.diskless import standby
-from tidelog_node.diskless.standby import stand_by
+from tidelog_node.diskless.chain import standby
+from tidelog_node.diskless.chain.standby import stand_by
 
 from tests.node.replication.led_node import led_node
 from tests.support.hand_chain import DISKLESS

@@ -50,7 +50,7 @@ from tidelog_core.replication.change import ChangeReason
 from tidelog_core.replication.election import move_lead
 from tidelog_core.replication.heirs import wants_diskless
 from tidelog_node.dialing.held_connection import PortRefused
-from tidelog_node.diskless.store_watch import StoreWatch
+from tidelog_node.diskless.chain.store_watch import StoreWatch
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.membership.membership import new_membership
 from tidelog_node.registration import register_broker

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tidelog_core.diskless.chain_index import ChainIndex, rows_of
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.wal_build import BuiltObject, WalSlice, build_data_object
-from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.chain.index import ChainIndex, rows_of
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import BuiltObject, WalSlice, build_data_object
+from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.memory import MemoryObjectStore

@@ -14,19 +14,19 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.slice_bytes import foreign_batches
-from tidelog_core.diskless.wal_build import (
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import (
     BuiltObject,
     ObjectName,
     WalSlice,
     build_data_object,
     build_seal,
 )
-from tidelog_core.diskless.wal_footer import parse_object
-from tidelog_core.diskless.wal_header import HEADER_SIZE
-from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.header import HEADER_SIZE
+from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
+from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TierUnavailable
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin
@@ -37,7 +37,7 @@ from tidelog_core.records.control import (
     EndTransactionMarker,
     build_end_transaction_marker,
 )
-from tidelog_node.diskless.wal_client import WalClient
+from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.tier import client as tier_client
 from tidelog_node.tier import wal_writing
 from tidelog_node.tier.client import TierClient, WorkerCommand

@@ -22,14 +22,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from tidelog_core.diskless.bucket_survey import partition_tails
-from tidelog_core.diskless.checkpoint import Checkpoint, parse_checkpoint
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.heir_replay import ReplayedPartition
-from tidelog_core.diskless.keys import parse_wal_key, wal_key
-from tidelog_core.diskless.replay import CommittedSlice, committed_slices
-from tidelog_core.diskless.wal_footer import WalFooter, check_slice, parse_object
-from tidelog_core.diskless.wal_rows import BatchRow
+from tidelog_core.diskless.bucket.survey import partition_tails
+from tidelog_core.diskless.checkpoints.checkpoint import Checkpoint, parse_checkpoint
+from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
+from tidelog_core.diskless.takeover.heir_replay import ReplayedPartition
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter, check_slice, parse_object
+from tidelog_core.diskless.wal.keys import parse_wal_key, wal_key
+from tidelog_core.diskless.wal.rows import BatchRow
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 
 from tests.simulation.checker import Violation

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.records.control import ControlType
 
 from tests.simulation.diskless.checker import Entry

@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidelog_core.diskless import chain_sealer, takeover
-from tidelog_core.diskless.chain_sealer import ChainSealer
-from tidelog_core.diskless.checkpoint import Checkpoint, parse_checkpoint
-from tidelog_core.diskless.collection import collectable_of_sealed, needs_of
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.heir_replay import (
+from tidelog_core.diskless.checkpoints.checkpoint import Checkpoint, parse_checkpoint
+from tidelog_core.diskless.checkpoints.replay import CommittedSlice
+from tidelog_core.diskless.checkpoints.stored import StoredCheckpoints
+from tidelog_core.diskless.collection.collection import collectable_of_sealed, needs_of
+from tidelog_core.diskless.takeover import chain_sealer, takeover
+from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
+from tidelog_core.diskless.takeover.heir_replay import (
     ReplayedPartition,
     ReplayGap,
     ReplayStart,
     footers_from,
     replay_partitions,
 )
-from tidelog_core.diskless.keys import (
+from tidelog_core.diskless.takeover.takeover import StoredChains, Takeover
+from tidelog_core.diskless.wal.build import ObjectName, build_seal
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter
+from tidelog_core.diskless.wal.header import HEADER_SIZE, parse_header
+from tidelog_core.diskless.wal.keys import (
     Heir,
     chain_prefix,
     checkpoint_key,
     parse_wal_key,
     wal_key,
 )
-from tidelog_core.diskless.replay import CommittedSlice
-from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
-from tidelog_core.diskless.takeover import StoredChains, Takeover
-from tidelog_core.diskless.wal_build import ObjectName, build_seal
-from tidelog_core.diskless.wal_footer import WalFooter
-from tidelog_core.diskless.wal_header import HEADER_SIZE, parse_header
-from tidelog_core.diskless.wal_rows import BatchRow, RowRange
+from tidelog_core.diskless.wal.rows import BatchRow, RowRange
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.takeover import StoredChains, WriteOutcome
+from tidelog_core.diskless.takeover.takeover import StoredChains, WriteOutcome
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.metadata.epoch_chains import EpochChains
 
 from tests.simulation.store import SimStore

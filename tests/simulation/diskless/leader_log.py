@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tidelog_core.diskless.checkpoint import CheckpointedPartition
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.noted_ranges import NotedRange
-from tidelog_core.diskless.replay import CommittedSlice, header_of, marker_of
-from tidelog_core.diskless.takeover import StoredChains
-from tidelog_core.diskless.wal_rows import BatchRow, RowTable, WalSection
-from tidelog_core.diskless.wal_scan import scan_slice
+from tidelog_core.diskless.chain.noted_ranges import NotedRange
+from tidelog_core.diskless.checkpoints.checkpoint import CheckpointedPartition
+from tidelog_core.diskless.checkpoints.replay import CommittedSlice, header_of, marker_of
+from tidelog_core.diskless.takeover.takeover import StoredChains
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.rows import BatchRow, RowTable, WalSection
+from tidelog_core.diskless.wal.scan import scan_slice
 from tidelog_core.log.producer_snapshot import decode_snapshot, encode_snapshot
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin

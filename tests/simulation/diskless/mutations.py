@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tidelog_core.config import INT64_MAX
-from tidelog_core.diskless.chain_rules import ChainRules
-from tidelog_core.diskless.chain_writer import BuildObject, ChainWriter
-from tidelog_core.diskless.checkpoint import CheckpointedPartition
-from tidelog_core.diskless.collection import UnneededEnds
-from tidelog_core.diskless.noted_ranges import NotedRange
-from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
-from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.diskless.chain.chain_writer import BuildObject, ChainWriter
+from tidelog_core.diskless.chain.noted_ranges import NotedRange
+from tidelog_core.diskless.chain.rules import ChainRules
+from tidelog_core.diskless.checkpoints.checkpoint import CheckpointedPartition
+from tidelog_core.diskless.checkpoints.stored import StoredCheckpoints
+from tidelog_core.diskless.collection.collection import UnneededEnds
+from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.log.producer_state import ProducerState
 

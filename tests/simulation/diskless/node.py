@@ -12,27 +12,28 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from tidelog_core.diskless import chain_writer, takeover
-from tidelog_core.diskless.chain_rules import ChainRules
-from tidelog_core.diskless.chain_writer import ChainWriter, PutOutcome, WriterLimits
-from tidelog_core.diskless.checkpoint import Checkpoint, pack_checkpoint
-from tidelog_core.diskless.collection import OwnedObjects, needs_of
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import Heir, checkpoint_key, wal_key
-from tidelog_core.diskless.noted_ranges import ForeignRange, ObjectContent
-from tidelog_core.diskless.put_pace import PaceLimits
-from tidelog_core.diskless.replay import CommittedSlice, committed_slices
-from tidelog_core.diskless.stored_checkpoints import CheckpointMark, StoredCheckpoints
-from tidelog_core.diskless.takeover import Handover, StoredChains, WriteOutcome
-from tidelog_core.diskless.wal_build import (
+from tidelog_core.diskless.chain import chain_writer
+from tidelog_core.diskless.chain.chain_writer import ChainWriter, PutOutcome, WriterLimits
+from tidelog_core.diskless.chain.noted_ranges import ForeignRange, ObjectContent
+from tidelog_core.diskless.chain.put_pace import PaceLimits
+from tidelog_core.diskless.chain.rules import ChainRules
+from tidelog_core.diskless.checkpoints.checkpoint import Checkpoint, pack_checkpoint
+from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
+from tidelog_core.diskless.checkpoints.stored import CheckpointMark, StoredCheckpoints
+from tidelog_core.diskless.collection.collection import OwnedObjects, needs_of
+from tidelog_core.diskless.takeover import takeover
+from tidelog_core.diskless.takeover.takeover import Handover, StoredChains, WriteOutcome
+from tidelog_core.diskless.wal.build import (
     BuiltObject,
     ForeignSlice,
     ObjectName,
     WalSlice,
     build_data_object,
 )
-from tidelog_core.diskless.wal_header import HEADER_SIZE, parse_header
-from tidelog_core.diskless.wal_rows import BatchRow, MarkRow
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.header import HEADER_SIZE, parse_header
+from tidelog_core.diskless.wal.keys import Heir, checkpoint_key, wal_key
+from tidelog_core.diskless.wal.rows import BatchRow, MarkRow
 from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata.epoch_chains import ChainName

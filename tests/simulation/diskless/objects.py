@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from tidelog_core.diskless.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
 
 from tests.simulation.world import Endpoint, World
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from tidelog_core.diskless.chain_writer import ChainWriter
-from tidelog_core.diskless.checkpoint import CheckpointedPartition
-from tidelog_core.diskless.collection import UnneededEnds
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.heir_replay import ReplayedPartition, ReplayStart
-from tidelog_core.diskless.keys import Heir
-from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
-from tidelog_core.diskless.takeover import StoredChains
-from tidelog_core.diskless.wal_footer import WalFooter
+from tidelog_core.diskless.chain.chain_writer import ChainWriter
+from tidelog_core.diskless.checkpoints.checkpoint import CheckpointedPartition
+from tidelog_core.diskless.checkpoints.stored import StoredCheckpoints
+from tidelog_core.diskless.collection.collection import UnneededEnds
+from tidelog_core.diskless.takeover.heir_replay import ReplayedPartition, ReplayStart
+from tidelog_core.diskless.takeover.takeover import StoredChains
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter
+from tidelog_core.diskless.wal.keys import Heir
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName
 

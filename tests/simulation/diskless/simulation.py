@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from uuid import UUID
 
-from tidelog_core.diskless.chain_rules import ChainRules
-from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.chain.rules import ChainRules
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 
 from tests.simulation.checker import Violation

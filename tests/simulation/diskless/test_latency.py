@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from tidelog_core.diskless.chain_writer import WriterLimits
-from tidelog_core.diskless.put_pace import PaceLimits
+from tidelog_core.diskless.chain.chain_writer import WriterLimits
+from tidelog_core.diskless.chain.put_pace import PaceLimits
 
 from tests.support.chain_latency import Latencies, StoreLatency, measure
 from tests.support.gateway_latency import measure_gateway

@@ -1,7 +1,7 @@
 """What a node finds in its chains is what the simulated heirs replay.
 
 A node appends the records that its log lacks, so it looks for slices only
-(``tidelog_node.diskless.chain_slices``). The simulation holds that beside the replay of core, in
+(``tidelog_node.diskless.recovery.chain_slices``). The simulation holds that beside the replay of core, in
 schedules with takeovers, handovers, late seals and collected objects.
 """
 
@@ -11,15 +11,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
-from tidelog_core.diskless.chain_index import build_index, parse_index, rows_of
-from tidelog_core.diskless.collection import UnneededEnds
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.heir_replay import ReplayedPartition, ReplayStart
-from tidelog_core.diskless.keys import WalKey
-from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
-from tidelog_core.diskless.wal_footer import WalFooter
+from tidelog_core.diskless.chain.index import build_index, parse_index, rows_of
+from tidelog_core.diskless.checkpoints.stored import StoredCheckpoints
+from tidelog_core.diskless.collection.collection import UnneededEnds
+from tidelog_core.diskless.takeover.heir_replay import ReplayedPartition, ReplayStart
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter
+from tidelog_core.diskless.wal.keys import WalKey
 from tidelog_core.errors import CorruptObject
-from tidelog_node.diskless.chain_slices import (
+from tidelog_node.diskless.recovery.chain_slices import (
     FoundSlices,
     WantedSlices,
     indexed_slice,

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import pytest
-from tidelog_core.diskless.epoch_chains import PartitionName, current_chain
-from tidelog_core.diskless.keys import Heir, parse_wal_key
-from tidelog_core.diskless.replay import committed_slices
-from tidelog_core.diskless.takeover import StoredChains
-from tidelog_core.diskless.wal_footer import WalFooter
+from tidelog_core.diskless.checkpoints.replay import committed_slices
+from tidelog_core.diskless.takeover.takeover import StoredChains
+from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
+from tidelog_core.diskless.wal.footer import WalFooter
+from tidelog_core.diskless.wal.keys import Heir, parse_wal_key
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.simulation.diskless.checker import parsed

@@ -1,0 +1,117 @@
+"""A partition in the chain of its leader, and what its log has got in this turn of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from tidelog_core.diskless.wal.build import ForeignSlice, WalSlice, refer_to
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.metadata.epoch_chains import ChainName
+
+from tidelog_node.replica import Replica
+
+NOTE_BYTES_MAX = 1 << 20  # of one partition that wait for the end of the turn
+NOTE_APPENDS_MAX = 1024  # the same
+
+
+class CommittedForeign(NamedTuple):
+    """A slice in a committed object of a gateway's chain."""
+
+    gateway: ChainName
+    committed_end: int  # of the gateway's chain
+    sequence: int
+    position: int
+    content: WalSlice
+
+
+class ChainPartition:
+    """Adds up a partition's appends until the turn of the loop ends: nothing is done per record."""
+
+    __slots__ = (
+        "_begin",
+        "_flush",
+        "_leave",
+        "_refer",
+        "_referring",
+        "append_count",
+        "base_offset",
+        "end_offset",
+        "leader_epoch",
+        "name",
+        "replica",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        replica: Replica,
+        leader_epoch: int,
+        *,
+        begin: Callable[[ChainPartition], None],
+        flush: Callable[[], None],
+        leave: Callable[[Replica], None],
+        refer: Callable[[ForeignSlice, int], None],
+    ) -> None:
+        """``begin`` is called with the first append of a turn, ``flush`` if they are many bytes.
+
+        ``refer`` gets references, and how far the gateway's chain is committed.
+        """
+        self.replica = replica
+        self.name = PartitionName(replica.topic_id, replica.partition.partition)
+        self.leader_epoch = leader_epoch
+        self.base_offset = 0
+        self.end_offset = 0
+        self.size_bytes = 0  # 0: nothing was appended in this turn
+        self.append_count = 0
+        self._begin = begin
+        self._flush = flush
+        self._leave = leave
+        self._refer = refer
+        self._referring: CommittedForeign | None = None
+
+    @contextmanager
+    def referring_to(self, foreign: CommittedForeign) -> Iterator[None]:
+        """Put a reference into the chain for what is appended meanwhile, instead of its bytes.
+
+        The append is that of the slice, or none.
+        """
+        self._referring = foreign
+        try:
+            yield
+        finally:
+            self._referring = None
+
+    def leave(self, replica: Replica) -> None:
+        """Take nothing more of the partition: another leader epoch began, or it was dropped."""
+        self._leave(replica)
+
+    def on_append(
+        self,
+        replica: Replica,  # noqa: ARG002 - chains are told of all replicas alike
+        base_offset: int,
+        end_offset: int,
+        size_bytes: int,
+    ) -> None:
+        """Note that the log has got records with these offsets."""
+        foreign = self._referring
+        if foreign is not None:
+            reference = refer_to(
+                foreign.content,
+                gateway=foreign.gateway,
+                sequence=foreign.sequence,
+                position=foreign.position,
+                leader_epoch=self.leader_epoch,
+                base_offset=base_offset,
+            )
+            self._refer(reference, foreign.committed_end)
+            return
+        if self.size_bytes == 0:
+            self.base_offset = base_offset
+            self._begin(self)
+        self.end_offset = end_offset
+        self.size_bytes += size_bytes
+        self.append_count += 1
+        if self.size_bytes >= NOTE_BYTES_MAX or self.append_count >= NOTE_APPENDS_MAX:
+            self._flush()

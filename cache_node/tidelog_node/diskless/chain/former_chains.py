@@ -1,0 +1,47 @@
+"""Seals the chains that earlier processes of this broker have left.
+
+An heir seals the chain of a node that led partitions. A gateway that led none is in no item, so
+nobody looks for its chain: it would never be collected. The next process of the broker seals it
+when its own chain is there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+from tidelog_core.diskless.bucket.chains import chains_of
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.chain.walk import looks_like_seal
+from tidelog_core.diskless.takeover.sealing import seal_chain
+from tidelog_core.diskless.wal.keys import broker_chains_prefix
+from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.objects.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+
+async def seal_former_chains(
+    store: ObjectStore,
+    cluster_id: str,
+    own: ChainName,
+    *,
+    named: Collection[ChainName],
+    clock_ms: Callable[[], int],
+) -> None:
+    """Seal the chains of the owner's broker but its own and those that items name.
+
+    Those are for heirs. One that cannot be sealed is left.
+    """
+    prefix = broker_chains_prefix(cluster_id, own.broker_id)
+    chains = ChainStore(store, cluster_id)
+    try:
+        listed = chains_of([one async for one in store.list(prefix)])
+        for chain, objects in listed.items():
+            # One of seals alone is collected.
+            if chain != own and chain not in named and not all(map(looks_like_seal, objects)):
+                await seal_chain(chains, chain, cluster_id=cluster_id, heir=own, clock_ms=clock_ms)
+    except TidelogError as error:
+        # The next process tries again. Nothing depends on it but what the objects cost.
+        logger.warning("former chains are not sealed", extra={"reason": str(error)})

@@ -1,0 +1,183 @@
+"""The chain that this node writes now: made when it is first needed, and again after a deposal.
+
+Before the first one the store is probed: one that ignores ``If-None-Match`` would lose records. So
+would a rule of the bucket that deletes objects of chains; rules take days, and reading them takes a
+second, so they are read once the chain is open. A node with such a store refuses every partition of
+a diskless topic, and serves all others.
+
+A chain with nothing to put does not notice that somebody has sealed it. While this node's lease has
+lapsed, the chain looks at its next place now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tidelog_core.diskless.chain.expiring_rules import check_keeps_chains
+from tidelog_core.diskless.chain.start_probe import check_creates_once
+from tidelog_core.errors import InvalidConfig, StoreUnavailable, TidelogError, TierUnavailable
+from tidelog_core.log_format import TEXT
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.objects.location import make_local_folder, parse_object_location
+from tidelog_core.subscribers import Subscribers
+
+from tidelog_node.diskless.chain.owned_chain import OwnedChain, kept_bytes_max, writer_limits
+from tidelog_node.diskless.chain.wal_client import WalClient
+from tidelog_node.node_context import NodeContext
+from tidelog_node.tier.client import TierClient, WorkerCommand
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL_S = 2.0
+PROBE_PAUSE_S = 1.0  # after a probe in vain: the callers meanwhile get its error
+
+
+class NodeChain:
+    """The node's current chain, and the worker that all of its chains use. For the event loop."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        *,
+        objects_url: str,
+        socket: Path,
+        cache_dir: Path,
+        log_format: str = TEXT,
+    ) -> None:
+        """``socket`` and ``cache_dir`` are those of the WAL worker, not of the tier worker."""
+        self._node = node
+        self._objects_url = objects_url
+        self._is_local = not parse_object_location(objects_url).has_price
+        self._limits = writer_limits(node.static_config, pays_for_requests=not self._is_local)
+        self.client = TierClient(
+            WorkerCommand(
+                socket=socket,
+                objects=objects_url,
+                cache_dir=cache_dir,
+                node_config=node.static_config,
+                log_format=log_format,
+                niceness=0,  # Producers wait for it.
+                wal_bytes=kept_bytes_max(self._limits),
+            ),
+            tracer=node.tracer,
+        )
+        self.client.start()
+        self.fullness = Subscribers[[bool]]()  # of the current chain
+        self.deposed = Subscribers[[OwnedChain]]()
+        self.chain: OwnedChain | None = None  # None: none is needed, or the last one has ended
+        self.refusal: InvalidConfig | None = None  # why this store can have no chains
+        self._is_probed = False
+        self._has_read_rules = False
+        self._failed_probe: TidelogError | None = None
+        self._failed_at_s = 0.0
+        self._opening = asyncio.Lock()
+        self._is_closed = False
+        self._running: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether clients' requests must wait: as many bytes are owed as may be."""
+        return self.chain is not None and self.chain.is_full
+
+    async def worker_status(self) -> Mapping[str, Any] | None:
+        """Return the worker's counters, ``None`` if none runs or it does not answer."""
+        return await self.client.status_if_running()
+
+    async def current(self) -> OwnedChain:
+        """Return the chain that takes partitions now.
+
+        Raises ``InvalidConfig`` if the store can have no chains, else retriable errors of the store
+        and ``TierUnavailable``.
+        """
+        chain = self.chain
+        if chain is not None:
+            return chain
+        async with self._opening:
+            if self.chain is None:
+                await self.check_store()
+                self.chain = self._open()
+            return self.chain
+
+    async def check_store(self) -> None:
+        """Make sure that the store creates an object once. Raises as ``current``."""
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+        if self._is_probed:
+            return
+        loop = asyncio.get_running_loop()
+        if self._failed_probe is not None and loop.time() - self._failed_at_s < PROBE_PAUSE_S:
+            raise self._failed_probe.with_traceback(None)
+        try:
+            await loop.run_in_executor(self._node.executor, make_local_folder, self._objects_url)
+            await check_creates_once(self.client, self._node.view.image.cluster_id, uuid4())
+        except InvalidConfig as error:
+            raise self._refuse(error) from None
+        except (TidelogError, OSError) as error:
+            failed = error if isinstance(error, TidelogError) else StoreUnavailable(str(error))
+            self._failed_probe, self._failed_at_s = failed, loop.time()
+            raise failed from error
+        self._is_probed = True
+
+    def _refuse(self, error: InvalidConfig) -> InvalidConfig:
+        problems = [f"{self._objects_url}: {problem}" for problem in error.problems]
+        self.refusal = InvalidConfig(problems)
+        logger.error("object store cannot have diskless topics", extra={"reason": str(error)})
+        return self.refusal
+
+    async def close(self, seconds_max: float) -> None:
+        """Wait until nothing is owed, at most so long; then end the chain and the worker."""
+        self._is_closed = True
+        if self.chain is not None:
+            await self.chain.close(seconds_max)
+        await asyncio.gather(*self._running)
+        await self.client.close()
+
+    def _open(self) -> OwnedChain:
+        if self._is_closed:
+            raise TierUnavailable("this node is stopping")
+        name = ChainName(self._node.broker_id, uuid4())
+        chain = OwnedChain(
+            WalClient(self.client, self._node.view.image.cluster_id, name, is_local=self._is_local),
+            limits=self._limits,
+            traffic=self._node.counters.chain,
+            clock_ms=self._node.clock_ms,
+        )
+        chain.fullness.subscribe(self.fullness.notify)
+        chain.deposed.subscribe(self._on_deposed)
+        for work in (chain.run(), self._watch(chain)):
+            task = asyncio.create_task(work, name=f"chain {name.chain_id}")
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        logger.info("chain begins", extra={"chain": str(name.chain_id)})
+        return chain
+
+    async def _watch(self, chain: OwnedChain) -> None:
+        """Read the rules, once; look at the chain's next place while the lease has lapsed."""
+        if not self._has_read_rules:
+            self._has_read_rules = True
+            await self._check_rules(chain)
+        while not await chain.ends_within(LOOK_INTERVAL_S):
+            if not self._node.standing.can_serve():
+                await chain.look()
+
+    async def _check_rules(self, chain: OwnedChain) -> None:
+        try:
+            await check_keeps_chains(self.client, self._node.view.image.cluster_id)
+        except InvalidConfig as error:
+            self._refuse(error)
+            chain.abandon(str(error))
+        except TidelogError as error:  # The right to read them may be missing.
+            logger.warning(
+                "lifecycle rules of the bucket cannot be read; none may delete objects of chains",
+                extra={"reason": str(error)},
+            )
+
+    def _on_deposed(self, chain: OwnedChain) -> None:
+        if self.chain is chain:
+            self.chain = None
+        self.deposed.notify(chain)

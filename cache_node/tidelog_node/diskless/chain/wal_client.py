@@ -1,0 +1,101 @@
+"""The node's calls of its WAL worker: objects are built, kept and put there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import ForeignSlice, ObjectName
+from tidelog_core.diskless.wal.header import WalHeader, parse_header
+from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
+from tidelog_core.metadata.epoch_chains import ChainName
+
+from tidelog_node.tier.client import TierClient
+from tidelog_node.tier.wal_messages import (
+    SliceFiles,
+    WalBuildRequest,
+    WalDropRequest,
+    WalIndexRequest,
+    WalPutRequest,
+    WalStoreRequest,
+)
+
+
+class WalClient:
+    """The objects of one chain, by way of the worker. For one event loop."""
+
+    def __init__(
+        self, client: TierClient, cluster_id: str, chain: ChainName, *, is_local: bool = False
+    ) -> None:
+        """``is_local``: objects are files of this machine, and are built where they stay."""
+        self.is_local = is_local
+        self._client = client
+        self._chains = ChainStore(client, cluster_id)
+        self.cluster_id = cluster_id
+        self.chain = chain
+
+    async def build(
+        self,
+        name: ObjectName,
+        slices: Iterable[SliceFiles],
+        *,
+        epochs: tuple[EpochRow, ...],
+        marks: tuple[MarkRow, ...],
+        references: tuple[ForeignSlice, ...] = (),
+    ) -> WalHeader:
+        """Have the object built and kept, and return its header. Equal requests have equal answers.
+
+        Raises ``WalBuildFailed`` if the files do not have the batches, ``WalFull`` until objects
+        are dropped, ``TierUnavailable``.
+        """
+        request = WalBuildRequest(name, tuple(slices), epochs, marks, references)
+        answer = await self._client.call(request)
+        return parse_header(bytes.fromhex(answer["header"]), key=f"{name.chain} {name.sequence}")
+
+    async def store(
+        self,
+        name: ObjectName,
+        slices: Iterable[SliceFiles],
+        *,
+        epochs: tuple[EpochRow, ...],
+        marks: tuple[MarkRow, ...],
+        references: tuple[ForeignSlice, ...],
+        timeout_s: float,
+    ) -> tuple[WalHeader, PutOutcome]:
+        """Have the object built where the store keeps it; return its header, and what became of it.
+
+        Raises as ``build``, and ``StoreUnavailable`` if it was not built in time. It may be written
+        then, now or later.
+        """
+        build = WalBuildRequest(name, tuple(slices), epochs, marks, references)
+        answer = await self._client.call(WalStoreRequest(build, timeout_s))
+        header = parse_header(bytes.fromhex(answer["header"]), key=f"{name.chain} {name.sequence}")
+        return header, PutOutcome(answer["outcome"])
+
+    async def put(self, sequence: int, *, timeout_s: float) -> PutOutcome:
+        """Put the object by one request, and return what became of it.
+
+        Raises ``WalNotBuilt`` if the worker does not have it, ``TierUnavailable`` if the worker is
+        not there or has ended: the object may be written then, now or later.
+        """
+        request = WalPutRequest(self.cluster_id, self.chain, sequence, timeout_s)
+        return PutOutcome((await self._client.call(request))["outcome"])
+
+    async def drop(self, below: int) -> None:
+        """Have the objects below the sequence forgotten. Raises ``TierUnavailable``."""
+        await self._client.call(WalDropRequest(self.chain, below))
+
+    async def write_index(self, committed_end: int, *, first_kept: int, created_ms: int) -> None:
+        """Have checkpoints written of the objects that are there, below the committed end.
+
+        Raises the store's errors, and ``TierUnavailable``.
+        """
+        request = WalIndexRequest(
+            self.cluster_id, self.chain, committed_end, first_kept, created_ms
+        )
+        await self._client.call(request)
+
+    async def header(self, sequence: int) -> WalHeader | None:
+        """Return the header in the store; see ``ChainStore.header``."""
+        return await self._chains.header(self.chain, sequence)

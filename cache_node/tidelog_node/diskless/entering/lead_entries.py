@@ -1,0 +1,460 @@
+"""Brings the diskless partitions that this node is to lead into its chain; then it leads them.
+
+    elected → note in the chain before who may get its partitions, seal it
+            → look at the chains that others have noted → read the items
+            → find its slices, refill the log
+            → one conditional write: next epoch, own chain, end offset → enter → lead
+
+An election only names the node that is to lead: after a start, after a leader's death, by a
+handover. The chain that the item names may still be written, by an earlier leader that does not
+know. So its end is made certain first, and the write that names this node's chain is what begins
+the next epoch. A new partition has no chain: its first leader only writes.
+
+Partitions with the same chain before are taken together. A partition whose records cannot be read
+stays without a leader and is tried again; the others go on.
+
+**A metadata store that was set back names an old chain.** A partition whose acknowledged records it
+does not know of is refused: in the next epoch their offsets would be given to others. It stays
+without a leader until another one is elected, and then it is looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.takeover import takeover
+from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
+from tidelog_core.diskless.takeover.successors import Successors, SuccessorSearch
+from tidelog_core.diskless.takeover.takeover import StoredChains, Takeover, WriteOutcome
+from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain, cut_tiered
+from tidelog_core.diskless.wal.keys import Heir
+from tidelog_core.errors import (
+    CorruptItem,
+    MetadataSetBack,
+    StorageError,
+    StoreUnavailable,
+    TidelogError,
+)
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChains, describe_epoch
+from tidelog_core.metadata.records import Partition, partition_key
+from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.partition_writer import write_changes
+from tidelog_core.waiting import wait_and_clear
+
+from tidelog_node.diskless.recovery.log_recovery import LogRecovery
+from tidelog_node.diskless.recovery.sealing import seal_chain
+from tidelog_node.node_context import NodeContext
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
+from tidelog_node.tier.manifests import BucketManifests
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+WRITES_MAX = 10  # of one group, before it begins again
+CHAINS_AT_ONCE_MAX = 8
+NOTE_SECONDS = 3_600.0  # for so long a note in a chain is not written again
+NOTES_MAX = 256  # that are remembered
+
+
+class OwnChainEnded(StoreUnavailable):
+    """This node's chain ended while partitions were about to enter it.
+
+    They enter the next one at once: somebody's producers wait, and the store is not in trouble.
+    """
+
+
+class EntryChain(Protocol):
+    """The chain of this node that takes partitions; ``OwnedChain``."""
+
+    @property
+    def name(self) -> ChainName:
+        """Its name."""
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether it takes nothing more, because somebody sealed it."""
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of its next object."""
+
+    def has_uncommitted(self, replica: Replica) -> bool:
+        """Whether something of the partition is not committed yet; then it takes it later."""
+
+    def abandon(self, reason: str) -> None:
+        """End it, as if somebody had sealed it."""
+
+    def enter(
+        self,
+        replica: Replica,
+        stored: EpochChains,
+        *,
+        end_offset: int,
+        previous_sequence: int,
+    ) -> None:
+        """Take the partition. Raises ``ValueError`` unless the last of ``stored`` names it."""
+
+
+class LeadEntries:
+    """Enters the partitions that ``RoleChanges.unentered_lead`` names. ``run`` is one task."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        *,
+        replicas: ReplicaManager,
+        own_chain: Callable[[], Awaitable[EntryChain]],
+        chains: ChainStore,
+        recovery: LogRecovery,
+        manifests: BucketManifests,
+    ) -> None:
+        """``own_chain`` returns the chain that takes partitions now: after a deposal another.
+
+        It raises the store's errors, and ``InvalidConfig`` if chains cannot be kept in this store.
+        """
+        self._node = node
+        self._replicas = replicas
+        self._own_chain = own_chain
+        self._chains = chains
+        self._recovery = recovery
+        self._manifests = manifests
+        self._waiting: dict[PartitionName, Replica] = {}
+        self._entering: set[PartitionName] = set()
+        self._failed: set[PartitionName] = set()  # until they are tried again
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(CHAINS_AT_ONCE_MAX)
+        self._stir = asyncio.Event()
+        self._successors = SuccessorSearch(chains)
+        self._refused: dict[PartitionName, int] = {}  # the leader epoch in which each one was
+        # The chains that this node's own has a note in, and the loop's time of it.
+        self._noted: OrderedDict[tuple[ChainName, ChainName], float] = OrderedDict()
+        self._unsubscribe = replicas.roles.unentered_lead.subscribe(self._note)
+
+    async def run(self) -> None:
+        """Enter partitions until cancelled."""
+        try:
+            while True:
+                await wait_and_clear(self._stir, None)
+                for before, group in self._take_waiting().items():
+                    self._entering |= group.keys()
+                    task = asyncio.create_task(self._enter(before, group), name="entering leads")
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        finally:
+            self._unsubscribe()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def has_unentered(self) -> bool:
+        """Whether this node is to lead any partition that it has not entered yet."""
+        return bool(self._waiting or self._entering or self._failed)
+
+    def _note(self, replica: Replica) -> None:
+        self._failed.discard(name_of(replica))
+        self._waiting[name_of(replica)] = replica
+        self._stir.set()
+
+    def _take_waiting(self) -> dict[ChainName | None, dict[PartitionName, Replica]]:
+        """Return the partitions to enter now, by the chain that their items name last."""
+        groups: dict[ChainName | None, dict[PartitionName, Replica]] = {}
+        for name, replica in tuple(self._waiting.items()):
+            if name in self._entering:
+                continue  # Noted again when that has ended.
+            del self._waiting[name]
+            partition = self._unentered(replica)
+            if partition is not None:
+                last = current_chain(partition.wal)
+                groups.setdefault(last and last.chain, {})[name] = replica
+        return groups
+
+    def _unentered(self, replica: Replica) -> Partition | None:
+        """Return the partition's record, if this node is to lead it and does not yet."""
+        if replica.is_leader or self._replicas.get(replica.partition) is not replica:
+            return None
+        image = self._node.view.image
+        partitions = image.partitions(replica.partition.topic)
+        index = replica.partition.partition
+        if index >= len(partitions) or partitions[index].topic_id != replica.topic_id:
+            return None
+        partition = partitions[index]
+        if not partition.is_diskless:
+            return None  # It has become replicated, and replicas have what the chains have.
+        if self._refused.get(name_of(replica)) == partition.leader_epoch:
+            return None
+        return partition if self._node.standing.leads(partition) else None
+
+    async def _enter(self, before: ChainName | None, group: dict[PartitionName, Replica]) -> None:
+        delay_seconds = RETRY_SECONDS
+        try:
+            async with self._slots:
+                await self._take_over(before, dict(group))
+        except OwnChainEnded as error:
+            logger.info(
+                "diskless partitions enter another chain",
+                extra={"count": len(group), "chain": str(before), "reason": str(error)},
+            )
+            delay_seconds = 0.0
+        except (TidelogError, OSError) as error:
+            logger.warning(
+                "diskless partitions not led yet, will retry",
+                extra={"count": len(group), "chain": str(before), "reason": str(error)},
+            )
+        except Exception:
+            # Any failure: the partitions have no leader until they are entered.
+            logger.exception("diskless partitions not led yet, will retry")
+        finally:
+            self._entering -= group.keys()
+            self._count_refused()
+        left = [replica for replica in group.values() if self._unentered(replica) is not None]
+        if left:
+            self._failed.update(map(name_of, left))
+            asyncio.get_running_loop().call_later(delay_seconds, self._note_all, left)
+        self._stir.set()
+
+    def _note_all(self, replicas: Iterable[Replica]) -> None:
+        for replica in replicas:
+            self._note(replica)
+
+    async def _take_over(
+        self, before: ChainName | None, group: dict[PartitionName, Replica]
+    ) -> None:
+        """Take the group's partitions from the chain; those that fail are left out.
+
+        Raises the stores' errors, and ``CorruptObject``.
+        """
+        own, sealer, sealed_at = await self._own_chain(), None, -1
+        successors = Successors({}, is_whole=True)
+        if before == own.name:
+            # The partition has left it, and an epoch that has left does not come back.
+            own.abandon("a partition of it has to be entered again")
+            own = await self._own_chain()
+        if any(map(own.has_uncommitted, group.values())):
+            raise StoreUnavailable("the own chain still owes records of an earlier epoch")
+        if before is not None:
+            sealer = ChainSealer(before, now_ms=self._node.standing.now_ms())
+            sealed_at = await self._seal(sealer, own)
+            # Before the items are read: then a healthy store's have all epochs of the chains.
+            successors = await self._successors.find(before, sealed_at, own=own.name)
+        # Who restores from the bucket alone must know the topic of every acknowledged record.
+        await self._manifests.ensure({name.topic_id for name in group})
+        taken = _Taken(group, own, sealed_at, successors)
+        try:
+            await self._decide(taken, Takeover(sealer, own.name), before)
+        finally:
+            self._confirm(taken)
+
+    async def _seal(self, sealer: ChainSealer, own: EntryChain) -> int:
+        """Note in the chain who may get its partitions, and seal it; return the seal's sequence."""
+        noting = asyncio.create_task(self._note_heir(sealer.chain, own))
+        try:
+            sealed_at = await seal_chain(self._node, self._chains, sealer, heir=own.name)
+            await noting
+        finally:
+            noting.cancel()
+            await asyncio.gather(noting, return_exceptions=True)
+        logger.info("chain sealed", extra={"chain": str(sealer.chain), "sequence": sealed_at})
+        return sealed_at
+
+    async def _note_heir(self, before: ChainName, own: EntryChain) -> None:
+        """Note it, unless a note of before says so: then it has a lesser sequence.
+
+        Partitions whose records are damaged are tried again every second, and notes stay for long.
+        """
+        now_s = asyncio.get_running_loop().time()
+        noted_s = self._noted.get((before, own.name))
+        if noted_s is not None and now_s - noted_s < NOTE_SECONDS:
+            return
+        await self._chains.note_heir(before, Heir(own.name, own.next_sequence))
+        self._noted[before, own.name] = now_s
+        while len(self._noted) > NOTES_MAX:
+            self._noted.popitem(last=False)
+
+    async def _decide(self, taken: _Taken, steps: Takeover, before: ChainName | None) -> None:
+        decisions: Sequence[takeover.TakeoverDecision] = steps.begin()
+        write_count = 0
+        while decisions:
+            decision, *rest = decisions
+            if not isinstance(decision, takeover.Lead):
+                self._confirm(taken)  # An image that comes before would have them leave.
+            match decision:
+                case takeover.ReadItems():
+                    await self._read(taken)
+                    decisions = [*rest, *steps.on_items(taken.stored())]
+                case takeover.Replay(items, end):
+                    seals = {} if before is None or end is None else {before: end}
+                    ends = await self._recover(taken, items, seals)
+                    left = {name: items[name] for name in ends}
+                    decisions = [*rest, *(steps.on_replayed(left, ends) if left else ())]
+                case takeover.WriteEpochs(items):
+                    _require_chain(taken.own)  # Else the next epoch would begin in an ended one.
+                    write_count += 1
+                    if write_count > WRITES_MAX:
+                        raise StoreUnavailable(f"epochs are not written after {WRITES_MAX} tries")
+                    decisions = [*rest, *steps.on_written(await self._write(taken, items))]
+                case takeover.Lead(name, stored, end_offset):
+                    self._lead(taken, name, stored, end_offset)
+                    decisions = rest
+                case takeover.Finished():
+                    decisions = rest
+
+    # -- the steps --
+
+    async def _read(self, taken: _Taken) -> None:
+        """Read the group's items. Raises the store's errors."""
+        keys = {partition_key(name.topic_id, name.partition): name for name in taken.group}
+        items = await self._node.store.get_many(keys)
+        taken.records.clear()
+        for key, item in items.items():
+            with contextlib.suppress(CorruptItem):  # The image says so, and has no leader.
+                record = Partition.from_item(item)
+                if record.is_diskless and self._node.standing.leads(record):
+                    taken.records[keys[key]] = record
+
+    async def _recover(
+        self,
+        taken: _Taken,
+        items: Mapping[PartitionName, StoredChains],
+        seals: Mapping[ChainName, int],
+    ) -> dict[PartitionName, int]:
+        """Make the logs what tier and chains have; return their ends. Raises the store's errors."""
+        for name, stored in items.items():
+            if (error := _later_epoch(taken, name, stored.chains)) is not None:
+                self._refuse(taken, name, error)
+        records = {name: taken.records[name] for name in items if name in taken.group}
+        recovered, refused = await self._recovery.recover(
+            taken.group, records, seals, is_doubtful=not taken.successors.is_whole
+        )
+        for name, error in refused.items():
+            self._refuse(taken, name, error)
+        for name in taken.group.keys() & (records.keys() - recovered.keys()):
+            del taken.group[name]
+        taken.tiered_ends |= {name: one.tiered_end for name, one in recovered.items()}
+        return {name: one.end_offset for name, one in recovered.items()}
+
+    # -- metadata that were set back --
+
+    def _refuse(self, taken: _Taken, name: PartitionName, error: MetadataSetBack) -> None:
+        """Leave the partition without a leader, until another election."""
+        self._refused[name] = taken.records[name].leader_epoch
+        extra = {
+            "partition": str(taken.group.pop(name).partition),
+            "reason": str(error),
+            "hint": error.hint,
+        }
+        logger.error("diskless partition refused, its records are not in the metadata", extra=extra)
+
+    def _count_refused(self) -> None:
+        """Count the partitions that are refused now, and forget the others."""
+        image = self._node.view.image
+        for name, epoch in tuple(self._refused.items()):
+            topic = image.topic_by_id(name.topic_id)
+            partitions = () if topic is None else image.partitions(topic.name)
+            there = partitions[name.partition] if name.partition < len(partitions) else None
+            if there is None or there.leader_epoch > epoch:
+                del self._refused[name]
+        self._node.counters.chain.refused_count = len(self._refused)
+
+    async def _write(
+        self, taken: _Taken, items: Mapping[PartitionName, StoredChains]
+    ) -> WriteOutcome:
+        """Write the next epochs, in several transactions if they are many."""
+        changes = [
+            PartitionChange(
+                dataclasses.replace(
+                    taken.records[name],
+                    version=stored.version,
+                    leader_epoch=stored.chains[-1].leader_epoch,
+                    wal=cut_tiered(stored.chains, taken.tiered_ends[name]),
+                ),
+                ChangeReason.CHAIN_ENTERED,
+            )
+            for name, stored in items.items()
+        ]
+        outcome = await write_changes(self._node.store, changes)
+        with contextlib.suppress(StoreUnavailable):
+            await self._node.view.refresh()
+        if len(outcome.written) == len(changes):
+            return WriteOutcome.WRITTEN
+        if outcome.unknown or outcome.refused:
+            await asyncio.sleep(RETRY_SECONDS)
+            return WriteOutcome.UNKNOWN
+        return WriteOutcome.CONFLICT
+
+    def _confirm(self, taken: _Taken) -> None:
+        """Let the partitions that have just entered be led, a topic's together."""
+        led, taken.led = taken.led, {}
+        if led:
+            self._replicas.confirm_leads(led)
+
+    def _lead(
+        self, taken: _Taken, name: PartitionName, stored: StoredChains, end_offset: int
+    ) -> None:
+        replica, epoch = taken.group[name], stored.chains[-1].leader_epoch
+        if self._replicas.get(replica.partition) is not replica:
+            return
+        _require_chain(taken.own)
+        if replica.log.log_end_offset != end_offset:  # Its disk has failed, for example.
+            raise StorageError(f"the log of {replica.partition} does not end at {end_offset} now")
+        taken.own.enter(
+            replica, stored.chains, end_offset=end_offset, previous_sequence=taken.sealed_at
+        )
+        taken.led[replica] = epoch
+        logger.info(
+            "diskless partition led",
+            extra={
+                "partition": str(replica.partition),
+                "leader_epoch": epoch,
+                "offset": end_offset,
+            },
+        )
+
+
+@dataclasses.dataclass(slots=True)
+class _Taken:
+    """Partitions that are taken together from one chain."""
+
+    group: dict[PartitionName, Replica]
+    own: EntryChain
+    sealed_at: int  # the sequence of the seal; -1: there was no chain
+    successors: Successors
+    records: dict[PartitionName, Partition] = dataclasses.field(default_factory=dict)
+    tiered_ends: dict[PartitionName, int] = dataclasses.field(default_factory=dict)
+    led: dict[Replica, int] = dataclasses.field(default_factory=dict)  # entered; their epochs
+
+    def stored(self) -> dict[PartitionName, StoredChains]:
+        """Return what the items say of chains, as last read."""
+        return {
+            name: StoredChains(record.version, record.wal, record.leader_epoch)
+            for name, record in self.records.items()
+            if name in self.group
+        }
+
+
+def _later_epoch(taken: _Taken, name: PartitionName, chains: EpochChains) -> MetadataSetBack | None:
+    """Return the error if a chain has records of a later epoch than the item knows."""
+    later, last = taken.successors.epochs.get(name), current_chain(chains)
+    if later is None or last is None or later.leader_epoch <= last.leader_epoch:
+        return None
+    found = f"records of epoch {later.leader_epoch} in the chain {later.chain}"
+    partition = taken.group[name].partition
+    return MetadataSetBack(partition, known=describe_epoch(chains), found=found)
+
+
+def _require_chain(own: EntryChain) -> None:
+    if own.is_deposed:
+        raise OwnChainEnded(f"the chain {own.name} has ended in the meantime")
+
+
+def name_of(replica: Replica) -> PartitionName:
+    """Return the replica's partition by its topic's id."""
+    return PartitionName(replica.topic_id, replica.partition.partition)

@@ -1,0 +1,282 @@
+"""Where the committed records of partitions are in their chains, from the footers alone.
+
+A partition's item names its chains by leader epoch. Of each chain the indexes are read
+(``chain_index``), and the footers of objects that they lack, 64 at once. Only the slices that are
+wanted are kept: those above the end of the tier. The slices of a partition follow each other
+without a gap; what is missing was acknowledged, and is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog_core.diskless.chain.index import ChainIndex, Covered, IndexedSlice
+from tidelog_core.diskless.chain.store import ChainStore, ListedChain, ListedObject
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.diskless.wal.rows import ReferenceRow, SliceRow
+from tidelog_core.errors import CorruptObject, ObjectNotFound
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
+
+FOOTERS_AT_ONCE_MAX = 64
+ROWS_IN_TURN = 2_000  # of an index, in one turn of the loop
+
+
+class StoredSlice(NamedTuple):
+    """A committed run of batches of one partition, and the object that has its bytes."""
+
+    chain: ChainName  # that has the bytes
+    sequence: int
+    leader_epoch: int
+    base_offset: int
+    end_offset: int  # exclusive
+    position: int
+    size_bytes: int
+    crc32c: int
+    committed_sequence: int  # of the object that commits it: where the slice or a reference is
+    # A gateway's: its batches count their offsets from 0, and have no leader epoch.
+    is_reference: bool = False
+
+
+class WantedSlices(NamedTuple):
+    """What is read of one partition."""
+
+    chains: EpochChains
+    start_offset: int  # the tier, or a log start, has everything below
+
+
+# By partition and by the chain in which they were committed, in order of sequence.
+FoundSlices = dict[PartitionName, dict[ChainName, list[StoredSlice]]]
+
+
+class ReadChains(NamedTuple):
+    """What was found in chains."""
+
+    slices: FoundSlices
+    whole_from: Mapping[ChainName, int]  # all objects from there to the chain's end were read
+    last_seen: Mapping[tuple[PartitionName, ChainName], int]  # the last object that has any of it
+
+    def is_end_certain(self, name: PartitionName, chain: ChainName) -> bool:
+        """Return whether every object of the chain was read that may have the partition's end.
+
+        Else it was collected, so the metadata store must know a tier that goes as far.
+        """
+        whole_from = self.whole_from.get(chain)
+        return whole_from is not None and self.last_seen.get((name, chain), -1) + 1 >= whole_from
+
+
+async def find_slices(
+    chains: ChainStore,
+    wanted: Mapping[PartitionName, WantedSlices],
+    ends: Mapping[ChainName, int],
+    listings: Mapping[ChainName, ListedChain] | None = None,
+) -> ReadChains:
+    """Return the slices above each partition's start, of all chains that its item names.
+
+    ``ends`` has the sequences of the seals of those chains that are the last of a partition.
+    ``listings`` has the chains, if they were listed before. Raises ``CorruptObject`` for a footer,
+    which may be of any partition, and the store's errors.
+    """
+    reading = _Reading(chains, wanted)
+    for chain in sorted({entry.chain for one in wanted.values() for entry in one.chains}):
+        listed = (listings or {}).get(chain) or await chains.list_all(chain)
+        await reading.read(chain, listed, ends.get(chain))
+    return ReadChains(reading.found, reading.whole_from, reading.last_seen)
+
+
+class _Reading:
+    """Reads chains one after the other: their indexes first, then the footers that those lack."""
+
+    def __init__(self, chains: ChainStore, wanted: Mapping[PartitionName, WantedSlices]) -> None:
+        self._chains = chains
+        self._wanted = wanted
+        self._names = {(name.topic_id.bytes, name.partition): name for name in wanted}
+        self.found: FoundSlices = {name: defaultdict(list) for name in wanted}
+        self.whole_from: dict[ChainName, int] = {}
+        self.last_seen: dict[tuple[PartitionName, ChainName], int] = {}
+
+    async def read(self, chain: ChainName, listed: ListedChain, end: int | None) -> None:
+        """Read the chain up to its end, ``None``: as far as it is listed."""
+        below = [one for one in listed.objects if end is None or one.sequence < end]
+        covered = await self._read_indexes(chain, below, listed.checkpoints)
+        read = set[int]()
+        left = [one for one in below if not covered.has(one.sequence)]
+        for at in range(0, len(left), FOOTERS_AT_ONCE_MAX):
+            some = left[at : at + FOOTERS_AT_ONCE_MAX]
+            for footer in await asyncio.gather(*(_footer(self._chains, chain, o) for o in some)):
+                if footer is None:
+                    continue
+                read.add(footer.header.sequence)
+                if not footer.is_seal:
+                    keep_slices(footer, self._names, self._wanted, self.found)
+                    for name in _names_in(footer, self._names):
+                        self._see(name, chain, footer.header.sequence)
+        if end is None:
+            end = below[-1].sequence + 1 if below else 0
+        at = end
+        while at > 0 and (at - 1 in read or covered.has(at - 1)):
+            at -= 1
+        self.whole_from[chain] = at
+
+    async def _read_indexes(
+        self, chain: ChainName, below: Sequence[ListedObject], indexes: Sequence[ListedObject]
+    ) -> Covered:
+        """Take the slices of the objects that indexes have; the newest index comes first."""
+        covered = Covered()
+        sequences = [one.sequence for one in below]
+        for number in reversed(range(len(indexes))):
+            one = indexes[number]
+            before = indexes[number - 1].sequence if number else 0
+            count = bisect_left(sequences, one.sequence) - bisect_left(sequences, before)
+            is_known = covered.has(one.sequence - 1)
+            # No index has more than was committed: then it is somebody else's.
+            if is_known or not count or one.sequence > sequences[-1] + 1:
+                continue
+            index = await self._chains.index(chain, one)
+            if index is not None:
+                await self._take(index, covered)
+                covered.add(index.start, index.end)
+        return covered
+
+    async def _take(self, index: ChainIndex, covered: Covered) -> None:
+        for count, indexed in enumerate(index.slices(), 1):
+            sequence, row = indexed
+            if count % ROWS_IN_TURN == 0:
+                await asyncio.sleep(0)
+            name = self._names.get((row.topic_id, row.partition))
+            if name is None or covered.has(sequence):
+                continue
+            self._see(name, index.chain, sequence)
+            if row.end_offset > self._wanted[name].start_offset:
+                one = indexed_slice(index.chain, indexed)
+                self.found[name][index.chain].append(one)
+
+    def _see(self, name: PartitionName, chain: ChainName, sequence: int) -> None:
+        place = (name, chain)
+        self.last_seen[place] = max(sequence, self.last_seen.get(place, -1))
+
+
+def _names_in(
+    footer: WalFooter, names: Mapping[tuple[bytes, int], PartitionName]
+) -> Iterator[PartitionName]:
+    rows: itertools.chain[SliceRow | ReferenceRow] = itertools.chain(
+        footer.slices, footer.references
+    )
+    for row in rows:
+        name = names.get((row.topic_id, row.partition))
+        if name is not None and row.leader_epoch >= 0:  # A gateway's own slices prove nothing.
+            yield name
+
+
+async def _footer(chains: ChainStore, chain: ChainName, listed: ListedObject) -> WalFooter | None:
+    try:
+        return await chains.footer(chain, listed)
+    except ObjectNotFound:
+        return None  # It was collected after the listing, so the tier has its slices.
+
+
+def keep_slices(
+    footer: WalFooter,
+    names: Mapping[tuple[bytes, int], PartitionName],
+    wanted: Mapping[PartitionName, WantedSlices],
+    found: FoundSlices,
+) -> None:
+    """Add the wanted slices of a committed object; ``names`` has the keys of ``wanted``."""
+    chain, sequence = footer.header.chain, footer.header.sequence
+    for row in footer.slices:
+        name = names.get((row.topic_id, row.partition))
+        if name is None or row.is_foreign or row.end_offset <= wanted[name].start_offset:
+            continue
+        found[name][chain].append(stored_slice(chain, sequence, row))
+    for reference in footer.references:
+        name = names.get((reference.topic_id, reference.partition))
+        if name is not None and reference.end_offset > wanted[name].start_offset:
+            found[name][chain].append(referenced_slice(sequence, reference))
+
+
+def stored_slice(chain: ChainName, sequence: int, row: SliceRow) -> StoredSlice:
+    """Return the slice that has its bytes in the object itself."""
+    place = (row.position, row.size_bytes, row.crc32c)
+    return StoredSlice(
+        chain, sequence, row.leader_epoch, row.base_offset, row.end_offset, *place, sequence
+    )
+
+
+def referenced_slice(committed_sequence: int, row: ReferenceRow) -> StoredSlice:
+    """Return the slice whose bytes a gateway's object has, by a reference to it."""
+    return StoredSlice(
+        ChainName(row.broker_id, UUID(bytes=row.chain_id)),
+        row.sequence,
+        row.leader_epoch,
+        row.base_offset,
+        row.end_offset,
+        row.position,
+        row.size_bytes,
+        row.crc32c,
+        committed_sequence,
+        is_reference=True,
+    )
+
+
+def indexed_slice(chain: ChainName, indexed: IndexedSlice) -> StoredSlice:
+    """Return the slice in an index of the chain."""
+    committed_sequence, row = indexed
+    one = referenced_slice(committed_sequence, row)
+    is_own = (one.chain, one.sequence) == (chain, committed_sequence)
+    return one._replace(is_reference=not is_own)
+
+
+def log_of(
+    name: PartitionName,
+    wanted: WantedSlices,
+    found: Mapping[ChainName, Sequence[StoredSlice]],
+    *,
+    cluster_id: str,
+) -> tuple[list[StoredSlice], int]:
+    """Return the partition's slices in order of offset, and where its log ends.
+
+    Each epoch takes part up to where the next one begins: what a chain has above was never
+    acknowledged. Raises ``CorruptObject`` with the partition and the object before which offsets
+    are missing, or the chain that does not have them.
+    """
+    slices: list[StoredSlice] = []
+    at = wanted.start_offset
+    for one, following in _by_epoch(wanted.chains, found):
+        if following is not None and one.end_offset > following:
+            continue
+        if one.end_offset <= at:
+            continue
+        if one.base_offset > at:
+            key = wal_key(cluster_id, one.chain, one.sequence)
+            raise CorruptObject(
+                key, f"offsets [{at}, {one.base_offset}) of {name} are missing before it"
+            )
+        slices.append(one)
+        at = one.end_offset
+    last = wanted.chains[-1] if wanted.chains else None
+    if last is not None and last.first_offset > at:
+        raise CorruptObject(
+            f"of chain {last.chain}",
+            f"epoch {last.leader_epoch} of {name} begins at {last.first_offset}, and the chains"
+            f" before it have its records up to {at}",
+        )
+    return slices, at
+
+
+def _by_epoch(
+    chains: EpochChains, found: Mapping[ChainName, Sequence[StoredSlice]]
+) -> Iterator[tuple[StoredSlice, int | None]]:
+    """Yield the slices of each epoch in order, and where the next epoch begins."""
+    starts: list[int | None] = [entry.first_offset for entry in chains[1:]]
+    for entry, following in zip(chains, [*starts, None], strict=False):
+        some = (s for s in found.get(entry.chain, ()) if s.leader_epoch == entry.leader_epoch)
+        # References come behind an object's own slices.
+        for one in sorted(some, key=lambda one: one.base_offset):
+            yield one, following

@@ -1,0 +1,209 @@
+"""Recovers the logs of partitions from the tier and their chains, before they are led.
+
+The chains are listed first, then the tier is read: what a listing lacks had been collected, so the
+tier has it by then. A log that ends below the tier's end begins again there, with the producers and
+leader epochs of the last tiered segment; what follows comes from the chains.
+
+A metadata store that was set back knows a tier that ends too early, and the objects of the chain
+are gone. Nothing else would show it: so unless the objects themselves say where a partition ends,
+the bucket is asked for segments above (``unknown_segments``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.takeover.unknown_segments import segment_from
+from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain, cut_tiered
+from tidelog_core.errors import CorruptObject, MetadataSetBack, StoreUnavailable, TidelogError
+from tidelog_core.metadata.epoch_chains import ChainName, describe_epoch
+from tidelog_core.metadata.records import Partition, SegmentState, segment_key_from
+from tidelog_core.metadata.store import KeyRange
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.keys import partition_prefix
+from tidelog_core.tier.lifecycle import read_segments
+
+from tidelog_node.diskless.recovery.chain_slices import (
+    ReadChains,
+    WantedSlices,
+    find_slices,
+    log_of,
+)
+from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.node_context import NodeContext
+from tidelog_node.replica import Replica
+from tidelog_node.tier.history import TierHistory, tier_end
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_AT_ONCE_MAX = 16
+
+
+class RecoveredLog(NamedTuple):
+    """A log that has every committed record, and nothing else."""
+
+    tiered_end: int  # the tier has everything below
+    end_offset: int
+
+
+class Recovery(NamedTuple):
+    """What became of some partitions; those of which another try may help are in neither."""
+
+    logs: Mapping[PartitionName, RecoveredLog]
+    refused: Mapping[PartitionName, MetadataSetBack]
+
+
+class LogRecovery:
+    """Recovers logs. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        *,
+        objects: ObjectStore,
+        chains: ChainStore,
+        refill: LogRefill,
+        history: TierHistory,
+        catch_up: CatchUp,
+    ) -> None:
+        self._node = node
+        self._objects = objects
+        self._chains = chains
+        self._refill = refill
+        self._history = history
+        self._catch_up = catch_up
+        self._slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
+
+    async def recover(
+        self,
+        replicas: Mapping[PartitionName, Replica],
+        records: Mapping[PartitionName, Partition],
+        seals: Mapping[ChainName, int],
+        *,
+        is_doubtful: bool = False,
+    ) -> Recovery:
+        """Recover the logs of ``records``; return those that could be, and those that never can.
+
+        ``seals`` has where the last chains end. ``is_doubtful`` says that later chains may have
+        had records. Raises the store's errors, and ``CorruptObject`` if it is not known which
+        partitions have records in an object.
+        """
+        # In this order: what a listing lacks was collected, and the tier has it by then.
+        names = sorted({entry.chain for record in records.values() for entry in record.wal})
+        listings = {chain: await self._chains.list_all(chain) for chain in names}
+        starts: dict[PartitionName, int] = {}
+        recovered: dict[PartitionName, RecoveredLog] = {}
+        refused: dict[PartitionName, MetadataSetBack] = {}
+
+        async def begin(name: PartitionName) -> None:
+            starts[name] = await self._begin(replicas[name], records[name])
+
+        async def recover(name: PartitionName) -> None:
+            try:
+                recovered[name] = await self._recover(
+                    replicas[name], records[name], starts[name], found, is_doubtful=is_doubtful
+                )
+            except MetadataSetBack as error:
+                refused[name] = error
+
+        await self._each(replicas, records, begin)
+        wanted = {
+            name: WantedSlices(cut_tiered(records[name].wal, start), start)
+            for name, start in starts.items()
+        }
+        found = await find_slices(self._chains, wanted, seals, listings)
+        await self._each(replicas, starts, recover)
+        return Recovery(recovered, refused)
+
+    async def _each(
+        self,
+        replicas: Mapping[PartitionName, Replica],
+        names: Iterable[PartitionName],
+        work: Callable[[PartitionName], Awaitable[None]],
+    ) -> None:
+        """Do it for all partitions, some at once. The failure of one is logged."""
+
+        async def guarded(name: PartitionName) -> None:
+            async with self._slots:
+                try:
+                    await work(name)
+                except (TidelogError, OSError) as error:
+                    logger.error(
+                        "diskless partition cannot be recovered, will retry",
+                        extra={
+                            "partition": str(replicas[name].partition),
+                            "reason": str(error),
+                            "hint": getattr(error, "hint", ""),
+                        },
+                    )
+
+        async with asyncio.TaskGroup() as group:
+            for name in names:
+                group.create_task(guarded(name))
+
+    async def _begin(self, replica: Replica, record: Partition) -> int:
+        """Have the log begin at or below the tier's end; return that, or the log start."""
+        await self._catch_up.before_leading(replica)
+        segments = await self._history.segments(record.topic_id, record.partition)
+        tier = tier_end(segments, record.log_start_offset)
+        return record.log_start_offset if tier is None else tier.offset
+
+    async def _recover(
+        self,
+        replica: Replica,
+        record: Partition,
+        start_offset: int,
+        found: ReadChains,
+        *,
+        is_doubtful: bool,
+    ) -> RecoveredLog:
+        name = PartitionName(record.topic_id, record.partition)
+        wanted = WantedSlices(record.wal, start_offset)
+        try:
+            slices, end_offset = log_of(
+                name, wanted, found.slices[name], cluster_id=self._node.view.image.cluster_id
+            )
+            last = current_chain(record.wal)
+            if last is not None and (is_doubtful or not found.is_end_certain(name, last.chain)):
+                await self._require_no_segment(replica, record, end_offset)
+            await self._refill.refill(replica, name, slices, end_offset)
+        except CorruptObject:  # Offsets are missing, or an object that has them.
+            await self._require_no_segment(replica, record, start_offset, is_broken=True)
+            raise
+        return RecoveredLog(start_offset, end_offset)
+
+    async def _require_no_segment(
+        self, replica: Replica, record: Partition, offset: int, *, is_broken: bool = False
+    ) -> None:
+        """Raise ``MetadataSetBack`` if the bucket has a segment at or above the offset.
+
+        One that the metadata store has now is no reason: the tier has gone on since it was read,
+        and the objects of the chain were collected. With ``is_broken`` no log is made of what was
+        found, so a copy that was not finished is no reason either. Raises ``StoreUnavailable`` if
+        another try is needed.
+        """
+        topic = replica.partition.topic
+        cluster_id = self._node.view.image.cluster_id
+        prefix = partition_prefix(cluster_id, topic, record.topic_id, record.partition)
+        if await segment_from(self._objects, prefix, offset) is None:
+            return
+        stored = await read_segments(
+            self._node.store,
+            record.topic_id,
+            record.partition,
+            keys=KeyRange(segment_key_from(offset)),
+        )
+        known = {
+            one.segment_id for one in stored if is_broken or one.state is SegmentState.COPY_FINISHED
+        }
+        key = await segment_from(self._objects, prefix, offset, known=known)
+        if key is not None:
+            found = f"the segment {key}, which begins where its records end, or above"
+            raise MetadataSetBack(replica.partition, known=describe_epoch(record.wal), found=found)
+        if not is_broken:
+            raise StoreUnavailable(f"the tier of {replica.partition} has gone on since it was read")

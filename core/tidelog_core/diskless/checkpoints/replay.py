@@ -1,0 +1,172 @@
+"""A partition's end and producers from the footers of a chain, without the data.
+
+A heir begins with a snapshot (of the tier, or of a checkpoint) and applies the committed slices
+and references of the epoch in order of sequence. What the tier has is skipped. A gap is an error:
+whatever is missing there was acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter
+from tidelog_core.diskless.wal.rows import NO_MARKER, BatchRow, RowRange
+from tidelog_core.errors import CorruptObject
+from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.values import AbortedTransaction, AppendOrigin
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.records.control import ControlType, EndTransactionMarker
+from tidelog_core.records.header import LOG_OVERHEAD, MAGIC, BatchHeader
+
+
+class CommittedSlice(NamedTuple):
+    """A slice with its offsets, and the object that has its bytes."""
+
+    partition: PartitionName
+    leader_epoch: int
+    base_offset: int
+    end_offset: int  # exclusive
+    chain: ChainName
+    sequence: int
+    position: int
+    size_bytes: int
+    crc32c: int
+    created_ms: int  # Unix time, when its leader put it into an object
+    batches: Sequence[BatchRow]
+
+
+def committed_slices(footer: WalFooter) -> list[CommittedSlice]:
+    """Return the slices that get their offsets in a committed object, by partition and offset.
+
+    References are among them. A gateway's own slices are not.
+    """
+    found: list[CommittedSlice] = []
+    at = 0
+    for row in footer.slices:
+        batches = RowRange(footer.batches, at, row.batch_count)
+        at += row.batch_count
+        if not row.is_foreign:
+            found.append(
+                CommittedSlice(
+                    PartitionName(UUID(bytes=row.topic_id), row.partition),
+                    row.leader_epoch,
+                    row.base_offset,
+                    row.end_offset,
+                    footer.header.chain,
+                    footer.header.sequence,
+                    row.position,
+                    row.size_bytes,
+                    row.crc32c,
+                    footer.header.created_ms,
+                    batches,
+                )
+            )
+    for reference in footer.references:
+        batches = RowRange(footer.batches, at, reference.batch_count)
+        at += reference.batch_count
+        found.append(
+            CommittedSlice(
+                PartitionName(UUID(bytes=reference.topic_id), reference.partition),
+                reference.leader_epoch,
+                reference.base_offset,
+                reference.end_offset,
+                ChainName(reference.broker_id, UUID(bytes=reference.chain_id)),
+                reference.sequence,
+                reference.position,
+                reference.size_bytes,
+                reference.crc32c,
+                footer.header.created_ms,
+                batches,
+            )
+        )
+    return sorted(found, key=lambda one: (one.partition, one.base_offset))
+
+
+class PartitionReplay:
+    """The state of a partition at the end of what was applied."""
+
+    def __init__(self, partition: PartitionName, leader_epoch: int, state: ProducerState) -> None:
+        """``state`` is the producers' where the tier, a checkpoint or the epoch before ends."""
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.state = state
+        self.slices: list[CommittedSlice] = []  # that the state did not have, without batches
+        self.aborted: list[AbortedTransaction] = []
+
+    def begin_epoch(self, leader_epoch: int, first_offset: int) -> None:
+        """Go on with the next epoch; slices of the one before that follow are no part of the log.
+
+        Raises ``ValueError`` if the one before was not applied up to there.
+        """
+        if first_offset > self.end_offset:
+            raise ValueError(
+                f"epoch {leader_epoch} of {self.partition} begins at {first_offset}, the one"
+                f" before was found up to {self.end_offset}"
+            )
+        self.leader_epoch = leader_epoch
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last committed batch."""
+        return self.state.end_offset
+
+    def apply(self, one: CommittedSlice, *, key: str) -> None:
+        """Apply the next slice, if it is one of this partition and epoch.
+
+        Raises ``CorruptObject`` with the key of its object if offsets are missing before it.
+        """
+        if (one.partition, one.leader_epoch) != (self.partition, self.leader_epoch):
+            return
+        if one.end_offset <= self.end_offset:
+            return
+        if one.base_offset > self.end_offset:
+            raise CorruptObject(
+                key,
+                f"offsets [{self.end_offset}, {one.base_offset}) of {self.partition} are missing"
+                " before it",
+            )
+        for row in one.batches:
+            if row.base_offset >= self.end_offset:
+                self._apply_batch(row, one.created_ms)
+        # Only where the bytes are: an hour of batches is more than memory has room for.
+        self.slices.append(one._replace(batches=()))
+
+    def _apply_batch(self, row: BatchRow, created_ms: int) -> None:
+        end_offset = row.base_offset + row.last_offset_delta + 1
+        # Clients choose the batch's timestamps: by those, a producer of old records would expire
+        # at once, and its retry would be taken for something new.
+        draft = self.state.stage(AppendOrigin.REPLICATION, now_ms=created_ms)
+        if row.producer_id >= 0:
+            draft.add(header_of(row, self.leader_epoch), row.base_offset, marker_of(row))
+        self.aborted += self.state.commit(draft, end_offset=end_offset)
+        self.state.advance_high_watermark(end_offset)
+
+
+def header_of(row: BatchRow, leader_epoch: int) -> BatchHeader:
+    """Return the header of the row's batch, but for its CRC."""
+    attributes = row.attributes - 0x10000 if row.attributes & 0x8000 else row.attributes
+    return BatchHeader(
+        base_offset=row.base_offset,
+        batch_length=row.size_bytes - LOG_OVERHEAD,
+        partition_leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=row.last_offset_delta,
+        base_timestamp_ms=row.base_timestamp_ms,
+        max_timestamp_ms=row.max_timestamp_ms,
+        producer_id=row.producer_id,
+        producer_epoch=row.producer_epoch,
+        base_sequence=row.base_sequence,
+        record_count=row.record_count,
+    )
+
+
+def marker_of(row: BatchRow) -> EndTransactionMarker | None:
+    """Return the marker that ends a transaction, ``None`` for other batches."""
+    if row.marker == NO_MARKER:
+        return None
+    return EndTransactionMarker(ControlType(row.marker), row.coordinator_epoch)

@@ -1,0 +1,171 @@
+"""Finds records of later leader epochs than a partition's item knows: its table was set back.
+
+A partition gets into a chain once its item names that chain and epoch. So whoever reads the item
+after an object has at least the epochs of the object. If the item has less, the metadata store was
+set back to an earlier time, by DynamoDB's point-in-time recovery for example.
+
+Every heir leaves a note in the chain that it takes partitions from (``ChainStore.note_heir``)
+before their items name its own. So from the chain that an old item names, the notes lead to all
+chains that have had its partitions since, step by step. A seal names its heir too.
+
+Only slices count. An epoch without records is in no list that a restoration makes, and has nothing
+that could be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog_core.diskless.chain.store import ChainStore, ListedObject
+from tidelog_core.diskless.chain.walk import SEAL_SIZE_BYTES
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter
+from tidelog_core.diskless.wal.keys import Heir
+from tidelog_core.diskless.wal.rows import ReferenceRow, SliceRow
+from tidelog_core.errors import CorruptObject, ObjectNotFound
+from tidelog_core.metadata.epoch_chains import ChainName
+
+FOOTERS_AT_ONCE_MAX = 64
+CHAINS_AT_ONCE_MAX = 32
+CHAINS_KNOWN_MAX = 256  # that need not be read again
+
+
+class LaterEpoch(NamedTuple):
+    """The last leader epoch of a partition of which a chain has records."""
+
+    leader_epoch: int
+    chain: ChainName
+
+
+class Successors(NamedTuple):
+    """What the chains have that got partitions of a chain, directly or by others."""
+
+    epochs: Mapping[PartitionName, LaterEpoch]
+    # Whether every object of them could be read. Else others may have had later epochs.
+    is_whole: bool
+
+
+class _Known:
+    """An heir's chain as far as it was read."""
+
+    def __init__(self, first_sequence: int) -> None:
+        self.first = first_sequence
+        self.next = first_sequence  # the first sequence that was not read
+        self.epochs: dict[PartitionName, int] = {}
+        self.is_whole = True
+        self.reading = asyncio.Lock()
+
+
+class SuccessorSearch:
+    """Searches from chain to chain. For the tasks of one event loop.
+
+    It remembers what it has read, so that another try reads only what came since.
+    """
+
+    def __init__(self, chains: ChainStore) -> None:
+        self._chains = chains
+        self._known: OrderedDict[ChainName, _Known] = OrderedDict()
+
+    async def find(self, chain: ChainName, sealed_at: int, *, own: ChainName) -> Successors:
+        """Return what the successors of a sealed chain have, without the caller's ``own`` chain.
+
+        Items are to be read after that. Raises the store's errors.
+        """
+        epochs: dict[PartitionName, LaterEpoch] = {}
+        is_whole = True
+        firsts = {chain: 0, own: 0}
+        waiting = await self._first_heirs(chain, sealed_at)
+        while waiting:
+            # All nodes may be heirs of one that has died: they are looked at together.
+            some = [one for one in waiting[:CHAINS_AT_ONCE_MAX] if _is_new(one, firsts)]
+            waiting = waiting[CHAINS_AT_ONCE_MAX:]
+            for heir, (known, heirs) in zip(
+                some, await asyncio.gather(*map(self._visit, some)), strict=True
+            ):
+                is_whole &= known.is_whole
+                waiting += heirs
+                for name, epoch in known.epochs.items():
+                    if name not in epochs or epochs[name].leader_epoch < epoch:
+                        epochs[name] = LaterEpoch(epoch, heir.chain)
+        return Successors(epochs, is_whole)
+
+    async def _visit(self, heir: Heir) -> tuple[_Known, Sequence[Heir]]:
+        return await asyncio.gather(self._read(heir), self._chains.heirs(heir.chain))
+
+    async def _first_heirs(self, chain: ChainName, sealed_at: int) -> list[Heir]:
+        """Return the chain's heirs, and the one that its seal names."""
+        heirs = [*await self._chains.heirs(chain)]
+        try:
+            footer = await self._chains.footer(chain, ListedObject(sealed_at, SEAL_SIZE_BYTES))
+        except (ObjectNotFound, CorruptObject):
+            return heirs
+        for row in footer.seals:
+            named = ChainName(row.heir_broker_id, UUID(bytes=row.heir_chain_id))
+            if all(one.chain != named for one in heirs):
+                heirs.append(Heir(named, 0))
+        return heirs
+
+    async def _read(self, heir: Heir) -> _Known:
+        known = self._known.get(heir.chain)
+        if known is None or known.first > heir.first_sequence:
+            known = self._known[heir.chain] = _Known(heir.first_sequence)
+        self._known.move_to_end(heir.chain)
+        while len(self._known) > CHAINS_KNOWN_MAX:
+            self._known.popitem(last=False)
+        async with known.reading:
+            await self._read_on(heir.chain, known)
+        return known
+
+    async def _read_on(self, chain: ChainName, known: _Known) -> None:
+        listed = await self._chains.list(chain, known.next)
+        committed_end = 0
+        for at in range(0, len(listed), FOOTERS_AT_ONCE_MAX):
+            some = listed[at : at + FOOTERS_AT_ONCE_MAX]
+            footers = await asyncio.gather(*(self._footer(chain, one) for one in some))
+            for footer in footers:
+                if footer is None:
+                    known.is_whole = False
+                else:
+                    committed_end = max(committed_end, footer.header.committed_end)
+                    _note(known, footer)
+        known.is_whole &= not _is_gone(listed, known.next, committed_end)
+        there = {one.sequence for one in listed}
+        known.next = max(known.next, committed_end)
+        while known.next in there:
+            known.next += 1
+
+    async def _footer(self, chain: ChainName, listed: ListedObject) -> WalFooter | None:
+        try:
+            return await self._chains.footer(chain, listed)
+        except (ObjectNotFound, CorruptObject):
+            return None
+
+
+def _is_new(heir: Heir, firsts: dict[ChainName, int]) -> bool:
+    """Return whether the heir's chain was not looked at from there on, and note it."""
+    first = firsts.get(heir.chain)
+    if first is not None and first <= heir.first_sequence:
+        return False
+    firsts[heir.chain] = heir.first_sequence
+    return True
+
+
+def _note(known: _Known, footer: WalFooter) -> None:
+    rows: itertools.chain[SliceRow | ReferenceRow] = itertools.chain(
+        footer.slices, footer.references
+    )
+    for row in rows:
+        name = PartitionName(UUID(bytes=row.topic_id), row.partition)
+        if row.leader_epoch > known.epochs.get(name, -1):  # A gateway's own slices have none.
+            known.epochs[name] = row.leader_epoch
+
+
+def _is_gone(listed: Iterable[ListedObject], start: int, committed_end: int) -> bool:
+    """Return whether an object ``[start, committed_end)`` has existed and is not listed."""
+    count = sum(start <= one.sequence < committed_end for one in listed)
+    return count < committed_end - start
