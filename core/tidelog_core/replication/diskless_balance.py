@@ -28,9 +28,11 @@ from tidelog_core.replication.diskless_followers import (
 )
 from tidelog_core.replication.heirs import replicas_with, spread_rank
 
-# A move costs its leader a chain, so small differences are left alone.
+# A partition that moves takes no records for a moment, so small differences are left alone.
 IMBALANCE_MIN = 2
 IMBALANCE_PARTS = 4  # of a broker's share, one part more or less
+# Partitions that get another leader at once, of one leader: each takes no records for a moment.
+LEADS_MOVED_MAX = 500
 FOLLOWERS_MOVED_MAX = 200  # partitions at once, of one leader: new followers read what they lack
 # Of all leaders: their writes go through one changelog, and conflict where nodes write together.
 FOLLOWERS_MOVED_TOGETHER_MAX = 3_000
@@ -137,12 +139,25 @@ def _heirs(partitions: Iterable[Partition], counts: Mapping[int, int]) -> _Heirs
         if missing:
             (lacks if missing > 0 else surplus)[broker_id] = abs(missing)
     moving = {donor: sorted(led[donor], key=spread_rank) for donor in surplus}
+    surplus, lacks = _bounded(surplus, lacks)
     heirs = _to_replicas(moving, surplus, lacks)
     left = [p for donor, held in moving.items() for p in _last(held, surplus[donor], heirs)]
     takers = [broker_id for broker_id, missing in lacks.items() for _ in range(missing)]
     for partition, taker in zip(left, _in_turns(takers), strict=True):
         heirs[_key(partition)] = partition, taker
     return heirs
+
+
+def _bounded(
+    surplus: Mapping[int, int], lacks: Mapping[int, int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return as much of both as may move at once: the same sum. Those that lack most come first."""
+    given = {donor: min(count, LEADS_MOVED_MAX) for donor, count in surplus.items()}
+    left, taken = sum(given.values()), dict[int, int]()
+    for taker in sorted(lacks, key=lambda b: (-lacks[b], b)):
+        taken[taker] = min(lacks[taker], left)
+        left -= taken[taker]
+    return given, taken
 
 
 def _to_replicas(

@@ -512,7 +512,7 @@ class LeaderState(Generic[Token]):
         if now_ms < self._retry_from_ms:
             return None
         self._turn_away(brokers, peers, now_ms)
-        ending = end_reassignment(self.partition, peers)
+        ending = end_reassignment(self.partition, peers, self._own_checks(brokers))
         if ending is not None and ending.after.leader != self.broker_id:
             if self._must_wait(ending.after.leader, now_ms):
                 return None

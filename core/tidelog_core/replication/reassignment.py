@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from tidelog_core.errors import InvalidReplicaAssignment, NoReassignmentInProgress
 from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.placement import require_valid_replicas
@@ -108,12 +109,14 @@ def cancel_reassignment(partition: Partition) -> PartitionChange:
 
 
 def end_reassignment(
-    partition: Partition, peers: PeerLeases | None = None
+    partition: Partition, peers: PeerLeases | None = None, own_checks: tuple[Check, ...] = ()
 ) -> PartitionChange | None:
     """Return the write that makes the target the replica set.
 
     For the leader. If the leader is not in the target, the first live broker of the target
     leads. ``None`` until the whole target is in sync, and while no broker of it lives.
+    ``own_checks`` say that the leader has not registered again. A write that begins an epoch with
+    the same leader needs them: the broker's next process may have less of the log, and would lead.
     """
     if not is_reassigning(partition):
         return None
@@ -137,4 +140,5 @@ def end_reassignment(
             removing=(),
         ),
         ChangeReason.REASSIGNMENT_ENDED,
+        own_checks if leader == partition.leader and partition.removing else (),
     )

@@ -9,7 +9,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.metadata.records import Partition
-from tidelog_core.replication.diskless_balance import balancing_moves
+from tidelog_core.replication.diskless_balance import LEADS_MOVED_MAX, balancing_moves
 
 
 def led_by(leaders: Sequence[int]) -> list[Partition]:
@@ -67,3 +67,22 @@ def test_a_node_that_joins_takes_from_all_and_nothing_moves_between_the_others()
     moves = balancing_moves(led_by([1, 2] * 15), (1, 2, 3))
     assert {move.leader for move in moves} == {3}
     assert Counter(move.partition.leader for move in moves) == {1: 5, 2: 5}
+
+
+def test_a_leader_gives_a_bounded_number_away_at_once_and_the_rest_later() -> None:
+    partitions = led_by([1] * 2_400 + [2] * 900)
+    moves = balancing_moves(partitions, (1, 2, 3))
+    given = Counter(move.partition.leader for move in moves)
+    assert given == {1: LEADS_MOVED_MAX}  # of 1,300
+    rounds = 1
+    while moves:
+        moved = {move.partition.partition: move.leader for move in moves}
+        partitions = led_by([moved.get(p.partition, p.leader) for p in partitions])
+        moves = balancing_moves(partitions, (1, 2, 3))
+        assert max(Counter(m.partition.leader for m in moves).values(), default=0) <= (
+            LEADS_MOVED_MAX
+        )
+        rounds += 1
+    counts = Counter(p.leader for p in partitions)
+    assert max(counts.values()) - min(counts.values()) < 1_100 // 4
+    assert rounds == 4

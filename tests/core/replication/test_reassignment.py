@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from tidelog_core.errors import InvalidReplicaAssignment, NoReassignmentInProgress
+from tidelog_core.metadata.records import check
 from tidelog_core.replication.reassignment import (
     OngoingReassignment,
     cancel_reassignment,
@@ -11,7 +12,13 @@ from tidelog_core.replication.reassignment import (
     target_replicas,
 )
 
-from tests.support.replication_cluster import make_partition, make_peers
+from tests.support.replication_cluster import (
+    fetch,
+    make_brokers,
+    make_leader,
+    make_partition,
+    make_peers,
+)
 
 BROKERS = {1, 2, 3, 4, 5}
 ALIVE = make_peers(live=(1, 2, 3, 4, 5))
@@ -99,3 +106,31 @@ def test_what_cannot_be_cancelled_is_refused() -> None:
         cancel_reassignment(make_partition())
     with pytest.raises(InvalidReplicaAssignment, match="no original replica"):
         cancel_reassignment(make_partition((4, 1), leader=4, isr=(4,), adding=(4,), removing=(1,)))
+
+
+def test_an_epoch_with_the_same_leader_is_written_only_by_its_present_process() -> None:
+    """The broker's next process may have less of the log, and leads what begins after its start."""
+    moving = make_partition((1, 3, 2), isr=(1, 2, 3), removing=(2,))
+    own = (check(make_brokers(1)[1]),)
+    change = end_reassignment(moving, ALIVE, own)
+    assert change is not None
+    assert (change.after.leader, change.after.leader_epoch) == (1, moving.leader_epoch + 1)
+    assert change.checks == own
+    leader = make_leader(moving)
+    for follower_id in (2, 3):
+        fetch(leader, follower_id, 0)
+    proposed = leader.propose(make_brokers(1, 2, 3, version=4), ALIVE, 0)
+    assert proposed is not None
+    assert proposed.checks == (check(make_brokers(1, version=4)[1]),)
+
+
+def test_another_leader_or_the_same_epoch_needs_no_check_of_the_old_one() -> None:
+    own = (check(make_brokers(1)[1]),)
+    left = make_partition((2, 3, 1), isr=(1, 2, 3), removing=(1,))
+    change = end_reassignment(left, ALIVE, own)
+    assert change is not None
+    assert (change.after.leader, change.checks) == (2, ())
+    grown = make_partition((1, 2, 3), isr=(1, 2, 3), adding=(3,))
+    change = end_reassignment(grown, ALIVE, own)
+    assert change is not None
+    assert (change.after.leader_epoch, change.checks) == (grown.leader_epoch, ())
