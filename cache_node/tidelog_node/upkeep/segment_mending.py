@@ -211,6 +211,8 @@ class SegmentMender:
         if sealed is None or not await self._is_damaged(replica, sealed, case):
             return False  # Undamaged, or gone: retention, eviction or a truncation was faster.
         if sealed.end_offset <= log.tiered_up_to:
+            if log.is_held:
+                raise _Waits  # It stays until the node's chain has its records.
             await self._quarantine(replica, sealed)
             async with self._tier.holding_copies(replica):
                 log.evict_local(sealed.end_offset)

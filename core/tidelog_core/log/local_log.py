@@ -354,19 +354,55 @@ class LocalLog:
         """Return the bytes ``[start, end)`` of segment files that hold these offsets, in order.
 
         Both offsets are ends of batches, or the log's start. The files stay as they are while the
-        offsets are at or above the high watermark, and the log is not truncated: only settled
-        segments are compacted, moved to the tier or deleted. Another process may read them: what
-        was appended is written. Raises ``OffsetOutOfRange`` outside ``[local log start, log end]``,
-        ``StorageError``.
+        offsets are at or above the high watermark or held, and the log is not truncated: only
+        settled segments are compacted, moved to the tier or deleted. Another process may read them:
+        what was appended is written. Deleted records count as long as a segment has them. Raises
+        ``OffsetOutOfRange`` outside of the segments, ``StorageError``.
         """
         segments = self._segments
         segments.check_online()
-        start, end = self.local_log_start_offset, segments.end_offset
+        start, end = segments.start_offset, segments.end_offset
         for offset in (base_offset, end_offset):
             if not start <= offset <= end:
                 raise OffsetOutOfRange(self.partition, offset, start=start, end=end)
         with segments.storage_errors("read"):
             return segments.file_ranges(base_offset, end_offset)
+
+    def hold(self, base_offset: int, piece_bytes: int) -> list[int]:
+        """Keep the segments from here to the log's end as they are, until ``release``.
+
+        Nothing compacts, evicts or deletes them, as if they were above the high watermark. Also
+        returns the ends of pieces of about this size. Raises ``StorageError``.
+        """
+        segments = self._segments
+        segments.check_online()
+        end_offset = segments.end_offset
+        found = segments.pieces(base_offset, end_offset, piece_bytes)
+        self._start.held = (base_offset, end_offset) if found else None
+        return found
+
+    @property
+    def is_held(self) -> bool:
+        """Whether any segments are held."""
+        return self._start.held is not None
+
+    def release(self, up_to: int) -> None:
+        """Let go of the held segments below the offset, and remove those that were deleted since.
+
+        Durable on return. Raises ``StorageError``.
+        """
+        start = self._start
+        if start.held is None:
+            return
+        start.held = (up_to, start.held[1]) if up_to < start.held[1] else None
+        if not self._segments.is_offline:
+            self._cleaning.settle()
+            start.remove_segments_below(start.offset)
+
+    def _settled(self, offset: int) -> int:
+        """Return the end of what may be rewritten of the records below the offset."""
+        held = self._start.held
+        return offset if held is None else min(offset, held[0])
 
     def offset_for_timestamp(
         self, timestamp_ms: int, search: BatchSearch = find_record
@@ -597,6 +633,7 @@ class LocalLog:
         """
         self._segments.check_online()
         settled = min(self._high_watermark, self.last_stable_offset, self.recovery_point)
+        settled = self._settled(settled)
         return self._cleaning.segments(settled, dirty_from=self.cleaned_up_to)
 
     def segments_to_erase(self, up_to: int) -> tuple[SegmentToClean, ...] | None:
@@ -606,7 +643,7 @@ class LocalLog:
         be open there: the replacement must keep every batch's header. Raises ``StorageError``.
         """
         self._segments.check_online()
-        settled = min(self._high_watermark, self.recovery_point)
+        settled = self._settled(min(self._high_watermark, self.recovery_point))
         found = self._cleaning.segments(settled, dirty_from=settled)
         covered = found[-1].end_offset if found else self._segments.start_offset
         if covered < up_to:

@@ -276,6 +276,19 @@ class LogSegments:
                 found.append((segment.path, start, end))
         return found
 
+    def pieces(self, base_offset: int, end_offset: int, size_bytes: int) -> list[int]:
+        """Return the ends of pieces of about this size that ``[base_offset, end_offset)`` has."""
+        found: list[int] = []
+        while base_offset < end_offset:
+            read = self.read(
+                base_offset, max_bytes=size_bytes, up_to=end_offset, min_one_batch=True
+            )
+            # Without progress the rest has no batch, or one that no index entry follows.
+            end = end_offset if read is None else read[2]
+            base_offset = end if end > base_offset else end_offset
+            found.append(base_offset)
+        return found
+
     def _slice(
         self,
         segment: LogSegment,

@@ -25,7 +25,7 @@ from tidelog_core.log.values import SealedSegment
 class LogStart:
     """The start of one log."""
 
-    __slots__ = ("_epochs", "_sealed", "_segments", "offset", "tiered_up_to")
+    __slots__ = ("_epochs", "_sealed", "_segments", "held", "offset", "tiered_up_to")
 
     def __init__(self, segments: LogSegments, epochs: LeaderEpochs, *, offset: int) -> None:
         self._segments = segments
@@ -33,6 +33,8 @@ class LogStart:
         self._sealed: dict[int, SealedSegment] = {}  # by base offset, filled on first use
         self.offset = offset  # the first that may be read, here or from the tier
         self.tiered_up_to = 0  # everything below is durable in the tier
+        # Segments with offsets from the first to the second one stay as they are.
+        self.held: tuple[int, int] | None = None
 
     def sealed_above(self, offset: int) -> Iterator[SealedSegment]:
         """Yield the segments but the active one that reach above the offset, oldest first."""
@@ -102,7 +104,9 @@ class LogStart:
         return freed_bytes
 
     def _count_below(self, offset: int) -> int:
-        """Return how many segments are sealed and wholly below the offset."""
+        """Return how many segments are sealed, wholly below the offset, and not held."""
+        if self.held is not None:
+            offset = min(offset, self.held[0])
         every = self._segments.all
         count = min(self._segments.floor_index(offset), len(every) - 1)
         if count < len(every) - 1 and every[count].end_offset <= offset:

@@ -6,14 +6,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.wal.build import ForeignSlice, WalSlice, refer_to
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tidelog_node.replica import Replica
 
 NOTE_BYTES_MAX = 1 << 20  # of one partition that wait for the end of the turn
 NOTE_APPENDS_MAX = 1024  # the same
+
+
+def let_go_of_files(replica: Replica, up_to: int = INT64_MAX) -> None:
+    """Have the log's files go that were held until the chain has their records below this."""
+    log = replica.opened_log
+    if log is None or not log.is_held:
+        return
+    try:
+        log.release(up_to)
+    except StorageError as error:
+        replica.note_failure(error)
 
 
 class CommittedForeign(NamedTuple):

@@ -5,11 +5,12 @@ once a turn of the loop, wakes it when it has something to do, and has the WAL w
 objects from the logs' files.
 
 **What may happen between an append and the building of its object.** Only offsets at or above the
-high watermark are built, because the high watermark of a diskless partition follows commits.
+high watermark are built, because the high watermark of a diskless partition follows commits; and
+those of a partition that becomes diskless, whose log holds their segments until they are committed.
 
 - Segments are rolled: the files stay, and a range may cross them.
 - Compaction, eviction and retention replace and remove segments that are wholly below the high
-  watermark, and never those.
+  watermark and not held, and never those.
 - The log moves to another directory, or is opened again: the files are looked up again whenever an
   object is built, also for the second time. The worker checks the offsets that it finds.
 - The log was cut, because its disk has failed: nobody was told of these records. The object can
@@ -56,7 +57,7 @@ from tidelog_core.metadata.epoch_chains import EpochChains
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.counters import ChainTraffic
-from tidelog_node.diskless.chain.chain_partition import ChainPartition
+from tidelog_node.diskless.chain.chain_partition import ChainPartition, let_go_of_files
 from tidelog_node.diskless.chain.owed_appends import OwedAppends
 from tidelog_node.diskless.chain.owed_objects import ChainBroken, OwedObject, OwedObjects
 from tidelog_node.diskless.chain.wal_client import WalClient
@@ -295,6 +296,7 @@ class OwnedChain:
         for replica in self.replicas:
             replica.chain = None
         self._partitions.clear()
+        self._let_go()
         await self._end()
 
     def abandon(self, reason: str) -> None:
@@ -329,6 +331,7 @@ class OwnedChain:
         self._cancel_timer()
         for replica in self._partitions:
             replica.chain = None
+        self._let_go()
         self._unnoted.clear()
         self._unnoted_foreign.clear()
         self._foreign.clear()
@@ -337,6 +340,11 @@ class OwnedChain:
         self._settled.set()
         self.deposed.notify(self)
         self._ended.set()
+
+    def _let_go(self) -> None:
+        """Let go of the files of all logs: nothing more is built from them."""
+        for replica in self._replicas.values():
+            let_go_of_files(replica)
 
     # -- events --
 
@@ -519,6 +527,7 @@ class OwnedChain:
                 continue
             try:
                 replica.on_chain_committed(end_offset)
+                let_go_of_files(replica, end_offset)
             except Exception:  # One partition's trouble must not keep the others' acks back.
                 logger.exception(
                     "commit could not be passed on", extra={"partition": str(replica.partition)}

@@ -183,13 +183,15 @@ class Conversions:
 
 
 def _note_all(replica: Replica, log: LocalLog, first_offset: int) -> None:
-    """Tell the chain what the log has, in pieces that fit into objects."""
-    chain, end_offset = replica.chain, log.log_end_offset
+    """Tell the chain what the log has, in pieces that fit into objects.
+
+    Most of it is below the high watermark: before it is put, the tier may get it, and log starts
+    may pass it. The chain holds it until it is committed.
+    """
+    chain = replica.chain
     assert chain is not None
     base_offset = first_offset
-    while base_offset < end_offset:
-        read = log.read(base_offset, max_bytes=PIECE_BYTES, up_to=end_offset)
-        piece_end = read.end_offset
+    for piece_end in log.hold(first_offset, PIECE_BYTES):
         ranges = log.file_ranges(base_offset, piece_end)
         chain.on_append(replica, base_offset, piece_end, sum(end - at for _, at, end in ranges))
         base_offset = piece_end
