@@ -4,6 +4,7 @@
     python -m tools.chaos --seconds 60 --runs 20           seeds from a random one on
     python -m tools.chaos --seconds 600 --diskless         topics that the object store acknowledges
     python -m tools.chaos --convert --replication 3        topics that change between the two
+    python -m tools.chaos --diskless --objects s3          with faults of the bucket, at S3's pace
     python -m tools.chaos --check .cache/chaos/7           check a finished run again
 
 A run leaves its history, report, logs and data in ``.cache/chaos/<seed>``: the nodes' logs
@@ -34,7 +35,7 @@ from tests.chaos.plan import FaultKind
 from tests.chaos.report import summarize
 from tests.chaos.run import check_all
 from tests.chaos.supervised import run_supervised
-from tools import dynamodb_local
+from tools import dynamodb_local, ministack
 from tools.places import ROOT
 
 DIRECTORY = ROOT / ".cache" / "chaos"
@@ -47,7 +48,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _abandon)
     if arguments.check is not None:
-        keeps_one = arguments.diskless or arguments.replication == 1
+        is_always_diskless = arguments.diskless and not arguments.convert
+        keeps_one = is_always_diskless or arguments.replication == 1
         return _check_again(arguments.check, is_acks_one_kept=keeps_one)
     first = random.randrange(SEEDS) if arguments.seed is None else arguments.seed
     wrong = [seed for seed in range(first, first + arguments.runs) if not _run(arguments, seed)]
@@ -62,9 +64,12 @@ def _run(arguments: argparse.Namespace, seed: int) -> bool:
     if directory.exists():
         shutil.rmtree(directory)
     with ExitStack() as stack:
-        url = None
+        url = s3_url = None
         if arguments.store == "dynamodb":
             url = stack.enter_context(dynamodb_local.serve())
+        if arguments.objects == "s3":
+            directory.mkdir(parents=True)
+            s3_url = stack.enter_context(ministack.serve(directory))
         options = ChaosOptions(
             directory=directory,
             seed=seed,
@@ -75,6 +80,7 @@ def _run(arguments: argparse.Namespace, seed: int) -> bool:
             is_converting=arguments.convert,
             kinds=tuple(arguments.faults) if arguments.faults else None,
             dynamodb_url=url,
+            s3_url=s3_url,
             lease_s=arguments.lease_s,
             rate_per_s=arguments.rate,
             producer_count=arguments.producers,
@@ -114,6 +120,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--diskless", action="store_true", help="make every topic diskless")
     parser.add_argument(
         "--convert", action="store_true", help="make topics diskless and replicated again"
+    )
+    parser.add_argument(
+        "--objects",
+        choices=("folder", "s3"),
+        default="folder",
+        help="S3 is an emulator behind a proxy with S3's latencies and faults (folder)",
     )
     parser.add_argument("--store", choices=("sqlite", "dynamodb"), default="sqlite")
     parser.add_argument("--faults", type=FaultKind, nargs="*", help="kinds; all by default")

@@ -53,6 +53,7 @@ async def compare_disks(cluster: ChaosCluster, history: History) -> list[Anomaly
     Of diskless partitions the chains count: a node that stops hands over, and its successor may stop
     before it has anything.
     """
+    await cluster.copy_objects()
     image = await cluster.image()
     chains: dict[PartitionName, StoredLog] = {}
     every = (one for topic in image.topics for one in image.partitions(topic))

@@ -1,19 +1,21 @@
 """A cluster of real node processes, each behind a proxy of ours, for faults to be done to.
 
     <directory>/metadata.db       the metadata store, if it is SQLite
-    <directory>/objects/          the object store
+    <directory>/objects/          the object store; of one in S3 a copy, once the run is over
     <directory>/node-<id>/        a node's data directory
     <directory>/logs/             what each node says
     <directory>/clock-<id>        how far the node's wall clock is off
     <directory>/disk-<id>         which of the node's file calls fail, while it is there
 
 Nodes are told to advertise their proxy, so clients and other nodes alike reach them
-through it. With DynamoDB every node has a proxy of its own to the store, too.
+through it. With DynamoDB every node has a proxy of its own to the store, too, and another one with
+S3, which takes as long as S3 does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import resource
@@ -25,15 +27,18 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
+import psutil
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import MetadataStore
 
+from tests.chaos.bucket import NAME as BUCKET
+from tests.chaos.bucket import S3Pace, copy_bucket, make_bucket
 from tests.chaos.proxy import ByteProxy
 from tests.faults.disk_faults import DiskFaults
 from tests.faults.wall_clock import WallClock
 from tests.support.node_process import NodeProcess
-from tests.support.store_proxy import StoreProxy
+from tests.support.store_proxy import S3, StoreProxy
 
 START_ATTEMPTS_MAX = 5
 WATCH_SECONDS = 0.2
@@ -44,6 +49,7 @@ CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_DEFAULT_REGION": REGION,
+    "AWS_REGION": REGION,
 }
 
 
@@ -70,12 +76,15 @@ class ChaosNode:
         disk: DiskFaults,
         clock: WallClock,
         store: StoreProxy | None,
+        objects: StoreProxy | None,
     ) -> None:
         self.node_id = node_id
         self.process = process
         self.proxy = proxy
         self.disk = disk  # of a node of a cluster that ``has_disk_faults``
         self.store_proxy = store
+        self.object_proxy = objects
+        self._paused_workers: list[psutil.Process] = []
         self.state = NodeState.DOWN
         self.clock = clock
 
@@ -117,6 +126,21 @@ class ChaosNode:
         os.kill(self.process.pid, signal.SIGCONT)
         self.state = NodeState.UP
 
+    def pause_workers(self) -> int:
+        """SIGSTOP all processes that the node has started; return their number."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for worker in psutil.Process(self.process.pid).children(recursive=True):
+                worker.suspend()
+                self._paused_workers.append(worker)
+        return len(self._paused_workers)
+
+    def resume_workers(self) -> None:
+        """SIGCONT those that were paused and still run."""
+        for worker in self._paused_workers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.resume()
+        self._paused_workers.clear()
+
     def limit_files(self, size_bytes: int | None) -> None:
         """Let no file of the process grow past the size; None takes the limit away.
 
@@ -143,6 +167,7 @@ class ChaosCluster:
         chance: random.Random,
         config: Mapping[str, str],
         dynamodb_url: str | None = None,  # None: SQLite
+        s3_url: str | None = None,  # None: a folder
         has_disk_faults: bool = False,  # which take a C compiler
     ) -> None:
         self.directory = directory
@@ -152,6 +177,7 @@ class ChaosCluster:
         self._chance = chance
         self._config = dict(config)
         self._dynamodb_url = dynamodb_url
+        self._s3_url = s3_url
         self._has_disk_faults = has_disk_faults
         self._stack = AsyncExitStack()
         self._watcher: asyncio.Task[None] | None = None
@@ -168,8 +194,13 @@ class ChaosCluster:
 
     @property
     def objects_dir(self) -> Path:
-        """The folder of the object store."""
+        """The folder of the object store, or of ``copy_objects``."""
         return self.directory / "objects"
+
+    async def copy_objects(self) -> None:
+        """Copy what is in S3 into ``objects_dir``; nothing writes any more."""
+        if self._s3_url is not None:
+            await copy_bucket(self._s3_url, self.objects_dir)
 
     def open_store(self) -> MetadataStore:
         """Return the metadata store as an outsider sees it, around all proxies."""
@@ -188,8 +219,12 @@ class ChaosCluster:
     async def __aenter__(self) -> ChaosCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
+            if self._dynamodb_url is not None or self._s3_url is not None:
+                os.environ.update(CREDENTIALS)  # for our own calls; no server looks at them
             if self._dynamodb_url is not None:
                 await self._create_table()
+            if self._s3_url is not None:
+                await asyncio.to_thread(make_bucket, self._s3_url, region=REGION)
             for node_id in range(1, self._node_count + 1):
                 await self._add(node_id)
             # One after the other where it matters: the first writes the cluster's item.
@@ -235,9 +270,9 @@ class ChaosCluster:
             self.directory / f"node-{node_id}",
             broker_id=node_id,
             config=self._config,
-            object_store=f"file://{self.objects_dir}",
+            object_store=f"file://{self.objects_dir}" if self._s3_url is None else f"s3://{BUCKET}",
         )
-        store_proxy, store_url = None, self._store_url(None)
+        store_proxy, store_url, object_proxy = None, self._store_url(None), None
         if self._dynamodb_url is not None:
             chance = random.Random(self._chance.random())
             store_proxy = StoreProxy(self._dynamodb_url, chance)
@@ -250,10 +285,17 @@ class ChaosCluster:
         process.arguments = ("--advertised-port", str(proxy.port))
         clock = WallClock(self.directory / f"clock-{node_id}")
         process.environment = {**clock.environment(), **CREDENTIALS}
+        if self._s3_url is not None:
+            chance = random.Random(self._chance.random())
+            object_proxy = StoreProxy(self._s3_url, chance, S3, pace_s=S3Pace(chance).draw_s)
+            await self._stack.enter_async_context(object_proxy)
+            process.environment["AWS_ENDPOINT_URL"] = object_proxy.url
         disk = DiskFaults(self.directory / f"disk-{node_id}")
         if self._has_disk_faults:
             process.environment.update(disk.environment())
-        self.nodes[node_id] = ChaosNode(node_id, process, proxy, disk, clock, store_proxy)
+        self.nodes[node_id] = ChaosNode(
+            node_id, process, proxy, disk, clock, store_proxy, object_proxy
+        )
 
     def _pids(self) -> dict[int, str]:
         running = [node for node in self.nodes.values() if node.process.process is not None]
@@ -267,7 +309,6 @@ class ChaosCluster:
     async def _create_table(self) -> None:
         from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 
-        os.environ.update(CREDENTIALS)  # for our own calls; the server looks at none of it
         store = DynamoDbMetadataStore(TABLE, region=REGION, endpoint=self._dynamodb_url)
         try:
             await store.create_table()

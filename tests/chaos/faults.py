@@ -11,7 +11,6 @@ import contextlib
 import errno
 import random
 import shutil
-import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -23,11 +22,17 @@ from tests.chaos.big_requests import NAMES, BigRequest
 from tests.chaos.cluster import ChaosCluster, ChaosNode, NodeState, node_name
 from tests.chaos.plan import FaultKind, PlannedFault
 from tests.chaos.proxy import CLIENT, Behaviour
+from tests.chaos.store_faults import (
+    Undo,
+    behaviour_of_bucket,
+    behaviour_of_store,
+    lock_sqlite,
+    misbehave,
+)
 from tests.chaos.torn import forget_boot, tear
 from tests.faults.disk_faults import ALL_CALLS
-from tests.support.store_proxy import STORE_PASSES, StoreBehaviour
+from tests.support.store_proxy import STORE_PASSES
 
-Undo = Callable[[], Awaitable[str]]  # returns what the report should say
 FILE_LIMIT_ROOM_BYTES = 4096
 CLOCK_JUMP_SECONDS_MAX = 1800.0
 CONVERT_SECONDS_MAX = 15.0  # to ask for it: other faults go on
@@ -50,23 +55,28 @@ class Faults:
         chance: random.Random,
         is_sabotage: bool = False,
         is_diskless: bool = False,
+        is_converting: bool = False,
         topics: Sequence[str] = (),
     ) -> None:
         """``is_sabotage`` tears logs that nobody else has, which no replicated cluster can stand.
 
-        With ``is_diskless`` any log may be torn: the object store has it. ``topics`` are converted.
+        With ``is_diskless`` any log may be torn or lost, unless ``is_converting``: the object store
+        has it. ``topics`` are converted.
         """
         self._topics = topics
-        self._diskless: set[str] = set()  # those that were asked to be so last
+        self._diskless = set(topics if is_diskless else ())  # those that were asked to be so last
+        self._may_lose_disks = is_diskless and not is_converting
         self._cluster = cluster
         self._lease_s = lease_s
-        self._tears_any = is_sabotage or is_diskless
+        self._tears_any = is_sabotage or self._may_lose_disks
         self._chance = chance
         self._may_tear_at_s = 0.0
         self._by_kind: dict[FaultKind, Callable[[PlannedFault], Awaitable[Undo]]] = {
             FaultKind.KILL: self._kill,
             FaultKind.RESTART: self._restart,
             FaultKind.PAUSE: self._pause,
+            FaultKind.PAUSE_MACHINE: self._pause,
+            FaultKind.PAUSE_WORKERS: self._pause_workers,
             FaultKind.CLOCK: self._clock,
             FaultKind.FILE_LIMIT: self._file_limit,
             FaultKind.DISK_FULL: self._disk,
@@ -83,6 +93,11 @@ class Faults:
             FaultKind.STORE_SLOW: self._store,
             FaultKind.STORE_FAILING: self._store,
             FaultKind.STORE_CUT: self._store,
+            FaultKind.OBJECTS_SLOW: self._objects,
+            FaultKind.OBJECTS_STORM: self._objects,
+            FaultKind.OBJECTS_LATE: self._objects,
+            FaultKind.OBJECTS_LOST: self._objects,
+            FaultKind.OBJECTS_CUT: self._objects,
             FaultKind.CONVERT: self._convert,
         }
 
@@ -96,10 +111,12 @@ class Faults:
             node.proxy.heal()
             node.clock.set_off(0.0)
             node.disk.heal()
-            if node.store_proxy is not None:
-                node.store_proxy.behave(STORE_PASSES)
+            for store in (node.store_proxy, node.object_proxy):
+                if store is not None:
+                    store.behave(STORE_PASSES)
             if node.state is NodeState.PAUSED:
                 node.resume()
+            node.resume_workers()
             if node.process.process is not None:
                 with contextlib.suppress(ProcessLookupError):
                     node.limit_files(None)
@@ -117,8 +134,8 @@ class Faults:
         return lambda: _start(nodes)
 
     async def _kill_all(self, fault: PlannedFault) -> Undo:
-        """Kill every node; half of the times all disks are lost with them."""
-        if fault.amount < 0.5:
+        """Kill every node; half of the times all disks are lost with them, if they may be."""
+        if fault.amount < 0.5 or not self._may_lose_disks:
             return await self._kill(fault)
         return await self._disk_lost(fault)
 
@@ -148,12 +165,26 @@ class Faults:
     async def _pause(self, fault: PlannedFault) -> Undo:
         nodes = self._targets(fault)
         for node in nodes:
+            if fault.kind is FaultKind.PAUSE_MACHINE:
+                node.pause_workers()
             node.pause()
 
         async def undo() -> str:
             for node in nodes:
                 node.resume()
+                node.resume_workers()
             return ""
+
+        return undo
+
+    async def _pause_workers(self, fault: PlannedFault) -> Undo:
+        nodes = self._targets(fault)
+        count = sum(node.pause_workers() for node in nodes)
+
+        async def undo() -> str:
+            for node in nodes:
+                node.resume_workers()
+            return f"{count} workers"
 
         return undo
 
@@ -304,43 +335,21 @@ class Faults:
         (self._diskless.add if is_diskless else self._diskless.discard)(topic)
         return "diskless" if is_diskless else "replicated"
 
-    # --- metadata store ---
+    # --- stores ---
 
     async def _store_lock(self, fault: PlannedFault) -> Undo:
         path = self._cluster.metadata_path
         assert path is not None
-        connection = await asyncio.to_thread(_lock, path)
-
-        async def undo() -> str:
-            if connection is None:
-                return "never got the lock"
-            await asyncio.to_thread(_unlock, connection)
-            return ""
-
-        return undo
+        return await lock_sqlite(path)
 
     async def _store(self, fault: PlannedFault) -> Undo:
-        match fault.kind:
-            case FaultKind.STORE_SLOW:
-                behaviour = StoreBehaviour(delay_s=0.1 + fault.amount * 2)
-            case FaultKind.STORE_FAILING:
-                behaviour = StoreBehaviour(
-                    throttled_part=0.1 + 0.5 * fault.amount, lost_part=0.1 + 0.3 * fault.amount
-                )
-            case _:
-                behaviour = StoreBehaviour(is_cut=True)
         proxies = [node.store_proxy for node in self._targets(fault)]
-        for proxy in proxies:
-            assert proxy is not None
-            proxy.behave(behaviour)
+        return misbehave(proxies, behaviour_of_store(fault))
 
-        async def undo() -> str:
-            for proxy in proxies:
-                assert proxy is not None
-                proxy.behave(STORE_PASSES)
-            return ""
-
-        return undo
+    async def _objects(self, fault: PlannedFault) -> Undo:
+        proxies = [node.object_proxy for node in self._targets(fault)]
+        behaviour = behaviour_of_bucket(fault, lease_s=self._lease_s, chance=self._chance)
+        return misbehave(proxies, behaviour)
 
 
 def _active_size_bytes(directory: Path) -> int:
@@ -366,18 +375,3 @@ def _describe(behaviour: Behaviour, source: str | None) -> str:
     if behaviour.bytes_per_s is not None:
         words.append(f"{behaviour.delay_s:.2f} s, {behaviour.bytes_per_s / 1000:.0f} kB/s")
     return ", ".join(words)
-
-
-def _lock(path: Path) -> sqlite3.Connection | None:
-    connection = sqlite3.connect(path, timeout=2.0, isolation_level=None, check_same_thread=False)
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError:
-        connection.close()
-        return None
-    return connection
-
-
-def _unlock(connection: sqlite3.Connection) -> None:
-    connection.execute("ROLLBACK")
-    connection.close()

@@ -34,11 +34,12 @@ class ChaosOptions:
     transactions_min: int = 0  # committed ones
     node_count: int = 3
     replication_factor: int = 1
-    is_diskless: bool = False  # every topic
+    is_diskless: bool = False  # every topic, at least to begin with
     is_converting: bool = False  # topics become diskless and replicated again, all the time
     partition_count: int = 3  # of each of the two topics to begin with
     kinds: tuple[FaultKind, ...] | None = None  # None: all that such a cluster must stand
     dynamodb_url: str | None = None  # None: SQLite
+    s3_url: str | None = None  # of a new server; None: a folder
     lease_s: float = 2.0
     rate_per_s: float = 60.0  # records of one producer
     producer_count: int = 3
@@ -51,8 +52,15 @@ class ChaosOptions:
         in_sync = min(2, self.replication_factor)
         diskless = _TOPIC_CONFIGS_DISKLESS if self.is_diskless else {}
         if self.is_converting:
-            diskless = {**_TOPIC_CONFIGS_DISKLESS, "diskless.enable": "false"}
+            begin = "true" if self.is_diskless else "false"
+            diskless = {**_TOPIC_CONFIGS_DISKLESS, "diskless.enable": begin}
         return {**_TOPIC_CONFIGS, "min.insync.replicas": str(in_sync), **diskless}
+
+    @property
+    def is_acks_one_kept(self) -> bool:
+        """Whether no record may be lost that one replica has acknowledged."""
+        is_always_diskless = self.is_diskless and not self.is_converting
+        return is_always_diskless or self.replication_factor == 1
 
     @property
     def title(self) -> str:
@@ -63,5 +71,7 @@ class ChaosOptions:
             replicas = f"diskless, {replicas}"
         if self.is_converting:
             replicas = f"converted, {replicas}"
+        if self.s3_url is not None:
+            store += ", S3"
         length = f"{self.rounds} rounds" if self.rounds else f"{self.seconds:g} s"
         return f"chaos: seed {self.seed}, {length}, {self.node_count} nodes, {replicas}, {store}"

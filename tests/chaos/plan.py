@@ -22,6 +22,8 @@ class FaultKind(StrEnum):
     KILL = "kill"  # kill -9, start again
     RESTART = "restart"  # SIGTERM, start again
     PAUSE = "pause"  # SIGSTOP for longer than the lease, SIGCONT
+    PAUSE_MACHINE = "pause-machine"  # likewise, and all workers of the node too
+    PAUSE_WORKERS = "pause-workers"  # likewise, only the workers
     CLOCK = "clock"  # the wall clock jumps, and back
     FILE_LIMIT = "file-limit"  # files cannot grow past a size: a write is cut short there
     DISK_FULL = "disk-full"  # nothing can be written
@@ -38,6 +40,13 @@ class FaultKind(StrEnum):
     STORE_SLOW = "store-slow"  # DynamoDB answers late
     STORE_FAILING = "store-failing"  # DynamoDB throttles, and loses answers after commits
     STORE_CUT = "store-cut"  # a node cannot reach DynamoDB
+    OBJECTS_SLOW = "objects-slow"  # the bucket answers late
+    OBJECTS_STORM = "objects-storm"  # it answers 503 to most requests
+    OBJECTS_LATE = (
+        "objects-late"  # PUTs and DELETEs are applied when nobody waits for them any more
+    )
+    OBJECTS_LOST = "objects-lost"  # requests are carried out, and their answers lost
+    OBJECTS_CUT = "objects-cut"  # the bucket cannot be reached
     CONVERT = "convert"  # a topic is to be diskless, or replicated again
 
 
@@ -45,6 +54,8 @@ PROCESS_LANE = (
     FaultKind.KILL,
     FaultKind.RESTART,
     FaultKind.PAUSE,
+    FaultKind.PAUSE_MACHINE,
+    FaultKind.PAUSE_WORKERS,
     FaultKind.CLOCK,
     FaultKind.FILE_LIMIT,
     FaultKind.DISK_FULL,
@@ -63,9 +74,17 @@ STORE_LANE = (
     FaultKind.STORE_CUT,
 )
 CONVERSION_LANE = (FaultKind.CONVERT,)
-_LANES = (PROCESS_LANE, NETWORK_LANE, STORE_LANE, CLIENT_LANE, CONVERSION_LANE)
+BUCKET_LANE = (
+    FaultKind.OBJECTS_SLOW,
+    FaultKind.OBJECTS_STORM,
+    FaultKind.OBJECTS_LATE,
+    FaultKind.OBJECTS_LOST,
+    FaultKind.OBJECTS_CUT,
+)
+_LANES = (PROCESS_LANE, NETWORK_LANE, STORE_LANE, CLIENT_LANE, CONVERSION_LANE, BUCKET_LANE)
 # No node has what the others lack: any disk may go, all at once too.
 _DISKLESS_ONLY = frozenset({FaultKind.KILL_ALL, FaultKind.DISK_LOST})
+_LONG = frozenset({FaultKind.OBJECTS_STORM, FaultKind.OBJECTS_CUT})
 _DYNAMODB_ONLY = frozenset({FaultKind.STORE_SLOW, FaultKind.STORE_FAILING, FaultKind.STORE_CUT})
 # At once, for how many nodes: mostly one.
 _TARGET_WEIGHTS = (8, 3, 1)
@@ -91,17 +110,24 @@ def kinds_for(
     *,
     replication_factor: int,
     has_dynamodb: bool,
+    has_bucket: bool = False,
     is_diskless: bool = False,
     is_converting: bool = False,
 ) -> tuple[FaultKind, ...]:
     """Return the kinds that such a cluster must stand.
 
-    ``is_converting``: the topics, which begin replicated, are converted all the time.
+    ``is_converting``: the topics are converted all the time. While they are replicated their disks
+    count, but kill -9 of all nodes leaves the disks.
     """
     left_out: set[FaultKind] = set() if is_diskless else set(_DISKLESS_ONLY)
-    if not is_converting:
+    if is_converting:
+        left_out.discard(FaultKind.KILL_ALL)
+        left_out.add(FaultKind.DISK_LOST)
+    else:
         left_out.add(FaultKind.CONVERT)
-    if replication_factor == 1 and not is_diskless:
+    if not has_bucket:
+        left_out |= set(BUCKET_LANE)
+    if replication_factor == 1 and (is_converting or not is_diskless):
         left_out.add(FaultKind.TORN)  # Nobody else has what is lost.
     left_out |= {FaultKind.STORE_LOCK} if has_dynamodb else _DYNAMODB_ONLY
     return tuple(kind for kind in FaultKind if kind not in left_out)
@@ -161,7 +187,8 @@ def _lane(
             count = chance.choices((1, 2, 3), _TARGET_WEIGHTS)[0]
             if kind is FaultKind.TORN:
                 count = 1  # More than one at a time is more than replication promises.
-            if kind is FaultKind.KILL_ALL:
+            # A bucket that fails does so for every node, half of the times.
+            if kind is FaultKind.KILL_ALL or (kind in BUCKET_LANE and chance.random() < 0.5):
                 count = node_count
             targets = chance.sample(range(1, node_count + 1), min(count, node_count))
             yield PlannedFault(kind, at_s, duration_s, tuple(sorted(targets)), chance.random())
@@ -170,7 +197,7 @@ def _lane(
 
 def _duration(chance: random.Random, kind: FaultKind, lease_s: float) -> float:
     match kind:
-        case FaultKind.PAUSE:
+        case FaultKind.PAUSE | FaultKind.PAUSE_MACHINE | FaultKind.PAUSE_WORKERS:
             return lease_s + chance.uniform(0.5, 2.0)
         case (
             FaultKind.KILL
@@ -185,4 +212,6 @@ def _duration(chance: random.Random, kind: FaultKind, lease_s: float) -> float:
             return 0.2
         case FaultKind.CUT | FaultKind.HOLD:
             return chance.choice((chance.uniform(0.2, 2.0), lease_s + chance.uniform(1.0, 3.0)))
+    if kind in _LONG and chance.random() < 1 / 3:
+        return chance.uniform(10.0, 30.0)  # so long that nodes give up what they lead
     return chance.uniform(1.0, 4.0)

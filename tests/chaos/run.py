@@ -99,6 +99,7 @@ async def run_chaos(options: ChaosOptions, watchdog: Watchdog) -> ChaosResult:
         chance=random.Random(f"{options.seed}:cluster"),
         config=_node_config(options),
         dynamodb_url=options.dynamodb_url,
+        s3_url=options.s3_url,
         has_disk_faults=not DISK_FAULTS.isdisjoint(_kinds(options)),
     )
     found: list[Anomaly] = []
@@ -118,7 +119,7 @@ async def run_chaos(options: ChaosOptions, watchdog: Watchdog) -> ChaosResult:
     finally:
         await asyncio.to_thread(save, history, history_path)
     found += [Anomaly(Kind.NODE_DIED, text.split(" ended")[0], text) for text in cluster.died]
-    rules = Rules(is_acks_one_kept=options.is_diskless or options.replication_factor == 1)
+    rules = Rules(is_acks_one_kept=options.is_acks_one_kept)
     found += await asyncio.to_thread(check_all, history, rules)
     report = summarize(history, found, title=options.title, recovered=recovered)
     (options.directory / "report.txt").write_text(report + "\n")
@@ -217,6 +218,7 @@ def _kinds(options: ChaosOptions) -> tuple[FaultKind, ...]:
     return options.kinds or kinds_for(
         replication_factor=options.replication_factor,
         has_dynamodb=options.dynamodb_url is not None,
+        has_bucket=options.s3_url is not None,
         is_diskless=options.is_diskless,
         is_converting=options.is_converting,
     )
@@ -243,6 +245,7 @@ async def _do_faults(
         chance=scene.chance("faults"),
         is_sabotage=options.is_sabotage,
         is_diskless=options.is_diskless,
+        is_converting=options.is_converting,
         topics=(SOURCE, SHARED, MOVED, TARGET, COMPACTED),
     )
     nemesis = Nemesis(

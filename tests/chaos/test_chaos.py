@@ -18,8 +18,10 @@ import pytest
 from tests.chaos.checker import Kind
 from tests.chaos.history import History
 from tests.chaos.options import ChaosOptions
-from tests.chaos.plan import FaultKind
+from tests.chaos.plan import BUCKET_LANE, CONVERSION_LANE, FaultKind
 from tests.chaos.supervised import run_supervised
+from tools import ministack
+from tools.places import ToolAbsent
 
 WRITES_MIN = 100
 TRANSACTIONS_MIN = 5
@@ -49,6 +51,26 @@ async def test_diskless_topics_lose_nothing_with_every_disk(tmp_path: Path) -> N
 async def test_topics_are_converted_under_faults(tmp_path: Path) -> None:
     kinds = (FaultKind.CONVERT, FaultKind.KILL, FaultKind.PAUSE, FaultKind.RESTART)
     await short_history(tmp_path / "chaos", kinds, is_converting=True, replication_factor=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("is_converting", [False, True], ids=["diskless", "converted"])
+async def test_nothing_is_lost_while_the_bucket_fails(tmp_path: Path, is_converting: bool) -> None:
+    try:
+        with ministack.serve(tmp_path) as url:
+            kinds = (*BUCKET_LANE, *(FaultKind.KILL_ALL, FaultKind.PAUSE_MACHINE))
+            kinds += (FaultKind.PAUSE_WORKERS, *CONVERSION_LANE[: int(is_converting)])
+            await short_history(
+                tmp_path / "chaos",
+                kinds,
+                is_diskless=True,
+                is_converting=is_converting,
+                replication_factor=3,
+                s3_url=url,
+            )
+    except ToolAbsent as absent:
+        pytest.skip(str(absent))
 
 
 async def short_history(directory: Path, kinds: tuple[FaultKind, ...], **options: Any) -> History:

@@ -7,7 +7,14 @@ from collections import Counter
 
 import pytest
 
-from tests.chaos.plan import FaultKind, PlannedFault, kinds_for, plan_faults, plan_rounds
+from tests.chaos.plan import (
+    BUCKET_LANE,
+    FaultKind,
+    PlannedFault,
+    kinds_for,
+    plan_faults,
+    plan_rounds,
+)
 
 ALL = tuple(FaultKind)
 
@@ -43,7 +50,8 @@ def test_rounds_have_every_kind_as_often_as_there_are_rounds(seed: int) -> None:
 
 
 def test_a_pause_outlasts_the_lease() -> None:
-    pauses = [f for lane in plan(1, (FaultKind.PAUSE,)) for f in lane]
+    kinds = (FaultKind.PAUSE, FaultKind.PAUSE_MACHINE, FaultKind.PAUSE_WORKERS)
+    pauses = [f for lane in plan(1, kinds) for f in lane]
     assert pauses
     assert all(fault.duration_s > 2 for fault in pauses)
 
@@ -70,4 +78,23 @@ def test_topics_are_converted_only_where_that_is_asked_for() -> None:
     assert FaultKind.CONVERT not in kinds_for(replication_factor=3, has_dynamodb=False)
     kinds = kinds_for(replication_factor=3, has_dynamodb=False, is_converting=True)
     assert FaultKind.CONVERT in kinds
+
+
+@pytest.mark.parametrize("is_diskless", [False, True])
+def test_topics_that_are_converted_keep_their_disks_when_all_nodes_are_killed(
+    is_diskless: bool,
+) -> None:
+    kinds = kinds_for(
+        replication_factor=3, has_dynamodb=False, is_diskless=is_diskless, is_converting=True
+    )
+    assert FaultKind.KILL_ALL in kinds
     assert FaultKind.DISK_LOST not in kinds
+
+
+def test_a_bucket_fails_only_where_there_is_one_and_often_for_all_nodes() -> None:
+    assert not set(BUCKET_LANE) & set(kinds_for(replication_factor=3, has_dynamodb=False))
+    kinds = kinds_for(replication_factor=3, has_dynamodb=False, has_bucket=True)
+    assert set(BUCKET_LANE) <= set(kinds)
+    faults = [fault for seed in range(20) for lane in plan(seed, BUCKET_LANE) for fault in lane]
+    everyone = sum(fault.targets == (1, 2, 3) for fault in faults)
+    assert len(faults) / 3 < everyone < len(faults)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from tests.support.store_proxy import STORE_PASSES, StoreBehaviour, StoreProxy
+from tests.support.waiting import eventually_async
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone"
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
 
 
 @asynccontextmanager
-async def proxied() -> AsyncIterator[tuple[StoreProxy, list[bytes]]]:
+async def proxied(
+    pace_s: Callable[[str], float] = lambda _: 0.0,
+) -> AsyncIterator[tuple[StoreProxy, list[bytes]]]:
     """A proxy before a server that notes what it carries out, and the notes."""
     carried_out: list[bytes] = []
 
@@ -31,7 +34,7 @@ async def proxied() -> AsyncIterator[tuple[StoreProxy, list[bytes]]]:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with StoreProxy(f"http://127.0.0.1:{port}", random.Random(1)) as proxy:
+    async with StoreProxy(f"http://127.0.0.1:{port}", random.Random(1), pace_s=pace_s) as proxy:
         yield proxy, carried_out
     server.close()
     await server.wait_closed()
@@ -73,6 +76,33 @@ async def test_a_lost_answer_was_carried_out() -> None:
         assert carried_out == [b"hi"]
         proxy.behave(STORE_PASSES)
         assert await ask(proxy) == ANSWER
+
+
+async def test_a_late_request_is_carried_out_when_its_caller_has_gone() -> None:
+    async with proxied() as (proxy, carried_out):
+        proxy.behave(StoreBehaviour(late_part=1.0, late_s=0.1, hold_s=0.0))
+        assert await ask(proxy) == b""
+        await eventually_async(lambda: carried_out == [b"hi"])
+        assert proxy.counts["late"] == 1
+
+
+async def test_a_late_request_is_not_carried_out_after_the_end() -> None:
+    async with proxied() as (proxy, carried_out):
+        proxy.behave(StoreBehaviour(late_part=1.0, late_s=3_600.0, hold_s=0.0))
+        assert await ask(proxy) == b""
+    assert carried_out == []
+
+
+async def test_each_request_takes_its_time_by_its_method() -> None:
+    asked: list[str] = []
+
+    def pace_s(method: str) -> float:
+        asked.append(method)
+        return 0.001
+
+    async with proxied(pace_s) as (proxy, _):
+        assert await ask(proxy) == ANSWER
+    assert asked == ["POST"]
 
 
 async def test_nothing_gets_through_a_cut_until_it_heals() -> None:

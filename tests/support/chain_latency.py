@@ -64,8 +64,8 @@ def measure(
     run = _Run(limits, store)
     run.append_evenly(append_bytes, append_ms, seconds * 1_000)
     waits = sorted(run.waits)
-    at = [waits[int(len(waits) * part)] for part in (0.5, 0.99, 0.999)]
-    return Latencies(*at, run.writer.next_sequence, run.puts, run.in_flight_max)
+    p50, p99, p999 = (waits[int(len(waits) * part)] for part in (0.5, 0.99, 0.999))
+    return Latencies(p50, p99, p999, run.writer.next_sequence, run.puts, run.in_flight_max)
 
 
 class _Run:
@@ -112,7 +112,9 @@ class _Run:
                     self._at(
                         self._now + self._store.draw(),
                         lambda put=decision: self._carry_out(  # type: ignore[misc]
-                            self.writer.on_put(*put, PutOutcome.STORED, self._now)
+                            self.writer.on_put(
+                                put.sequence, put.attempt, PutOutcome.STORED, self._now
+                            )
                         ),
                     )
                 case chain_writer.Committed():

@@ -5,6 +5,7 @@ lose         some requests are carried out and their answers are never sent: the
              times out, or has its connection closed or reset, and cannot know
 truncate     some requests are carried out, and their answers end in the middle
 reset        some connections are reset before the request has reached the store
+late         some requests are carried out seconds later, when their caller may have given up
 expire       requests without the valid session token are refused
 delay        every answer comes later
 cut          no request gets through
@@ -21,7 +22,7 @@ import re
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from types import TracebackType
 from urllib.parse import urlsplit
@@ -39,6 +40,8 @@ class StoreBehaviour:
     lost_part: float = 0.0  # of the answers, 0 to 1
     truncated_part: float = 0.0  # of the answers that have a body, 0 to 1
     reset_part: float = 0.0  # of the requests, 0 to 1
+    late_part: float = 0.0  # of the requests, 0 to 1; their answers are never sent
+    late_s: float = 0.0  # they are carried out at most so late
     valid_token: str | None = None  # the session token that is accepted; None accepts any or none
     delay_s: float = 0.0
     hold_s: float = HOLD_SECONDS  # how long a lost answer may be waited for
@@ -64,8 +67,14 @@ class StoreProxy:
     """Relays one request at a time per connection to ``upstream``."""
 
     def __init__(
-        self, upstream: str, chance: random.Random, refusals: Refusals | None = None
+        self,
+        upstream: str,
+        chance: random.Random,
+        refusals: Refusals | None = None,
+        *,
+        pace_s: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
+        """``pace_s`` gives the seconds that a request takes by its method, whatever else is wrong."""
         parts = urlsplit(upstream)
         self.behaviour = STORE_PASSES
         self.url = ""
@@ -73,6 +82,7 @@ class StoreProxy:
         self._address = parts.hostname, parts.port
         self._chance = chance
         self._refusals = DYNAMODB if refusals is None else refusals
+        self._pace_s = pace_s
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._closing = asyncio.Event()
@@ -149,25 +159,62 @@ class StoreProxy:
             return True
         if behaviour.overwrites:
             head = _CONDITION.sub(b"", head)
-        upstream.write(head + body)
-        answer_head, answer_body = await _read_message(answers, has_body=method != "HEAD")
-        self.counts["carried out"] += 1
-        if self._happens(behaviour.lost_part, "lost"):
-            if self._chance.random() < 0.5:
-                await self._pause(behaviour.hold_s)
-            elif self._chance.random() < 0.5:
-                reset(writer)
+        if behaviour.late_part > 0 and self._happens(behaviour.late_part, "late"):
+            self._keep(self._carry_out_late(head + body, method, behaviour.late_s))
+            await self._leave_unanswered(writer, behaviour.hold_s)
             return False
-        if behaviour.delay_s > 0:
-            await self._pause(behaviour.delay_s)
-        if len(answer_body) > 1 and self._happens(behaviour.truncated_part, "truncated"):
-            writer.write(answer_head + answer_body[: len(answer_body) // 2])
+        upstream.write(head + body)
+        answer = await _read_message(answers, has_body=method != "HEAD")
+        self.counts["carried out"] += 1
+        return await self._answer(writer, method, behaviour, *answer)
+
+    async def _answer(
+        self,
+        writer: asyncio.StreamWriter,
+        method: str,
+        behaviour: StoreBehaviour,
+        head: bytes,
+        body: bytes,
+    ) -> bool:
+        """Pass an answer on; return whether the connection may go on."""
+        if self._happens(behaviour.lost_part, "lost"):
+            await self._leave_unanswered(writer, behaviour.hold_s)
+            return False
+        if (delay_s := behaviour.delay_s + self._pace_s(method)) > 0:
+            await self._pause(delay_s)
+        if len(body) > 1 and self._happens(behaviour.truncated_part, "truncated"):
+            writer.write(head + body[: len(body) // 2])
             writer.close()
             await writer.wait_closed()
             return False
-        writer.write(answer_head + answer_body)
+        writer.write(head + body)
         await writer.drain()
         return True
+
+    async def _leave_unanswered(self, writer: asyncio.StreamWriter, hold_s: float) -> None:
+        if self._chance.random() < 0.5:
+            await self._pause(hold_s)
+        elif self._chance.random() < 0.5:
+            reset(writer)
+
+    def _keep(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry_out_late(self, request: bytes, method: str, late_s: float) -> None:
+        """Send the request by itself, whatever has become of the caller's connection."""
+        await self._pause(self._chance.random() * late_s)
+        if self._closing.is_set():
+            return
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            answers, upstream = await asyncio.open_connection(*self._address)
+            try:
+                upstream.write(request)
+                await _read_message(answers, has_body=method != "HEAD")
+            finally:
+                upstream.transport.abort()
+        self.counts["carried out"] += 1
 
     def _behaviour_for(self, method: str) -> StoreBehaviour:
         behaviour = self.behaviour
