@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from kio import index
@@ -40,12 +41,16 @@ def api_name(api_key: int) -> str:
     return api_key_map[api_key] if own is None else own[0]
 
 
+# kio resolves the name of a module and of its class at each call, which took a tenth of a
+# connection's first request. Only what exists is kept, so there are as many as kio has classes.
+@cache
 def load_request_schema(api_key: int, version: int) -> type[Any]:
     """Return the request's class."""
     own = OWN_APIS.get(api_key)
     return index.load_request_schema(api_key, version) if own is None else own[1]
 
 
+@cache
 def load_response_schema(api_key: int, version: int) -> type[Any]:
     """Return the response's class."""
     own = OWN_APIS.get(api_key)

@@ -82,11 +82,13 @@ def expiry(material: TlsMaterial) -> datetime.datetime:
 
 
 def _load_key(context: ssl.SSLContext, material: TlsMaterial) -> None:
+    from tidelog_node.security.certificate_chain import with_issuers
+
     # With no password OpenSSL would ask for one on the terminal.
     password = material.password or "no password is set"
     with (
         in_memory_file(material.key.encode()) as key,
-        in_memory_file(material.chain.encode()) as chain,
+        in_memory_file(with_issuers(material.chain, material.trusted).encode()) as chain,
     ):
         try:
             context.load_cert_chain(chain, key, password=password)

@@ -149,7 +149,7 @@ def encode_request(
     api: Api, version: int, *, correlation_id: int, client_id: bytes, message: object
 ) -> bytes:
     """Return the complete frame, including its size."""
-    schema = _request_schema(api.key, version)
+    schema = load_request_schema(api.key, version)
     body = write_message(schema, message)
     tags = b"\0" if schema.__flexible__ else b""
     header_size = _REQUEST_HEADER.size - 4 + len(client_id) + len(tags)
@@ -188,11 +188,6 @@ def decode_api_versions(version: int, frame: bytes) -> NodeVersions:
     features = {f.name: int(f.max_version_level) for f in response.finalized_features}
     names = tuple(feature.name for feature in response.supported_features)
     return NodeVersions(response.error_code, ranges, features, names, response.throttle_time)
-
-
-@cache
-def _request_schema(api_key: int, version: int) -> Any:
-    return load_request_schema(api_key, version)
 
 
 @cache
