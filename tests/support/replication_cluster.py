@@ -119,7 +119,14 @@ def fetch(
     *,
     now_ms: float = 0,
     replica_epoch: int = 1,
+    is_fed: bool | None = None,
 ) -> bool:
+    """Let the follower fetch; unless ``is_fed`` says otherwise it knows what the leader knows."""
     return leader.on_fetch(
-        follower_id, offset, replica_epoch=replica_epoch, log_start_offset=0, now_ms=now_ms
+        follower_id,
+        offset,
+        replica_epoch=replica_epoch,
+        log_start_offset=0,
+        now_ms=now_ms,
+        is_fed=leader.commits_by_chain if is_fed is None else is_fed,
     )

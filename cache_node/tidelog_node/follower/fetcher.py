@@ -301,6 +301,7 @@ def _named_by_topic(
             wanted.offset,
             wanted.last_fetched_epoch,
             wanted.log_start_offset,
+            wanted.is_fed,
         )
         topics.setdefault(topic_id, []).append(partition)
     return topics

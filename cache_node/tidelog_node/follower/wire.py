@@ -66,6 +66,7 @@ class WantedPartition(NamedTuple):
     offset: int
     last_fetched_epoch: int
     log_start_offset: int
+    is_fed: bool = False  # see ``ReplicaFetch``
 
 
 class FetchedPartition(NamedTuple):
@@ -92,8 +93,10 @@ def encode_follower_fetch(
 ) -> bytearray:
     """Return the request with its size. Topics are keyed by id; ``forgotten`` has indexes.
 
-    Without ``may_wait`` the leader answers immediately, also if there is nothing new.
+    Without ``may_wait`` the leader answers immediately, also if there is nothing new. A partition
+    whose records come from the bucket is fetched with 0 bytes at most, no other one is.
     """
+    bytes_max = max(1, limits.partition_max_bytes)
     out = bytearray(_SIZE_HEADER.size)
     max_wait_ms = limits.max_wait_ms if may_wait else 0
     out += _LIMITS.pack(max_wait_ms, 1, limits.max_bytes, 0, session_id, session_epoch)
@@ -102,7 +105,15 @@ def encode_follower_fetch(
         out += topic_id
         write_uvarint(out, len(partitions) + 1)
         for wanted in partitions:
-            out += _PARTITION.pack(*wanted, limits.partition_max_bytes, 0)
+            out += _PARTITION.pack(
+                wanted.partition,
+                wanted.leader_epoch,
+                wanted.offset,
+                wanted.last_fetched_epoch,
+                wanted.log_start_offset,
+                0 if wanted.is_fed else bytes_max,
+                0,
+            )
         out.append(0)
     write_uvarint(out, len(forgotten) + 1)
     for topic_id, indexes in forgotten.items():

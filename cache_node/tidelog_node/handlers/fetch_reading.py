@@ -298,7 +298,8 @@ class PartitionReader:
         """Read up to the log's end; note the follower's position if the fetch is new.
 
         Followers of a diskless partition read the leader's chain in the bucket: the answer has no
-        records, and its high watermark says up to where they may.
+        records, and its high watermark says up to where they may. They want 0 bytes, which tells
+        the leader that they know it.
         """
         request = reading.request
         role = replica.role
@@ -329,6 +330,7 @@ class PartitionReader:
                 replica_epoch=request.replica_epoch,
                 log_start_offset=wanted.log_start_offset,
                 contact=reading.contact,
+                is_fed=wanted.bytes_max == 0,
             )
         # After the position is noted: a follower that has all of a broken log may have to lead with
         # it. Before the rest: a fetch at the log's end reads nothing, and would not notice.

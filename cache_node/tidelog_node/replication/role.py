@@ -139,6 +139,7 @@ class ReplicaRole:
         replica_epoch: int,
         log_start_offset: int,
         contact: FollowerContact | None = None,
+        is_fed: bool = False,
     ) -> None:
         """Note a follower's position. Raises as ``LeaderState.on_fetch``."""
         leader = self.require_leader()
@@ -151,6 +152,7 @@ class ReplicaRole:
             log_start_offset=log_start_offset,
             now_ms=self._clock_ms(),
             contact=contact,
+            is_fed=is_fed,
         )
         if has_moved:
             self.follow_high_watermark(log)

@@ -31,11 +31,14 @@ What may interleave, and why it is safe:
 - *The leader's process is started again*: the next one leads whatever epoch begins after its start.
   So a write that begins an epoch with the same leader expects the broker's registration, too.
 - *The setting is flipped back at once*: a conversion that has begun is finished, then the other one
-  begins, after ``RETRY_MS`` if it is the return. Nodes whose images differ only begin at different
+  begins. Nodes whose images differ only begin at different
   times: the leader alone converts.
 - *A follower believes the state of before.* A leader that is diskless sends no records, one that
   is not sends them; a follower takes what fits the state that it knows, and asks again as a new one
-  when its state changes.
+  when its state changes. Once it knows that the partition is diskless it cuts its log where it
+  knows no commit. So a diskless leader counts only fetches that say that they know it
+  (``ReplicaFetch.is_fed``), and none of before. In one epoch a partition becomes diskless at most
+  once, and is replicated again only in another: no such fetch is of an earlier time.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 
 COPIES_MIN = 2  # that replicas must have of a record, where there are so many replicas
-RETRY_MS = 5_000  # after a return that followers did not keep up with, and before the first one
+RETRY_MS = 5_000  # after a return that followers did not keep up with
 
 
 @dataclass(slots=True)

@@ -89,6 +89,11 @@ class FollowerProgress:
             self.note_growth(leader_end_offset)
             self.contact = None
 
+    def forget_position(self, leader_end_offset: int) -> None:
+        """Note that its log may be cut anywhere. It was caught up as lately as before."""
+        self.note_growth(leader_end_offset)
+        self.log_end_offset, self.contact, self.wants_in = UNKNOWN_OFFSET, None, False
+
     def is_caught_up(self, leader_end_offset: int, now_ms: float, lag_ms: float) -> bool:
         """Whether the follower has the whole log, or had all of it within the last ``lag_ms``."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_ms

@@ -37,6 +37,7 @@ class ReplicaFetch:
     offset: int
     last_fetched_epoch: int  # the log's latest epoch, -1 for none
     log_start_offset: int
+    is_fed: bool = False  # the partition is diskless here: no records are wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,7 @@ class FollowerState:
             # older epochs that it fetches next would count as records of that epoch.
             last_fetched_epoch=log.leader_epoch,
             log_start_offset=log.log_start_offset,
+            is_fed=is_fed,
         )
 
     def on_answer(

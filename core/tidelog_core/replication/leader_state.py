@@ -63,7 +63,6 @@ from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.records import Broker, Partition, StepDownReason, check
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.conversion import RETRY_MS as RETURN_RETRY_MS
 from tidelog_core.replication.conversion import (
     Return,
     become_diskless,
@@ -134,7 +133,6 @@ class LeaderState(Generic[Token]):
         self.has_left_chain = False
         self._needs_epoch = False
         self._return: Return | None = None  # a diskless partition is about to be replicated
-        self._return_from_ms = 0.0  # no sooner: see ``on_partition``
         self._is_tiered = False  # the tier has all that the chains of a replicated partition have
         self.high_watermark = high_watermark
         self.log_end_offset = log_end_offset
@@ -251,9 +249,13 @@ class LeaderState(Generic[Token]):
         log_start_offset: int,
         now_ms: float,
         contact: FollowerContact | None = None,
+        is_fed: bool = False,
     ) -> bool:
         """Note a fetch whose sender's log does not diverge. Returns whether the HW moved.
 
+        ``is_fed``: it knows that the partition is diskless, and has what it names for good. Without
+        that the fetch says nothing of a diskless partition: the sender will cut its log where it
+        knows no commit, once it sees that.
         ``contact`` belongs to the fetch session. Its later requests repeat this position until
         the follower names another offset or ``end_contact`` is called.
         Raises ``NotLeaderOrFollower`` for a broker without a replica or a fetch of an earlier
@@ -269,6 +271,8 @@ class LeaderState(Generic[Token]):
             raise OffsetOutOfRange(
                 "the leader's log", fetch_offset, start=start, end=self.log_end_offset
             )
+        if self.commits_by_chain and not is_fed:
+            return False
         follower.note_fetch(
             fetch_offset,
             leader_end_offset=self._followable_end,
@@ -429,7 +433,7 @@ class LeaderState(Generic[Token]):
     def begin_return(self) -> None:
         """Make the partition replicated once its followers have everything."""
         if self.commits_by_chain and self._return is None:
-            self._return = Return(retry_from_ms=self._return_from_ms)
+            self._return = Return()
 
     def end_return(self) -> None:
         """Stay diskless, unless a write that may land says otherwise."""
@@ -471,9 +475,10 @@ class LeaderState(Generic[Token]):
         near = self._followers_with(self.high_watermark, brokers, peers)
         required = copies_required(self.partition, self.rules.min_insync_replicas)
         if back.deadline_ms is None:
-            in_sync = [b for b in self.partition.isr if b in self.followers]
-            count = len({*near, *(b for b in in_sync if peers.is_live(b))}) + 1
-            if now_ms < back.retry_from_ms or count < required:
+            followers = [b for b in self.partition.isr if b in self.followers and peers.is_live(b)]
+            is_heard = all(self.followers[b].log_end_offset != UNKNOWN_OFFSET for b in followers)
+            count = len({*near, *followers}) + 1
+            if now_ms < back.retry_from_ms or count < required or not is_heard:
                 return None
             back.deadline_ms = now_ms + self.rules.hand_over_ms
         if self.high_watermark == self.log_end_offset and len(near) + 1 >= required:
@@ -698,10 +703,9 @@ class LeaderState(Generic[Token]):
         ]
         before, self.partition = self.partition, partition
         if partition.is_diskless and not self.commits_by_chain:
+            for follower in self.followers.values():
+                follower.forget_position(self._followable_end)  # See ``on_fetch``.
             self.commits_by_chain, self._entering = True, None
-            # A follower that sees it cuts its log where it knows no commit, and only then says so:
-            # until then its position may be of records that it has to read again.
-            self._return_from_ms = now_ms + RETURN_RETRY_MS
         if not partition.wal:
             self._is_tiered = False
         for follower_id in before.isr:

@@ -7,6 +7,7 @@ item says who must have all that was acknowledged: the chain or the tier, or eve
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from uuid import UUID
 
@@ -144,6 +145,12 @@ def test_a_return_that_followers_do_not_keep_up_with_is_put_off() -> None:
     leader.on_chain_committed(10, 0)
     leader.begin_return()
     assert propose(leader) is None
+    leader.require_appendable(needs_all=True)  # It has not heard of them.
+    for follower in (2, 3):
+        fetch(leader, follower, 5)
+    assert propose(leader) is None
+    with pytest.raises(NotLeaderOrFollower):
+        leader.require_appendable(needs_all=True)
     assert propose(leader, leader.rules.hand_over_ms) is None
     leader.require_appendable(needs_all=True)
     assert propose(leader, leader.rules.hand_over_ms + 1) is None
@@ -170,8 +177,8 @@ def test_nothing_is_appended_while_the_return_may_have_been_written() -> None:
     leader.require_appendable(needs_all=True)
 
 
-def test_followers_get_time_to_see_that_a_partition_is_diskless_before_it_is_given_back() -> None:
-    """One that has not seen it yet may cut what it was counted for."""
+def test_a_follower_that_has_not_seen_that_the_partition_is_diskless_does_not_count() -> None:
+    """Once it sees that, it cuts its log where it knows no commit."""
     leader = make_leader(log_end_offset=10, high_watermark=10)
     leader.begin_entering(CHAIN)
     leader.on_chain_committed(10, 0)
@@ -181,11 +188,34 @@ def test_followers_get_time_to_see_that_a_partition_is_diskless_before_it_is_giv
     assert change is not None
     leader.on_written(change, 100)
     leader.begin_return()
-    assert propose(leader, 100 + RETRY_MS - 1) is None
+    assert propose(leader, 100) is None
+    fetch(leader, 2, 10, now_ms=110, is_fed=True)
+    fetch(leader, 3, 10, now_ms=110, is_fed=False)
+    change = propose(leader, 110)
+    assert change is None
     leader.require_appendable(needs_all=True)
-    change = propose(leader, 100 + RETRY_MS)
+    assert propose(leader, LAG_MS) is None
+    leader.require_appendable(needs_all=True)
+    fetch(leader, 3, 10, now_ms=LAG_MS, is_fed=True)
+    change = propose(leader, LAG_MS)
     assert change is not None
     assert not change.after.is_diskless
+    assert set(change.after.isr) == {1, 2, 3}
+
+
+def test_a_follower_that_becomes_diskless_is_not_out_of_sync_for_that() -> None:
+    leader = make_leader(log_end_offset=10, high_watermark=10)
+    leader.begin_entering(CHAIN)
+    leader.on_chain_committed(10, 0)
+    for follower in (2, 3):
+        fetch(leader, follower, 10)
+    change = propose(leader)
+    assert change is not None
+    leader.on_written(change, 100)
+    assert propose(leader, LAG_MS) is None
+    left = propose(leader, 2 * LAG_MS)
+    assert left is not None
+    assert left.after.isr == (1,)
 
 
 def test_a_single_replica_is_its_own_isr() -> None:
@@ -215,7 +245,12 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.item = dataclasses.replace(make_partition(version=1), leader_epoch=5)
+        self.history = [self.item]
         self.ends = {1: 0, 2: 0, 3: 0}
+        # What the followers know: the item, as one that is not older than before, and what is
+        # committed.
+        self.known = {2: 0, 3: 0}
+        self.known_end = {2: 0, 3: 0}
         self.in_chain = 0  # the chain, or the tier, has everything below
         self.acked = 0
         self.now_ms = 0.0
@@ -236,7 +271,7 @@ class World:
 
     def step(self) -> None:
         self.now_ms += self.random.choice((1, 20, 400))
-        often = (self.append, self.fetch, self.put, self.write)
+        often = (self.append, self.fetch, self.put, self.write, self.look)
         seldom = (self.land, self.read, self.turn, self.lose)
         action = self.random.choice((*often, *often, *seldom))
         action()
@@ -254,14 +289,42 @@ class World:
             self.leader.on_append(self.ends[1], self.now_ms)
 
     def fetch(self) -> None:
-        follower = self.random.choice((2, 3))
-        if self.leader.is_deposed:
+        self.fetch_for(self.random.choice((2, 3)))
+
+    def fetch_for(self, follower: int, *, has_all: bool = False) -> None:
+        """Let the follower get some records more, then say where it is."""
+        seen = self.history[self.known[follower]]
+        leader = self.leader
+        if leader.is_deposed or seen.leader_epoch != leader.leader_epoch:
             return
-        limit = self.leader.high_watermark if self.leader.commits_by_chain else self.ends[1]
-        self.ends[follower] = max(
-            self.ends[follower], self.random.randint(min(self.ends[follower], limit), limit)
-        )
-        fetch(self.leader, follower, self.ends[follower], now_ms=self.now_ms)
+        committed = leader.high_watermark
+        # Before it has seen that the partition is diskless it takes what it is sent.
+        is_sent = not (seen.is_diskless or leader.commits_by_chain)
+        limit = committed if seen.is_diskless else self.ends[1] if is_sent else 0
+        end = self.ends[follower]
+        if end < limit:
+            self.ends[follower] = limit if has_all else self.random.randint(end, limit)
+        at = self.ends[follower]
+        known = min(at, committed)
+        if not has_all:
+            known = self.random.randint(min(self.known_end[follower], known), known)
+        self.known_end[follower] = max(self.known_end[follower], known)
+        if seen.is_diskless:
+            at = self.ends[follower] = self.known_end[follower]
+        fetch(leader, follower, at, now_ms=self.now_ms, is_fed=seen.is_diskless)
+
+    def look(self) -> None:
+        self.look_for(self.random.choice((2, 3)))
+
+    def look_for(self, follower: int, *, at_newest: bool = False) -> None:
+        """Let the follower see the item, or an older one. It cuts what it has to fetch again."""
+        last = len(self.history) - 1
+        before = self.known[follower]
+        after = last if at_newest else self.random.randint(before, last)
+        was, sees = self.history[before], self.history[after]
+        self.known[follower] = after
+        if sees.is_diskless and not was.is_diskless:
+            self.ends[follower] = min(self.ends[follower], self.known_end[follower])
 
     def put(self) -> None:
         counts = self.leader.commits_by_chain or self.leader.is_entering
@@ -317,6 +380,7 @@ class World:
         if change.after.is_diskless != self.item.is_diskless:
             self.became.append(change.after.is_diskless)
         self.item = dataclasses.replace(change.after, version=change.after.version + 1)
+        self.history.append(self.item)
         return True
 
     def read(self) -> None:
@@ -337,8 +401,8 @@ class World:
                 self.in_chain = self.ends[1]
                 self.leader.on_chain_committed(self.in_chain, self.now_ms)
             for follower in (2, 3):
-                self.ends[follower] = self.ends[1]
-                fetch(self.leader, follower, self.ends[1], now_ms=self.now_ms)
+                self.look_for(follower, at_newest=True)
+                self.fetch_for(follower, has_all=True)
             change = propose(self.leader, self.now_ms)
             if change is not None:
                 assert self.apply(change)
@@ -354,6 +418,69 @@ class World:
         else:
             assert self.acked <= min(self.ends[broker_id] for broker_id in self.item.isr)
             assert len(self.item.isr) >= 2
+
+
+def just_diskless() -> World:
+    """Return a world that became diskless, and whose followers know of half of the commits."""
+    world = World(0)
+    world.ends = dict.fromkeys(world.ends, 10)
+    world.leader.on_append(10, 0)
+    world.leader.begin_entering(CHAIN)
+    world.in_chain = 10
+    world.leader.on_chain_committed(10, 0)
+    for follower in (2, 3):
+        fetch(world.leader, follower, 10)
+        world.known_end[follower] = 5
+    world.acked = world.leader.high_watermark
+    assert world.acked == 10
+    write(world)
+    assert world.item.is_diskless
+    world.leader.begin_return()
+    return world
+
+
+def write(world: World) -> None:
+    change = None if world.leader.is_deposed else propose(world.leader)
+    if change is not None:
+        assert world.apply(change)
+        world.leader.on_written(change, 0)
+
+
+def fetch_next(world: World, follower: int) -> None:
+    """Let the follower fetch. One that reads the bucket gets all that is committed."""
+    world.fetch_for(follower, has_all=world.history[world.known[follower]].is_diskless)
+
+
+def look_next(world: World, follower: int) -> None:
+    """Let the follower see the item's next version."""
+    last = len(world.history) - 1
+    newer, world.history = world.history, world.history[: world.known[follower] + 2]
+    world.look_for(follower, at_newest=True)
+    world.history = newer
+    assert world.known[follower] <= last
+
+
+def test_in_no_order_of_news_and_fetches_a_replica_counts_that_lacks_what_was_acknowledged() -> (
+    None
+):
+    actions = (
+        write,
+        lambda world: fetch_next(world, 2),
+        lambda world: fetch_next(world, 3),
+        lambda world: look_next(world, 2),
+        lambda world: look_next(world, 3),
+    )
+    returned = 0
+    for order in itertools.product(actions, repeat=5):
+        world = just_diskless()
+        for action in order:
+            action(world)
+            world.check()
+        returned += not world.item.is_diskless
+        for follower in (2, 3):
+            look_next(world, follower)
+            world.check()
+    assert returned > 0
 
 
 @pytest.mark.parametrize("seed", range(60))

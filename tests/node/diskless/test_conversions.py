@@ -13,7 +13,6 @@ from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.epoch_chains import current_chain
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import AckedBy, put
-from tidelog_core.replication.conversion import RETRY_MS
 from tidelog_node.diskless.entering.conversions import Conversions
 from tidelog_node.replica import Replica
 from tidelog_node.replication.leader_writes import LeaderWrites
@@ -154,7 +153,6 @@ async def test_a_partition_becomes_replicated_in_the_next_epoch(tmp_path: Path) 
         replica, log = one.replica, one.replica.log
         await one.send(b"one")
         await one.become_diskless()
-        one.it.node.now_ms += RETRY_MS
         await one.ask("false")
         await one.write()
         stored = one.it.stored()
@@ -183,9 +181,6 @@ async def test_a_change_of_mind_is_followed_after_what_has_begun(tmp_path: Path)
         await one.write()
         assert one.it.stored().is_diskless
         await one.conversions.visit()
-        await one.write()
-        assert one.it.stored().is_diskless  # Followers may not know yet that it is.
-        one.it.node.now_ms += RETRY_MS
         await one.write()
         assert not one.it.stored().is_diskless
         assert one.it.stored().leader_epoch == 1

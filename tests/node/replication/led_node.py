@@ -201,7 +201,9 @@ class LedNode:
         client_id: bytes | None = None,
     ) -> Any:
         """Fetch the partition; return its answer, or the future of it."""
-        wanted = FetchPartition(0, leader_epoch, offset, last_fetched_epoch, 0, 1 << 20)
+        is_fed = replica_id >= 0 and self.replica().is_diskless
+        bytes_max = 0 if is_fed else 1 << 20
+        wanted = FetchPartition(0, leader_epoch, offset, last_fetched_epoch, 0, bytes_max)
         if replica_epoch is None:
             replica_epoch = self.epoch_of(replica_id) if replica_id >= 0 else -1
         request = FetchRequest(

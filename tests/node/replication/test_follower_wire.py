@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from typing import Any
 from uuid import uuid4
@@ -50,6 +51,15 @@ def test_requests_are_what_kio_reads() -> None:
     assert (found.partition, found.current_leader_epoch, found.fetch_offset) == (150, 3, 1500)
     assert (found.last_fetched_epoch, found.log_start_offset) == (2, 5)
     assert found.partition_max_bytes == 100
+
+
+def test_a_partition_that_is_fed_from_the_bucket_wants_no_bytes() -> None:
+    """No other one says so, whatever the limit is."""
+    limits = dataclasses.replace(LIMITS, partition_max_bytes=0)
+    wanted = [WantedPartition(0, 3, 10, 2, 5, is_fed=True), WantedPartition(1, 3, 10, 2, 5)]
+    data = encode_follower_fetch(9, limits, {uuid4().bytes: wanted})
+    request = parse_fetch(memoryview(data), BODY_AT, 15)
+    assert [found.bytes_max for found in request.topics[0][1]] == [0, 1]
 
 
 def test_requests_are_what_the_node_reads() -> None:
