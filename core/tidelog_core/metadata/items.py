@@ -36,6 +36,13 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.roles import Role
+from tidelog_core.metadata.schema_records import (
+    SchemaContext,
+    SchemaIdentity,
+    SchemaSettings,
+    SchemaSubject,
+    SchemaText,
+)
 from tidelog_core.metadata.scram_users import ScramDecoySecret, UserScramCredential
 from tidelog_core.metadata.share_partitions import SharePartitionRecord
 from tidelog_core.metadata.store import ItemKey
@@ -49,6 +56,7 @@ ALWAYS, NEVER = "always", "never"
 ADMIN = "administration"  # on a node or as a function
 IMAGES = "every image"
 NODES_IMAGES = "the images of nodes"
+SCHEMA_REGISTRY = "any process that serves the schema registry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +150,9 @@ ITEMS = (
     ItemKind(
         PendingOffsetsClaim, NEVER, "the group's coordinator", "none: writes expect its version"
     ),
+    ItemKind(SchemaContext, NEVER, SCHEMA_REGISTRY, SCHEMA_REGISTRY),
+    ItemKind(SchemaText, NEVER, SCHEMA_REGISTRY, SCHEMA_REGISTRY),
+    ItemKind(SchemaIdentity, NEVER, SCHEMA_REGISTRY, SCHEMA_REGISTRY),
+    ItemKind(SchemaSubject, NEVER, SCHEMA_REGISTRY, SCHEMA_REGISTRY),
+    ItemKind(SchemaSettings, NEVER, SCHEMA_REGISTRY, SCHEMA_REGISTRY),
 )

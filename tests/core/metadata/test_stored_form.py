@@ -52,6 +52,16 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.roles import Role
+from tidelog_core.metadata.schema_records import (
+    Referrer,
+    SchemaContext,
+    SchemaIdentity,
+    SchemaSettings,
+    SchemaSubject,
+    SchemaText,
+    SchemaUse,
+    SubjectVersion,
+)
 from tidelog_core.metadata.scram_users import ScramDecoySecret, UserScramCredential
 from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember
 from tidelog_core.metadata.share_partitions import RecordState, SharePartitionRecord, StateBatch
@@ -64,6 +74,7 @@ from tidelog_core.metadata.transactions import (
 )
 from tidelog_core.model import TopicPartition
 from tidelog_core.quotas.quota_entity import QuotaEntity
+from tidelog_core.schemas.model import Compatibility, Mode, Reference, SchemaType
 from tidelog_core.security.acl import (
     Acl,
     AclOperation,
@@ -102,6 +113,37 @@ GROUP: dict[str, Any] = {
 }
 RECORDS: dict[str, Any] = {
     "cluster": Cluster(cluster_id="c-1"),
+    "schema context": SchemaContext(context=".", last_id=7),
+    "schema": SchemaText(
+        context=".stage",
+        schema_id=7,
+        schema_type=SchemaType.AVRO,
+        text='"int"',
+        references=(Reference("User", "user", 1),),
+    ),
+    "schema with extras": SchemaText(
+        context=".",
+        schema_id=1,
+        schema_type=SchemaType.PROTOBUF,
+        text="syntax",
+        metadata="{}",
+        rule_set="{}",
+    ),
+    "schema identity": SchemaIdentity(
+        context=".",
+        guid=str(R),
+        schema_id=7,
+        uses=(SchemaUse("a-value", 1, 7), SchemaUse("b-value", 2, 7)),
+    ),
+    "schema subject": SchemaSubject(
+        subject=":.stage:a-value",
+        versions=(SubjectVersion(1, 7, True), SubjectVersion(2, 9)),
+        referrers=(Referrer(2, ".", 11),),
+    ),
+    "schema settings": SchemaSettings(
+        scope="a-value", compatibility=Compatibility.FULL_TRANSITIVE, mode=Mode.IMPORT
+    ),
+    "schema settings of everything": SchemaSettings(scope="__GLOBAL", normalize=True),
     "broker": Broker(
         broker_id=3, incarnation=R, endpoints=plaintext_endpoints("h.example", 9092), rack="r1"
     ),

@@ -1,0 +1,145 @@
+"""Reads the registry's items. Every read is of the store's newest state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from tidelog_core.metadata.schema_records import (
+    SCHEMA_CONTEXT_COLLECTION,
+    SCHEMA_SUBJECT_COLLECTION,
+    SchemaContext,
+    SchemaIdentity,
+    SchemaSettings,
+    SchemaSubject,
+    SchemaText,
+    schema_context_key,
+    schema_identity_key,
+    schema_settings_key,
+    schema_subject_key,
+    schema_text_key,
+)
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.schema_registry.scopes import SettingsInScope, scopes_of
+from tidelog_core.schemas.model import RESOLVED_MAX, Reference, Schema
+from tidelog_core.schemas.refusals import invalid_schema
+from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
+
+
+class RegistryReader:
+    """The items of a registry. For any task."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def subject(self, name: SubjectName) -> SchemaSubject:
+        """Return the subject; one that is not stored has no versions."""
+        item = await self._store.get(schema_subject_key(name.text))
+        return SchemaSubject(subject=name.text) if item is None else SchemaSubject.from_item(item)
+
+    async def subjects(self, prefix: str) -> list[SchemaSubject]:
+        """Return all subjects whose name, with its context, begins so."""
+        items = await self._store.list(SCHEMA_SUBJECT_COLLECTION, prefix=prefix)
+        return [SchemaSubject.from_item(one) for one in items]
+
+    async def subjects_named(self, names: Collection[SubjectName]) -> dict[str, SchemaSubject]:
+        """Return the subjects by their names."""
+        keys = {name.text: schema_subject_key(name.text) for name in names}
+        items = await self._store.get_many(keys.values())
+        return {
+            text: SchemaSubject.from_item(items[key])
+            if key in items
+            else SchemaSubject(subject=text)
+            for text, key in keys.items()
+        }
+
+    async def text(self, context: str, schema_id: int) -> SchemaText | None:
+        """Return the schema with the id."""
+        item = await self._store.get(schema_text_key(context, schema_id))
+        return None if item is None else SchemaText.from_item(item)
+
+    async def texts(self, context: str, ids: Iterable[int]) -> dict[int, SchemaText]:
+        """Return the schemas with the ids."""
+        keys = {one: schema_text_key(context, one) for one in ids}
+        items = await self._store.get_many(keys.values())
+        return {one: SchemaText.from_item(items[key]) for one, key in keys.items() if key in items}
+
+    async def identity(self, context: str, guid: str) -> SchemaIdentity | None:
+        """Return the identity of a schema."""
+        item = await self._store.get(schema_identity_key(context, guid))
+        return None if item is None else SchemaIdentity.from_item(item)
+
+    async def context(self, context: str) -> SchemaContext:
+        """Return the context; one that is not stored has given out no id."""
+        item = await self._store.get(schema_context_key(context))
+        if item is None:
+            return SchemaContext(context=context, last_id=0)
+        return SchemaContext.from_item(item)
+
+    async def contexts(self) -> list[str]:
+        """Return the names of all contexts, the default one first."""
+        items = await self._store.list(SCHEMA_CONTEXT_COLLECTION)
+        names = [SchemaContext.from_item(one).context for one in items]
+        return [DEFAULT_CONTEXT, *(one for one in names if one != DEFAULT_CONTEXT)]
+
+    async def settings(self, scope: str) -> SchemaSettings:
+        """Return the settings of one scope; empty if it has none."""
+        item = await self._store.get(schema_settings_key(scope))
+        return SchemaSettings(scope=scope) if item is None else SchemaSettings.from_item(item)
+
+    async def settings_of(self, name: SubjectName) -> SettingsInScope:
+        """Return the settings of all scopes of a subject or a context."""
+        keys = {scope: schema_settings_key(scope) for scope in scopes_of(name)}
+        items = await self._store.get_many(keys.values())
+        return SettingsInScope(
+            [
+                SchemaSettings.from_item(items[key])
+                if key in items
+                else SchemaSettings(scope=scope)
+                for scope, key in keys.items()
+            ]
+        )
+
+    async def resolve(
+        self, name: SubjectName, references: Sequence[Reference]
+    ) -> list[tuple[Reference, str]]:
+        """Return the references of a schema with their texts, and theirs, the innermost first.
+
+        Raises ``RegistryRefusal`` if one is not there, or if there are too many.
+        """
+        found: dict[tuple[str, int], tuple[Reference, str]] = {}
+        await self._resolve(name, references, found, {})
+        return list(found.values())
+
+    async def _resolve(
+        self,
+        name: SubjectName,
+        references: Sequence[Reference],
+        found: dict[tuple[str, int], tuple[Reference, str]],
+        visited: dict[tuple[str, int], None],
+    ) -> None:
+        for one in references:
+            target = name.reference(one.subject)
+            key = target.text, one.version
+            if key in visited:
+                continue
+            visited[key] = None
+            if len(visited) > RESOLVED_MAX:
+                raise invalid_schema(f"it refers to more than {RESOLVED_MAX} schemas")
+            schema = await self.schema_of(target, one.version)
+            if schema is None:
+                raise invalid_schema(
+                    f"No schema reference found for subject {one.subject!r} and version"
+                    f" {one.version}"
+                )
+            await self._resolve(target, schema.references, found, visited)
+            found[key] = one, schema.text
+
+    async def schema_of(self, name: SubjectName, version: int) -> Schema | None:
+        """Return the schema of a version that is not deleted, -1 for the latest."""
+        subject = await self.subject(name)
+        live = subject.live
+        for one in live[-1:] if version == -1 else live:
+            if version in (-1, one.version):
+                text = await self.text(name.context, one.schema_id)
+                return None if text is None else text.schema
+        return None

@@ -1,0 +1,60 @@
+"""What the registry needs of a schema, whatever its language."""
+
+from __future__ import annotations
+
+from typing import Protocol, Self
+
+from tidelog_core.schemas.model import SchemaType
+
+DEPTH_MAX = 100  # of what is nested in a schema
+STEPS_MAX = 200_000  # of one comparison
+PROBLEMS_MAX = 50  # that one comparison names
+NEW, OLD = "new", "old"
+
+
+class InvalidSchema(ValueError):
+    """The text is no schema of its language. The message says why, for its writer."""
+
+
+class TooComplex(InvalidSchema):
+    """Comparing the schemas takes longer than a request may."""
+
+
+class ParsedSchema(Protocol):
+    """A schema that was understood. Never changed."""
+
+    @property
+    def schema_type(self) -> SchemaType:
+        """Its language."""
+
+    @property
+    def canonical(self) -> str:
+        """The text that is stored. Texts that differ in their spaces have one."""
+
+    def normalized(self) -> Self:
+        """Return the schema without what makes no difference to data."""
+
+    def formatted(self, wanted: str) -> str:
+        """Return the text in a format that a client asks for; unknown ones are ignored."""
+
+    def problems_reading(self, written: Self) -> list[str]:
+        """Return why data of another schema cannot be read with this one; empty if it can.
+
+        Each text may have ``%s`` twice: what the reader is called, then the writer. Raises
+        ``TooComplex``.
+        """
+
+
+class Steps:
+    """Counts the steps of one comparison."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, steps_max: int = STEPS_MAX) -> None:
+        self._left = steps_max
+
+    def take(self) -> None:
+        """Count a step. Raises ``TooComplex`` after too many."""
+        self._left -= 1
+        if self._left < 0:
+            raise TooComplex("the schemas take too long to compare: they nest too many choices")
