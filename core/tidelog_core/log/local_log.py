@@ -533,12 +533,20 @@ class LocalLog:
 
     def set_tiered_up_to(self, offset: int) -> None:
         """Note that everything below ``offset`` is durable in the tier."""
-        self._start.tiered_up_to = max(self._start.tiered_up_to, offset)
+        self._start.note_tiered(offset)
 
     @property
     def tiered_up_to(self) -> int:
         """The end of the records that are known to be in the tier, exclusive."""
         return self._start.tiered_up_to
+
+    @property
+    def copied_end(self) -> int:
+        """Below this the tier has, or has had, every record; -1 if nothing is known of that.
+
+        Records that were deleted before they could be tiered do not count.
+        """
+        return self._start.copied_end
 
     def evict_local(self, up_to_offset: int) -> int:
         """Remove the sealed segments below both ``up_to_offset`` and the tier's end.

@@ -25,7 +25,7 @@ from tidelog_core.log.values import SealedSegment
 class LogStart:
     """The start of one log."""
 
-    __slots__ = ("_epochs", "_sealed", "_segments", "held", "offset", "tiered_up_to")
+    __slots__ = ("_epochs", "_sealed", "_segments", "copied_end", "held", "offset", "tiered_up_to")
 
     def __init__(self, segments: LogSegments, epochs: LeaderEpochs, *, offset: int) -> None:
         self._segments = segments
@@ -33,6 +33,9 @@ class LogStart:
         self._sealed: dict[int, SealedSegment] = {}  # by base offset, filled on first use
         self.offset = offset  # the first that may be read, here or from the tier
         self.tiered_up_to = 0  # everything below is durable in the tier
+        # The greatest of these ends that was above the log start. Below it the tier has, or has
+        # had, every record, also those that the log start has passed since; -1: not known.
+        self.copied_end = -1
         # Segments with offsets from the first to the second one stay as they are.
         self.held: tuple[int, int] | None = None
 
@@ -73,6 +76,15 @@ class LogStart:
     def forget_sealed(self) -> None:
         """Drop the cached descriptions: segments were removed, or begin later."""
         self._sealed.clear()
+
+    def note_tiered(self, offset: int) -> None:
+        """Note that every record from the log start up to the offset is durable in the tier.
+
+        An offset at the log start says nothing: a tier without records ends there too.
+        """
+        self.tiered_up_to = max(self.tiered_up_to, offset)
+        if offset > self.offset:
+            self.copied_end = max(self.copied_end, offset)
 
     def advance(self, offset: int) -> None:
         """Move the log start forward and remove the segments below it. Durable on return."""

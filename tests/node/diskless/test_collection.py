@@ -133,6 +133,19 @@ async def test_a_log_start_alone_makes_nothing_unneeded(collecting: Collecting) 
     assert await collecting.visited() == [2]
 
 
+async def test_what_was_tiered_goes_also_if_the_log_start_has_passed_it_since(
+    collecting: Collecting,
+) -> None:
+    """Kafka Streams deletes what it has read, every 30 s: between two visits."""
+    (log, _) = collecting.scene.logs
+    for _ in range(4):
+        await collecting.append(0)
+    log.log.set_tiered_up_to(2)
+    log.log.advance_log_start_offset(3)
+    log.log.set_tiered_up_to(3)  # «up to the log's start»
+    assert await collecting.visited() == [2, 3]
+
+
 async def test_a_store_that_refuses_is_asked_again(
     collecting: Collecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,9 +6,9 @@ of a led diskless partition is therefore sealed when it is older than ``diskless
 
 What the tier has is known of led partitions. Of those that have left the chain, the metadata store
 is asked, some at a time. A deleted topic's tombstone may be gone before the next visit, so all that
-this node sees are remembered. Log starts do not count: an heir must find the producers of what was
-deleted, and without checkpoints only the tier has them. What is left of a chain when its node has
-gone is for the scrub, which collects sealed chains.
+this node sees are remembered. Log starts do not count, only what the tier has, or has had: an heir
+must find the producers of what was deleted, and without checkpoints only the tier has them. What is
+left of a chain when its node has gone is for the scrub, which collects sealed chains.
 
 The last object of a chain always stays. If nothing follows it for as long as that age, and the tier
 has its records, the chain gets an object without any: then no copy of records outlives its time.
@@ -131,7 +131,7 @@ class ChainCollection:
             if not replica.is_diskless or not replica.is_leader or log is None or log.is_offline:
                 continue
             _roll(replica, log, age_ms)
-            ends[PartitionName(replica.topic_id, replica.partition.partition)] = _tier_end(log)
+            ends[PartitionName(replica.topic_id, replica.partition.partition)] = log.copied_end
         return ends
 
     async def _read_left(self, names: Collection[PartitionName]) -> None:
@@ -175,11 +175,3 @@ def _roll(replica: Replica, log: LocalLog, age_ms: int) -> None:
         if not replica.note_failure(error):
             what = {"partition": str(replica.partition), "reason": str(error)}
             logger.error("roll failed", extra=what)
-
-
-def _tier_end(log: LocalLog) -> int:
-    """Return the offset below which the tier has every record; -1 if it is not known.
-
-    A log knows its tier to end at its start if that has nothing above: this says nothing.
-    """
-    return log.tiered_up_to if log.tiered_up_to > log.log_start_offset else -1
