@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 from tidelog_core.errors import TooManyElements
 from tidelog_node.wire.gateway_append import (
+    BYTES_MAX,
     SLICES_MAX,
     GatewayAppend,
     GatewayResult,
@@ -17,7 +18,7 @@ from tidelog_node.wire.gateway_append import (
     parse_answer,
     parse_request,
 )
-from tidelog_node.wire.primitives import PARSE_ERRORS
+from tidelog_node.wire.primitives import PARSE_ERRORS, MalformedRequest
 
 HEAD_SIZE = 14  # size, key, version, correlation id, client id's length
 NAMES = (None, b"", b"a", "träger".encode(), b"x" * 4_096)
@@ -29,15 +30,15 @@ def request_of(count: int, seed: int = 0) -> GatewayAppend:
         GatewaySlice(
             UUID(int=chance.getrandbits(128)),
             chance.getrandbits(31),
-            chance.getrandbits(32),
-            chance.getrandbits(32),
+            (count - number) * 4_000_000,  # in any order
+            1 + chance.randrange(BYTES_MAX // count),
             chance.getrandbits(32),
             chance.randrange(14),
             chance.choice([-1, 0, 1]),
             chance.getrandbits(31),
             chance.choice(NAMES),
         )
-        for _ in range(count)
+        for number in range(count)
     ]
     return GatewayAppend(UUID(int=chance.getrandbits(128)), 8, 7, slices)
 
@@ -99,3 +100,34 @@ def test_a_slice_costs_few_bytes_between_zones() -> None:
         sizes.append(len(encode_request(request._replace(slices=slices), 1)))
         sizes[-1] += sum(map(len, answer))
     assert (sizes[1] - sizes[0]) / 100 <= 0.0035 * 16_384
+
+
+def sliced(*places: tuple[int, int]) -> bytes:
+    """Return a request with slices at these positions, of these sizes."""
+    (one,) = request_of(1).slices
+    slices = [one._replace(position=at, size_bytes=size) for at, size in places]
+    return encode_request(request_of(1)._replace(slices=slices), 1)
+
+
+def test_a_request_cannot_have_the_same_bytes_read_again_and_again() -> None:
+    whole = (112, BYTES_MAX)
+    for wrong in (
+        [whole] * SLICES_MAX,
+        [whole, whole],
+        [(112, 10), (121, 10)],
+        [(121, 10), (112, 10)],
+        [(112, 0)],
+        [(112, 10), (115, 0)],
+    ):
+        with pytest.raises(MalformedRequest, match="overlap"):
+            parsed(sliced(*wrong))
+    assert parsed(sliced((122, 10), (112, 10))).element_count == 2
+
+
+def test_the_slices_of_a_request_are_bounded_together() -> None:
+    """One alone may be as large as a client's batch."""
+    half = BYTES_MAX // 2
+    assert parsed(sliced((0, half), (half, half))).element_count == 2
+    assert parsed(sliced((0, 2 * BYTES_MAX))).element_count == 1
+    with pytest.raises(MalformedRequest, match="allowed are"):
+        parsed(sliced((0, half), (half, half + 1)))

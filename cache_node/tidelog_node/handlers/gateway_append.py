@@ -13,12 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import (
     CorruptObject,
+    MessageTooLarge,
     NotLeaderOrFollower,
     ObjectNotFound,
     RequestTimedOut,
@@ -28,11 +32,14 @@ from tidelog_core.log.verification import VerificationGuard
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.records.batch import HEADER_SIZE, parse_header
 
 from tidelog_node.answers import Answer, CloseConnection, Reply, TaskReply
 from tidelog_node.diskless.chain.chain_partition import ChainPartition, CommittedForeign
 from tidelog_node.diskless.feed.slice_reads import SlicePlace, read_places
 from tidelog_node.diskless.gateway.gateway import may_pass
+from tidelog_node.diskless.gateway.missed_batches import MissedBatches, require_first
+from tidelog_node.diskless.gateway.read_slots import ReadSlots
 from tidelog_node.handlers.produce import append_batch
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
@@ -46,7 +53,7 @@ from tidelog_node.wire.produce import ProduceRequest
 
 logger = logging.getLogger(__name__)
 
-OBJECTS_AT_ONCE_MAX = 8  # that are read, or wait for their turn to be appended
+REQUESTS_MAX = 1_000  # of one gateway that wait for their answers
 READ_SECONDS_MAX = 10.0
 HEDGE_PART = 3.0  # a read that takes so many times the usual one is sent once more
 HEDGE_SECONDS_MIN = 0.05
@@ -84,10 +91,12 @@ class GatewayAppends:
         self._gate = gate
         self.store: ObjectStore | None = None  # of the chains; None: nothing is led yet
         self.is_full: Callable[[], bool] = lambda: False  # whether the chain owes too much
-        self._reads = asyncio.Semaphore(OBJECTS_AT_ONCE_MAX)
+        self._reads = ReadSlots()
+        self._missed = MissedBatches(asyncio.get_running_loop().time)
         self._usual_s = USUAL_SECONDS  # the average time of a read
         self._turns: dict[ChainName, Turn] = {}  # the last request in line
         self._tasks: set[asyncio.Task[Reply]] = set()
+        self._owed: Counter[int] = Counter()  # tasks by gateway
 
     def hot_route(self) -> HotRoute:
         """Return the route, for other nodes only."""
@@ -106,10 +115,19 @@ class GatewayAppends:
         node_id = context.session.node_id
         if node_id == NO_NODE:
             raise CloseConnection("a gateway's request from a client that is no node")
+        if self._owed[node_id] >= REQUESTS_MAX:
+            raise CloseConnection(f"a gateway has {REQUESTS_MAX} requests without an answer")
+        self._owed[node_id] += 1
         task = asyncio.create_task(self._answer(node_id, request, context.correlation_id))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._on_done, node_id))
         return TaskReply(task)
+
+    def _on_done(self, node_id: int, task: asyncio.Task[Reply]) -> None:
+        self._tasks.discard(task)
+        self._owed[node_id] -= 1
+        if not self._owed[node_id]:
+            del self._owed[node_id]
 
     async def _answer(self, node_id: int, request: GatewayAppend, correlation_id: int) -> Reply:
         results = await self.append(node_id, request)
@@ -121,13 +139,15 @@ class GatewayAppends:
         before, turn = self._take_turn(gateway)
         waits: list[_Ack | asyncio.Task[_Ack]] = []
         try:
-            async with self._reads:
+            async with self._reads.of(broker_id):
                 parts = await self._read(gateway, request)
                 if before is not None:
                     await asyncio.wait([before])
                 for one, data in zip(request.slices, parts, strict=True):
                     waits.append(self._append_or_refuse(gateway, request, one, data))
         finally:
+            for one in request.slices[len(waits) :]:  # The gateway has closed the connection.
+                self._missed.note(_name_of(one))
             turn.set_result(None)
         return await _results(waits)
 
@@ -147,6 +167,10 @@ class GatewayAppends:
         self, gateway: ChainName, request: GatewayAppend
     ) -> Sequence[bytearray | TidelogError]:
         """Return each slice's bytes, or the error instead."""
+        size_bytes_max = self._node.static_config.socket_request_max_bytes
+        if any(one.size_bytes > size_bytes_max for one in request.slices):
+            # No client can have sent it to an honest gateway.
+            return [MessageTooLarge("a slice is larger than a request")] * len(request.slices)
         key = wal_key(self._node.view.image.cluster_id, gateway, request.sequence)
         places = [SlicePlace(one.position, one.size_bytes, one.crc32c) for one in request.slices]
         error: TidelogError
@@ -204,7 +228,7 @@ class GatewayAppends:
     ) -> _Ack | asyncio.Task[_Ack]:
         """Append the batch, or have it wait until its transaction is verified."""
         if isinstance(data, TidelogError):
-            return _refused(data)
+            return self._refused(one, data)
         foreign = CommittedForeign(
             gateway,
             request.committed_end,
@@ -242,7 +266,7 @@ class GatewayAppends:
         try:
             guard = verified.guard(one.topic_id.bytes, one.partition)
         except TidelogError as error:
-            return _refused(error)
+            return self._refused(one, error)
         return self._append(produced, one, foreign, guard)
 
     def _append(
@@ -255,10 +279,13 @@ class GatewayAppends:
         try:
             replica, chain = self._led(one)
             batch = produced.topics[0][1][0][1]
+            assert batch is not None
+            if len(batch) >= HEADER_SIZE and self._missed.has(_name_of(one)):
+                require_first(parse_header(batch), replica.log.producers.state)
             with chain.referring_to(foreign):
                 info = append_batch(replica, batch, produced, one.produce_version, guard, None)
         except TidelogError as error:
-            return _refused(error)
+            return self._refused(one, error)
         ack = _Ack(GatewayResult(0, info.base_offset, not info.is_duplicate))
         role = replica.role
         if role is None or role.leader is None:
@@ -267,6 +294,12 @@ class GatewayAppends:
             ack.on_ack(None)
         else:
             role.owe_ack(info.last_offset + 1, ack)
+        return ack
+
+    def _refused(self, one: GatewaySlice, error: TidelogError) -> _Ack:
+        self._missed.note(_name_of(one))
+        ack = _Ack(GatewayResult(error.code, -1, is_referenced=False))
+        ack.on_ack(None)
         return ack
 
     def _led(self, one: GatewaySlice) -> tuple[Replica, ChainPartition]:
@@ -283,10 +316,8 @@ class GatewayAppends:
         return replica, chain
 
 
-def _refused(error: TidelogError) -> _Ack:
-    ack = _Ack(GatewayResult(error.code, -1, is_referenced=False))
-    ack.on_ack(None)
-    return ack
+def _name_of(one: GatewaySlice) -> PartitionName:
+    return PartitionName(one.topic_id, one.partition)
 
 
 async def _results(waits: Sequence[_Ack | asyncio.Task[_Ack]]) -> list[GatewayResult]:

@@ -51,7 +51,8 @@ from tidelog_node.answers import (
 )
 from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
-from tidelog_node.diskless.gateway.gateway import Gateway, Produced
+from tidelog_node.diskless.gateway.gateway import Gateway
+from tidelog_node.diskless.gateway.taken_batches import Produced
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.owed_answers import (
     GATEWAY_WAIT,

@@ -11,7 +11,9 @@ the usual headers without tagged fields:
     answer    of each slice, in their order: error:16, base offset:64, is it referred to:8
 
 A slice is the one batch that a client has sent, with base offset 0 and leader epoch -1. Its records
-do not cross zones by this: the leader reads them from the gateway's object.
+do not cross zones by this: the leader reads them from the gateway's object. So the slices of a
+request must not overlap, and are bounded together: else a small request would make a leader read
+the same bytes again and again.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from tidelog_node.wire.primitives import ELEMENTS_UNBOUNDED, MalformedRequest, s
 
 API_KEY = 20_005  # far from Kafka's
 SLICES_MAX = 1_000  # in a request: no node allows fewer elements
+# Of all slices of a request, unless it has one alone: a gateway's object has no more.
+BYTES_MAX = 8 << 20
 TRANSACTIONAL_ID_BYTES_MAX = 4_096
 _REQUEST_HEAD = struct.Struct(">ihhih")  # size, key, version, correlation id, no client id
 _ANSWER_HEAD = struct.Struct(">ii")  # size, correlation id
@@ -114,7 +118,20 @@ def parse_request(
         slices.append(GatewaySlice._make((UUID(bytes=fields[0]), *fields[1:-1], name)))
     if position != len(frame):
         raise MalformedRequest(f"{len(frame) - position} bytes behind the last slice")
+    _require_bounded(slices)
     return GatewayAppend(UUID(bytes=chain_id), committed_end, sequence, slices)
+
+
+def _require_bounded(slices: Sequence[GatewaySlice]) -> None:
+    """Raise ``MalformedRequest`` if slices are empty, overlap, or are too large together."""
+    size_bytes = end = 0
+    for one in sorted(slices, key=lambda one: one.position):
+        if not one.size_bytes or one.position < end:
+            raise MalformedRequest(f"a slice at {one.position} is empty or overlaps another one")
+        end = one.position + one.size_bytes
+        size_bytes += one.size_bytes
+    if size_bytes > BYTES_MAX and len(slices) > 1:
+        raise MalformedRequest(f"slices of {size_bytes} bytes, allowed are {BYTES_MAX}")
 
 
 def encode_answer(correlation_id: int, results: Iterable[GatewayResult]) -> list[bytes]:

@@ -244,19 +244,16 @@ class World:
         self.store = FaultyStore(FolderObjectStore(folder / "objects"), Random(1))
         self.is_leader_reachable = True
         self.is_answer_lost = False
+        self.is_hanging = False  # requests get nowhere until ``break_connection``
+        self.tickets: asyncio.Semaphore | None = None  # one for each request that gets on
+        self._hanging: list[asyncio.Future[list[GatewayResult]]] = []
         self.forwarded: list[GatewayAppend] = []
         self._tasks: set[asyncio.Future[Any]] = set()
 
     async def start(self) -> None:
         await ensure_cluster(self.metadata)
         for broker_id in (LEADER, GATEWAY):
-            await register_broker(
-                self.metadata,
-                broker_id=broker_id,
-                incarnation=uuid5(NAMESPACE_OID, f"process {broker_id}"),
-                endpoints=plaintext_endpoints("127.0.0.1", broker_id),
-                rack=f"rack{broker_id}",
-            )
+            await self._register(broker_id, f"process {broker_id}")
         count = self.partition_count
         topic = Topic(name=TOPIC, topic_id=TOPIC_ID, partition_count=count, configs=self.configs)
         partitions = [
@@ -321,7 +318,10 @@ class World:
             return results
         received = parse_request(memoryview(encode_request(request, 1)), 14, 0)
         self.forwarded.append(received)
-        task = asyncio.ensure_future(self.leader.appends.append(GATEWAY, received))
+        if self.is_hanging:
+            self._hanging.append(results)
+            return results
+        task = asyncio.ensure_future(self._append(received))
 
         def on_done(done: asyncio.Future[list[GatewayResult]]) -> None:
             self._tasks.discard(done)
@@ -336,6 +336,33 @@ class World:
         self._tasks.add(task)
         task.add_done_callback(on_done)
         return results
+
+    async def _append(self, request: GatewayAppend) -> list[GatewayResult]:
+        if self.tickets is not None:
+            await self.tickets.acquire()
+        return await self.leader.appends.append(GATEWAY, request)
+
+    def break_connection(self) -> None:
+        """Lose the requests that hang: the leader has not seen them."""
+        self.is_hanging = False
+        for results in self._hanging:
+            results.set_exception(ConnectionResetError("lost"))
+        self._hanging.clear()
+
+    async def restart_leader(self) -> None:
+        """Have another process of the leader's broker registered."""
+        await self._register(LEADER, "the next process")
+        for node in (self.leader, self.gateway):
+            await node.view.refresh()
+
+    async def _register(self, broker_id: int, process: str) -> None:
+        await register_broker(
+            self.metadata,
+            broker_id=broker_id,
+            incarnation=uuid5(NAMESPACE_OID, process),
+            endpoints=plaintext_endpoints("127.0.0.1", broker_id),
+            rack=f"rack{broker_id}",
+        )
 
     def log_content(self) -> bytes:
         """Return all bytes of the leader's log."""

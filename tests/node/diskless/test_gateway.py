@@ -23,7 +23,14 @@ from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import iter_headers
 from tidelog_node.answers import CloseConnection
 from tidelog_node.diskless.gateway import gateway
-from tidelog_node.wire.gateway_append import TRANSACTIONAL_ID_BYTES_MAX
+from tidelog_node.handlers import gateway_append
+from tidelog_node.session import NO_NODE
+from tidelog_node.wire.gateway_append import (
+    TRANSACTIONAL_ID_BYTES_MAX,
+    GatewayAppend,
+    GatewaySlice,
+    parse_answer,
+)
 
 from tests.node.diskless.gateway_world import (
     CHAIN_OF,
@@ -35,6 +42,7 @@ from tests.node.diskless.gateway_world import (
 )
 from tests.support.batches import batch
 from tests.support.chain_owner import ChainOwner
+from tests.support.request_contexts import context_of
 from tests.support.waiting import eventually_async
 from tests.support.wal_scene import Faults
 
@@ -207,8 +215,8 @@ async def test_a_gateway_that_lags_keeps_what_a_lost_answer_may_refer_to(tmp_pat
         lost = await world.gateway.send(numbered(0))
         assert lost.error_code is ErrorCode.not_leader_or_follower
         world.is_answer_lost = False
-        assert given(await world.gateway.send(numbered(1))) == (OK, 1)
-        unknown = world.gateway.gateway._unknown
+        assert given(await world.gateway.send(numbered(0, producer_id=8))) == (OK, 1)
+        unknown = world.gateway.gateway._objects._unknown
         until = unknown[0][0]
         await eventually_async(lambda: unknown[0][0] > until)  # It was looked at.
         ends = UnneededEnds({PartitionName(TOPIC_ID, 0): 1})
@@ -254,6 +262,46 @@ async def test_a_read_that_hangs_is_sent_once_more(world: World) -> None:
     answers = [await world.gateway.send(numbered(n)) for n in (1, 2)]
     assert [given(answer) for answer in answers] == [(OK, 1), (OK, 2)]
     assert world.leader.hung_count == 1
+
+
+def asked(world: World, slices: list[GatewaySlice], *, node_id: int = GATEWAY) -> Any:
+    """Have the leader handle a request of the broker; return its answer."""
+    request = GatewayAppend(CHAIN_OF[GATEWAY].chain_id, 1, 0, slices)
+    context = context_of(0, api_key=20_005, node_id=node_id)
+    return world.leader.appends.handle(request, context)
+
+
+def slice_at(position: int, size_bytes: int) -> GatewaySlice:
+    return GatewaySlice(TOPIC_ID, 0, position, size_bytes, 0, 9, -1, 1_000, None)
+
+
+async def test_a_client_cannot_forward_batches(world: World) -> None:
+    with pytest.raises(CloseConnection, match="no node"):
+        asked(world, [slice_at(112, 100)], node_id=NO_NODE)
+
+
+async def test_a_slice_larger_than_any_request_is_not_read(world: World) -> None:
+    await world.gateway.send(batch(1))
+    world.leader.hang_next_read()
+    (answer,) = [await asked(world, [slice_at(112, 0xFFFF_FFFF)])]
+    (result,) = parse_answer(memoryview(b"".join(answer))[8:], 1)
+    assert result.error_code == ErrorCode.message_too_large
+    assert world.leader.hung_count == 0
+
+
+async def test_a_gateway_has_a_bounded_number_of_requests_under_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the others of another one are served."""
+    monkeypatch.setattr(gateway_append, "REQUESTS_MAX", 3)
+    answers = [asked(world, [slice_at(112, 100)]) for _ in range(3)]
+    with pytest.raises(CloseConnection, match="3 requests without an answer"):
+        asked(world, [slice_at(112, 100)])
+    answers.append(asked(world, [slice_at(112, 100)], node_id=GATEWAY + 1))
+    for answer in answers:
+        (result,) = parse_answer(memoryview(b"".join(await answer))[8:], 1)
+        assert result.error_code
+    assert await asked(world, [slice_at(112, 100)])
 
 
 async def test_a_bad_batch_is_refused_before_it_is_put(world: World) -> None:

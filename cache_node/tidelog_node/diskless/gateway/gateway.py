@@ -11,10 +11,10 @@ leader does not lead any more, the batches of the partition wait in order for th
 most as long as their requests. If it is not known whether a leader has appended a batch, its
 producer gets NOT_LEADER_OR_FOLLOWER, and sends it again; an idempotent one gets the old offset.
 
-**Objects stay while a reference to their slices is needed.** The leader's answer says where the
-references end. If none came, nobody knows whether there is one. A leader that has not made it
-after ``diskless.wal.max.age.ms`` never will, so the log's end at that time is an end of it. A node
-that is not in the ISR does not know the log's end, and keeps the object.
+**A log must not get a batch whose predecessor was lost** (``BrokenProducers``). So a partition's
+batches are with one process of a leader at a time: while that has not answered, nothing is sent to
+the next one, and what it does not answer soon then counts as lost. Once a batch is lost, its
+producer's later ones are, until it comes again.
 """
 
 from __future__ import annotations
@@ -22,27 +22,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol
 
 from crc32c import crc32c
-from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.errors import ErrorCode, InvalidRequest, RequestTimedOut, TidelogError
+from tidelog_core.errors import (
+    ErrorCode,
+    InvalidRequest,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    TidelogError,
+)
 from tidelog_core.log.append_checks import LOG_APPEND_TIME, check_headers
 from tidelog_core.metadata.epoch_chains import ChainName
-from tidelog_core.model import NO_LEADER, NO_LEADER_EPOCH
+from tidelog_core.metadata.records import Broker
+from tidelog_core.model import NO_LEADER_EPOCH
+from tidelog_core.records.batch import parse_header
 from tidelog_core.records.header import patch
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
+from tidelog_node.diskless.gateway.broken_producers import BrokenProducers, producer_batch
+from tidelog_node.diskless.gateway.gateway_objects import GatewayObject, GatewayObjects
 from tidelog_node.diskless.gateway.links import NotSent
 from tidelog_node.diskless.gateway.spool import GatewaySpool
+from tidelog_node.diskless.gateway.taken_batches import (
+    GatewayWaiter,
+    Produced,
+    SentBatches,
+    TakenBatch,
+)
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
-from tidelog_node.tier.wal_messages import FileRange, SliceFiles
 from tidelog_node.wire.gateway_append import (
+    BYTES_MAX,
     SLICES_MAX,
     TRANSACTIONAL_ID_BYTES_MAX,
     GatewayAppend,
@@ -58,96 +72,14 @@ OWED_COUNT_MAX = 10_000
 ROOM_PART = 0.75  # a full gateway is not full any more once it owes this part of its limits
 WAIT_SECONDS_MAX = 30.0  # for another leader
 RETRY_SECONDS = 0.25
+LEFT_SECONDS_MAX = 1.0  # for the answer of a leader when another process leads
 MOVED = (
     ErrorCode.not_leader_or_follower,
     ErrorCode.unknown_topic_id,
     ErrorCode.unknown_topic_or_partition,
 )
-
-
-class GatewayWaiter(Protocol):
-    """Waits for what becomes of a batch."""
-
-    def on_placed(self, base_offset: int) -> None:
-        """The batch is committed, with offsets from here on."""
-
-    def fail(self, code: ErrorCode, message: str) -> None:
-        """The batch has failed, or it is not known."""
-
-
-class Produced:
-    """The request that has brought a batch."""
-
-    __slots__ = ("acks", "timeout_ms", "transactional_id", "version")
-
-    def __init__(
-        self, version: int, acks: int, timeout_ms: int, transactional_id: bytes | None
-    ) -> None:
-        self.version = version
-        self.acks = acks
-        self.timeout_ms = timeout_ms
-        self.transactional_id = transactional_id
-
-
-class _Object:
-    """A committed object of the chain, and what is known of references to its foreign slices."""
-
-    __slots__ = ("chain", "ends", "left_count", "sequence", "unknown")
-
-    def __init__(self, chain: OwnedChain, sequence: int, count: int) -> None:
-        self.chain = chain
-        self.sequence = sequence
-        self.left_count = count  # slices without a result
-        self.ends: dict[PartitionName, int] = {}
-        self.unknown: set[Replica] = set()  # a reference may come, or there may be one
-
-
-class _Slice:
-    """A batch from the request that brings it to its answer."""
-
-    __slots__ = (
-        "batch_count",
-        "crc",
-        "deadline",
-        "files",
-        "name",
-        "number",
-        "object",
-        "offset_count",
-        "place",
-        "position",
-        "produced",
-        "replica",
-        "waiter",
-    )
-
-    def __init__(  # noqa: PLR0917
-        self,
-        number: int,
-        replica: Replica,
-        produced: Produced,
-        waiter: GatewayWaiter | None,
-        place: FileRange,
-        offset_count: int,
-        crc: int,
-        deadline: float,
-    ) -> None:
-        self.number = number
-        self.replica = replica
-        self.name = PartitionName(replica.topic_id, replica.partition.partition)
-        self.produced = produced
-        self.waiter = waiter
-        self.place = place
-        self.files = SliceFiles(*self.name, NO_LEADER_EPOCH, -1, offset_count, (place,), True)
-        self.offset_count = offset_count
-        self.crc = crc
-        self.deadline = deadline  # the loop's time
-        self.object: _Object | None = None  # None: it is not committed
-        self.position = 0
-
-    @property
-    def size_bytes(self) -> int:
-        return self.place.end - self.place.start
+# What a log says of a batch whose predecessor it does not have.
+SKIPPED = (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id)
 
 
 class Gateway:
@@ -181,13 +113,15 @@ class Gateway:
         self._opening: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[list[GatewayResult]]] = set()
         self._number = 0
-        self._slices: dict[int, _Slice] = {}  # without an answer, in order
-        self._unnoted: list[_Slice] = []  # that wait for a chain
-        self._parked: dict[PartitionName, deque[_Slice]] = {}  # that wait for a leader
+        self._batches: dict[int, TakenBatch] = {}  # without an answer, in order
+        # The numbers of an idempotent producer's batches; the first one has no answer.
+        self._owed_of: dict[tuple[PartitionName, int], deque[int]] = {}
+        self._unnoted: list[TakenBatch] = []  # that wait for a chain
+        self._sent: dict[PartitionName, SentBatches] = {}
+        self._parked: dict[PartitionName, deque[TakenBatch]] = {}  # that wait for a leader
+        self._broken = BrokenProducers()
         self._timer: asyncio.TimerHandle | None = None
-        # Objects of which a reference may come, and until when.
-        self._unknown: deque[tuple[float, _Object]] = deque()
-        self._age_timer: asyncio.TimerHandle | None = None
+        self._objects = GatewayObjects(node)
         self._owed_bytes = 0
         self.is_full = False
         self.fullness = Subscribers[[bool]]()
@@ -197,6 +131,11 @@ class Gateway:
     def takes(self, replica: Replica) -> bool:
         """Whether producers may write to this replica, which another node leads."""
         return replica.is_diskless and replica.is_follower and may_pass(replica)
+
+    @property
+    def waiting_count(self) -> int:
+        """The batches that wait for a leader."""
+        return sum(map(len, self._parked.values()))
 
     def take(
         self,
@@ -208,69 +147,93 @@ class Gateway:
         """Take one batch, which is changed in place. ``waiter`` is told once, later.
 
         Raises the errors of ``check_headers``, ``StorageError``, ``RequestTimedOut`` if too many
-        batches wait, and ``InvalidRequest`` if no leader would read the transactional id.
+        batches wait, ``NotLeaderOrFollower`` if an earlier batch of the producer is lost and has
+        not come again, and ``InvalidRequest`` if no leader would read the transactional id.
         """
-        name = produced.transactional_id
-        if name is not None and len(name) > TRANSACTIONAL_ID_BYTES_MAX:
-            # The leader would close the connection, on which other batches wait for answers.
-            raise InvalidRequest(
-                f"the transactional id has {len(name)} bytes,"
-                f" through a gateway it may have {TRANSACTIONAL_ID_BYTES_MAX}"
-            )
-        if self._is_closed or len(self._slices) >= OWED_COUNT_MAX:
-            raise RequestTimedOut("too many batches wait for their leaders")
-        ((_, header),) = check_headers(batch, replica.config, now_ms=self._node.clock_ms())
-        patch(batch, 0, base_offset=0, leader_epoch=NO_LEADER_EPOCH)
-        wait_s = min(max(produced.timeout_ms, 0) / 1000, WAIT_SECONDS_MAX)
+        name = PartitionName(replica.topic_id, replica.partition.partition)
+        producer = producer_batch(name, parse_header(batch))
         self._number += 1
-        one = _Slice(
-            self._number,
+        number = self._number
+        if producer is not None:
+            self._broken.take(producer, number)
+            if self._broken.blocks(producer, number):
+                raise NotLeaderOrFollower("an earlier batch of the producer is missing")
+        try:
+            offset_count = self._check(replica, batch, produced)
+            place = self._spool.write(batch)
+        except TidelogError:
+            if producer is not None:
+                self._broken.lose(producer, number)
+            raise
+        wait_s = min(max(produced.timeout_ms, 0) / 1000, WAIT_SECONDS_MAX)
+        one = TakenBatch(
+            number,
             replica,
             produced,
             waiter,
-            self._spool.write(batch),
-            header.last_offset_delta + 1,
+            producer,
+            place,
+            offset_count,
             crc32c(batch),
             self._loop.time() + wait_s,
         )
-        self._slices[one.number] = one
+        self._batches[number] = one
+        if producer is not None:
+            self._owed_of.setdefault(_producer_of(one), deque()).append(number)
         self._owed_bytes += one.size_bytes
         self._note(one)
         self._note_fullness()
+
+    def _check(self, replica: Replica, batch: memoryview, produced: Produced) -> int:
+        """Make a foreign slice of the batch; return the number of its offsets."""
+        transactional_id = produced.transactional_id
+        if transactional_id is not None and len(transactional_id) > TRANSACTIONAL_ID_BYTES_MAX:
+            # The leader would close the connection, on which other batches wait for answers.
+            raise InvalidRequest(
+                f"the transactional id has {len(transactional_id)} bytes,"
+                f" through a gateway it may have {TRANSACTIONAL_ID_BYTES_MAX}"
+            )
+        if self._is_closed or len(self._batches) >= OWED_COUNT_MAX:
+            raise RequestTimedOut("too many batches wait for their leaders")
+        ((_, header),) = check_headers(batch, replica.config, now_ms=self._node.clock_ms())
+        patch(batch, 0, base_offset=0, leader_epoch=NO_LEADER_EPOCH)
+        return header.last_offset_delta + 1
 
     def on_deposed(self, chain: OwnedChain) -> None:
         """Put what the chain has not committed into the next one: nobody can have seen it."""
         if chain is not self._chain:
             return
         self._chain = None
-        self._unnoted = [one for one in self._slices.values() if one.object is None]
+        self._unnoted = [one for one in self._batches.values() if one.made is None]
         self._open()
 
     def close(self) -> None:
         """Give up what is owed."""
         self._is_closed = True
         self._unsubscribe()
-        for timer in (self._age_timer, self._timer):
-            if timer is not None:
-                timer.cancel()
+        self._objects.close()
+        if self._timer is not None:
+            self._timer.cancel()
         for work in (self._opening, self._sealing):
             if work is not None:
                 work.cancel()
         for task in self._tasks:
             task.cancel()
-        for one in tuple(self._slices.values()):
+        for one in tuple(self._batches.values()):
             self._end(one, ErrorCode.not_leader_or_follower, "this node is stopping")
         self._spool.close()
 
     # -- into the chain --
 
-    def _note(self, one: _Slice) -> None:
+    def _note(self, one: TakenBatch) -> None:
         chain = self._chain
         if chain is not None and not self._unnoted:
             if chain.note_foreign(one.number, one.files):
                 return
             if not chain.is_deposed:
-                self._end(one, ErrorCode.not_leader_or_follower, "this node is stopping")
+                # Its request may not wait for it yet.
+                stopping = ErrorCode.not_leader_or_follower, "this node is stopping"
+                self._loop.call_soon(self._end, one, *stopping)
                 return
         self._unnoted.append(one)
         self._open()
@@ -286,7 +249,7 @@ class Gateway:
             logger.warning("a gateway has no chain", extra={"reason": str(error)})
             unnoted, self._unnoted = self._unnoted, []
             for one in unnoted:
-                self._end(one, error.code, str(error))
+                self._lose(one, error.code, str(error))
             return
         finally:
             self._opening = None
@@ -298,46 +261,73 @@ class Gateway:
             self._seal_former = None
         unnoted, self._unnoted = self._unnoted, []
         for one in unnoted:
-            if one.number in self._slices:
+            if one.number in self._batches:
                 self._note(one)
 
     def _on_committed(
         self, chain: OwnedChain, sequence: int, placed: Sequence[tuple[int, int]]
     ) -> None:
-        made = _Object(chain, sequence, len(placed))
-        found: list[_Slice] = []
+        made = GatewayObject(chain, sequence, len(placed))
+        found: list[TakenBatch] = []
         for number, position in placed:
-            one = self._slices.get(number)
+            one = self._batches.get(number)
             if one is None:  # Given up before: no leader will hear of it.
-                self._settle(made)
+                self._objects.settle(made)
                 continue
             self._spool.release(one.place)
-            one.object, one.position = made, position
+            one.made, one.position = made, position
             found.append(one)
         self._forward(found)
 
     # -- to the leaders --
 
-    def _forward(self, slices: Iterable[_Slice]) -> None:
-        """Tell the leaders of committed slices, which are in the order of the chain."""
-        groups: dict[tuple[int, _Object], list[_Slice]] = {}
-        for one in slices:
+    def _forward(self, batches: Iterable[TakenBatch]) -> None:
+        """Tell the leaders of committed batches, which are in the order of the chain."""
+        groups: dict[tuple[int, GatewayObject], list[TakenBatch]] = {}
+        for one in batches:
+            if one.number not in self._batches:
+                continue
+            if self._is_behind_lost(one):
+                self._end(one, ErrorCode.not_leader_or_follower, "a batch before it is missing")
+                continue
             leader = self._leader_of(one)
-            if one.name in self._parked or leader == NO_LEADER:
+            if one.name in self._parked or leader is None or not self._may_send(one, leader):
                 self._park(one)
-            else:
-                assert one.object is not None
-                groups.setdefault((leader, one.object), []).append(one)
-        for (leader, made), some in groups.items():
-            for at in range(0, len(some), SLICES_MAX):
-                self._send(leader, made, some[at : at + SLICES_MAX])
+                continue
+            assert one.made is not None
+            sent = self._sent.setdefault(one.name, SentBatches(leader.incarnation))
+            sent.batches[one.number] = one
+            groups.setdefault((leader.broker_id, one.made), []).append(one)
+        for (broker_id, made), some in groups.items():
+            for part in _requests(some):
+                self._send(broker_id, made, part)
 
-    def _leader_of(self, one: _Slice) -> int:
+    def _is_behind_lost(self, one: TakenBatch) -> bool:
+        return one.producer is not None and self._broken.blocks(one.producer, one.number)
+
+    def _leader_of(self, one: TakenBatch) -> Broker | None:
         image = self._node.view.image
         found = image.partition(one.replica.partition)
-        return NO_LEADER if found is None or found.topic_id != one.name.topic_id else found.leader
+        if found is None or found.topic_id != one.name.topic_id:
+            return None
+        return image.brokers.get(found.leader)
 
-    def _send(self, leader: int, made: _Object, slices: list[_Slice]) -> None:
+    def _may_send(self, one: TakenBatch, leader: Broker) -> bool:
+        """Return whether no other process owes an answer about the partition.
+
+        What it has owed for too long is lost: it may be the one before ``one``.
+        """
+        sent = self._sent.get(one.name)
+        if sent is None or sent.leader == leader.incarnation:
+            return True
+        now = self._loop.time()
+        if sent.left_s is None:
+            sent.left_s = now
+        if now - sent.left_s >= LEFT_SECONDS_MAX:
+            self._lose_sent(list(sent.batches.values()), "its former leader has not answered")
+        return False
+
+    def _send(self, leader: int, made: GatewayObject, batches: Sequence[TakenBatch]) -> None:
         chain = made.chain
         request = GatewayAppend(
             chain.name.chain_id,
@@ -354,7 +344,7 @@ class Gateway:
                     one.produced.timeout_ms,
                     one.produced.transactional_id,
                 )
-                for one in slices
+                for one in batches
             ],
         )
         results: asyncio.Future[list[GatewayResult]]
@@ -365,52 +355,84 @@ class Gateway:
             results = task
         else:
             results = self._send_to(leader, request)
-        results.add_done_callback(partial(self._on_results, slices))
+        results.add_done_callback(partial(self._on_results, batches))
 
     def _on_results(
-        self, slices: Sequence[_Slice], done: asyncio.Future[list[GatewayResult]]
+        self, batches: Sequence[TakenBatch], done: asyncio.Future[list[GatewayResult]]
     ) -> None:
         error = None if done.cancelled() else done.exception()
         if isinstance(error, NotSent):
-            for one in slices:
-                self._park(one)
-            return
-        if done.cancelled() or error is not None:
+            for one in batches:
+                if self._take_back(one):
+                    self._park(one)
+        elif done.cancelled() or error is not None:
             logger.warning("a leader has not answered a gateway", extra={"reason": repr(error)})
-            for one in slices:
-                if one.object is not None:
-                    one.object.unknown.add(one.replica)
-                self._end(one, ErrorCode.not_leader_or_follower, "the leader has not answered")
-            return
-        for one, result in zip(slices, done.result(), strict=True):
-            self._take_result(one, result)
+            self._lose_sent(batches, "the leader has not answered")
+        else:
+            for one, result in zip(batches, done.result(), strict=True):
+                self._take_result(one, result)
+        names = {one.name for one in batches}
+        if not names.isdisjoint(self._parked) and names.isdisjoint(self._sent):
+            self._retry_soon()
 
-    def _take_result(self, one: _Slice, result: GatewayResult) -> None:
-        made = one.object
+    def _take_result(self, one: TakenBatch, result: GatewayResult) -> None:
+        made = one.made
         assert made is not None
         if result.is_referenced:
-            end_offset = result.base_offset + one.offset_count
-            made.ends[one.name] = max(end_offset, made.ends.get(one.name, 0))
+            made.refer(one.name, result.base_offset + one.offset_count)
+        if not self._take_back(one):
+            return  # It is lost already.
         code = ErrorCode(result.error_code)
         if code is ErrorCode.none:
             if one.waiter is not None:
                 one.waiter.on_placed(result.base_offset)
             self._end(one)
-        elif code in MOVED and not result.is_referenced:
+        elif (code in MOVED and not result.is_referenced) or (
+            code in SKIPPED and self._is_behind_another(one)
+        ):
             self._park(one)
         else:
-            self._end(one, code, f"the leader of {one.replica.partition} refuses the batch")
+            if code in SKIPPED and self._is_behind_lost(one):
+                code = ErrorCode.not_leader_or_follower  # Both come again then, in order.
+            self._lose(one, code, f"the leader of {one.replica.partition} refuses the batch")
+
+    def _is_behind_another(self, one: TakenBatch) -> bool:
+        """Return whether an earlier batch of its producer is on its way."""
+        numbers = self._owed_of.get(_producer_of(one))
+        return numbers is not None and numbers[0] < one.number
+
+    def _take_back(self, one: TakenBatch) -> bool:
+        """Return whether the batch was with a leader, and has an answer now."""
+        sent = self._sent.get(one.name)
+        if sent is None or sent.batches.pop(one.number, None) is None:
+            return False
+        if not sent.batches:
+            del self._sent[one.name]
+        return True
+
+    def _lose_sent(self, batches: Iterable[TakenBatch], message: str) -> None:
+        """Give up batches that a leader may have appended."""
+        for one in batches:
+            if self._take_back(one):
+                assert one.made is not None
+                one.made.unknown.add(one.replica)
+                self._lose(one, ErrorCode.not_leader_or_follower, message)
 
     # -- waiting for a leader --
 
-    def _park(self, one: _Slice) -> None:
+    def _park(self, one: TakenBatch) -> None:
         if self._loop.time() >= one.deadline or self._is_closed or one.replica.is_dropped:
-            self._end(one, ErrorCode.not_leader_or_follower, "the partition has no leader")
+            self._lose(one, ErrorCode.not_leader_or_follower, "the partition has no leader")
             return
         self._parked.setdefault(one.name, deque()).append(one)
         self._node.view.nudge()
         if self._timer is None:
             self._timer = self._loop.call_later(RETRY_SECONDS, self._retry_parked)
+
+    def _retry_soon(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(0, self._retry_parked)
 
     def _retry_parked(self) -> None:
         if self._timer is not None:
@@ -423,72 +445,41 @@ class Gateway:
 
     # -- the end of a batch --
 
-    def _end(self, one: _Slice, code: ErrorCode = ErrorCode.none, message: str = "") -> None:
-        if self._slices.pop(one.number, None) is None:
+    def _lose(self, one: TakenBatch, code: ErrorCode, message: str) -> None:
+        """End a batch that was not appended, or of which nobody knows."""
+        if one.producer is not None:
+            self._broken.lose(one.producer, one.number)
+        self._end(one, code, message)
+
+    def _end(self, one: TakenBatch, code: ErrorCode = ErrorCode.none, message: str = "") -> None:
+        if self._batches.pop(one.number, None) is None:
             return
         self._owed_bytes -= one.size_bytes
+        numbers = self._owed_of.get(_producer_of(one))
+        while numbers and numbers[0] not in self._batches:
+            numbers.popleft()
+        if not numbers:
+            self._owed_of.pop(_producer_of(one), None)
         if code is not ErrorCode.none and one.waiter is not None:
             one.waiter.fail(code, message)
-        if one.object is None:
+        if one.made is None:
             self._spool.release(one.place)
         else:
-            self._settle(one.object)
+            self._objects.settle(one.made)
         self._note_fullness()
-
-    def _settle(self, made: _Object) -> None:
-        """One more slice of the object has its result, or will get none."""
-        made.left_count -= 1
-        if made.left_count:
-            return
-        if not made.unknown:
-            made.chain.committed.settle_foreign(made.sequence, made.ends)
-            return
-        age_s = self._node.config().diskless_wal_max_age_ms / 1000
-        self._unknown.append((self._loop.time() + age_s, made))
-        if self._age_timer is None:
-            self._age_timer = self._loop.call_later(age_s, self._settle_unknown)
-
-    def _settle_unknown(self) -> None:
-        """Settle the objects of which a leader has had its time."""
-        self._age_timer = None
-        now = self._loop.time()
-        age_s = self._node.config().diskless_wal_max_age_ms / 1000
-        while self._unknown and self._unknown[0][0] <= now:
-            _, made = self._unknown.popleft()
-            if all(map(self._knows_end, made.unknown)):
-                self._settle_late(made)
-            else:
-                self._unknown.append((now + age_s, made))
-        if self._unknown:
-            self._age_timer = self._loop.call_at(self._unknown[0][0], self._settle_unknown)
-
-    def _knows_end(self, replica: Replica) -> bool:
-        """Whether this node's log has what was committed long ago, or will never have it.
-
-        A log that lags may end below a reference: then the object would go too early.
-        """
-        if replica.is_dropped or replica.opened_log is None:
-            return True  # ``_settle_late`` keeps the object.
-        found = self._node.view.image.partition(replica.partition)
-        can_serve = self._node.standing.can_serve()  # else the ISR may be an old one
-        return can_serve and found is not None and self._node.broker_id in found.isr
-
-    def _settle_late(self, made: _Object) -> None:
-        for replica in made.unknown:
-            name = PartitionName(replica.topic_id, replica.partition.partition)
-            log = replica.opened_log
-            end_offset = INT64_MAX if log is None or replica.is_dropped else log.log_end_offset
-            made.ends[name] = max(end_offset, made.ends.get(name, 0))
-        made.chain.committed.settle_foreign(made.sequence, made.ends)
 
     def _note_fullness(self) -> None:
         part = ROOM_PART if self.is_full else 1.0
-        is_full = (
-            self._owed_bytes >= part * self._bytes_max or len(self._slices) >= part * OWED_COUNT_MAX
-        )
+        is_many = len(self._batches) >= part * OWED_COUNT_MAX
+        is_full = is_many or self._owed_bytes >= part * self._bytes_max
         if is_full != self.is_full:
             self.is_full = is_full
             self.fullness.notify(is_full)
+
+
+def _producer_of(one: TakenBatch) -> tuple[PartitionName, int]:
+    """Return the partition and the producer's id, -1 for a producer that is not idempotent."""
+    return one.name, -1 if one.producer is None else one.producer.producer_id
 
 
 def may_pass(replica: Replica) -> bool:
@@ -501,3 +492,17 @@ def may_pass(replica: Replica) -> bool:
 
 def _has_append_time(replica: Replica) -> bool:
     return replica.config.message_timestamp_type == LOG_APPEND_TIME
+
+
+def _requests(batches: Sequence[TakenBatch]) -> Iterator[Sequence[TakenBatch]]:
+    """Yield the parts of an object's batches that one request may name, at least one in each."""
+    part: list[TakenBatch] = []
+    size_bytes = 0
+    for one in batches:
+        if part and (len(part) == SLICES_MAX or size_bytes + one.size_bytes > BYTES_MAX):
+            yield part
+            part, size_bytes = [], 0
+        part.append(one)
+        size_bytes += one.size_bytes
+    if part:
+        yield part

@@ -1,0 +1,98 @@
+"""Producers of whom a batch got lost on its way: nothing that they sent after it may be appended.
+
+A log that does not know a producer takes any sequence as its first one, since it may have forgotten
+those before. So if a producer's first batch fails between the gateway and the log, and the second
+one does not, the log begins with the second one. librdkafka takes the first one for delivered
+then: it knows that a log takes no batch without those before. A client that speaks to the leader
+itself has one connection for both.
+
+    a batch is lost               later ones of its producer are refused, wherever they are
+    the producer sends it again   what it sends from then on is taken, what it sent before is not
+    its next epoch begins         the same: sequences begin with 0, and every log asks for that
+
+Producers repeat what was refused with NOT_LEADER_OR_FOLLOWER, in order.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.records.batch import BatchHeader
+
+PRODUCERS_MAX = 10_000  # that are remembered
+SEQUENCE_MASK = 0x7FFF_FFFF  # sequences begin again at 0 behind it
+
+
+class ProducerBatch(NamedTuple):
+    """A batch of an idempotent producer."""
+
+    partition: PartitionName
+    producer_id: int
+    epoch: int
+    sequence: int  # the first one
+
+
+def producer_batch(partition: PartitionName, header: BatchHeader) -> ProducerBatch | None:
+    """Return the batch, ``None`` if its producer is not idempotent."""
+    if header.producer_id < 0:
+        return None
+    return ProducerBatch(partition, header.producer_id, header.producer_epoch, header.base_sequence)
+
+
+class _Break:
+    """The first batch that was lost."""
+
+    __slots__ = ("epoch", "sequence", "until")
+
+    def __init__(self, epoch: int, sequence: int) -> None:
+        self.epoch = epoch
+        self.sequence = sequence
+        self.until: int | None = None  # the number of its repetition; None: it has not come
+
+
+class BrokenProducers:
+    """What was lost of each producer and partition. Batches have rising numbers."""
+
+    def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
+        """The producers that broke first are forgotten."""
+        self._producers_max = producers_max
+        self._breaks: OrderedDict[tuple[PartitionName, int], _Break] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of producers that are remembered."""
+        return len(self._breaks)
+
+    def take(self, batch: ProducerBatch, number: int) -> None:
+        """A client has sent a batch: it may be the repetition of a lost one."""
+        found = self._breaks.get((batch.partition, batch.producer_id))
+        if found is not None and found.until is None and not _is_behind(batch, found):
+            found.until = number
+
+    def lose(self, batch: ProducerBatch, number: int) -> None:
+        """A batch has failed, or it is not known whether it was appended."""
+        key = (batch.partition, batch.producer_id)
+        found = self._breaks.pop(key, None)
+        if found is None or not (self._blocks(found, batch, number)):
+            found = _Break(batch.epoch, batch.sequence)
+        self._breaks[key] = found
+        if len(self._breaks) > self._producers_max:
+            self._breaks.popitem(last=False)
+
+    def blocks(self, batch: ProducerBatch, number: int) -> bool:
+        """Return whether an earlier batch of the producer is lost, so that this one must be."""
+        found = self._breaks.get((batch.partition, batch.producer_id))
+        return found is not None and self._blocks(found, batch, number)
+
+    @staticmethod
+    def _blocks(found: _Break, batch: ProducerBatch, number: int) -> bool:
+        if found.until is not None and number >= found.until:
+            return False
+        return batch.epoch < found.epoch or _is_behind(batch, found)
+
+
+def _is_behind(batch: ProducerBatch, lost: _Break) -> bool:
+    """Return whether the batch is a later one of the same epoch."""
+    distance = (batch.sequence - lost.sequence) & SEQUENCE_MASK
+    return batch.epoch == lost.epoch and 0 < distance <= SEQUENCE_MASK // 2

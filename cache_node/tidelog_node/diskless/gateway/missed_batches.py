@@ -1,0 +1,59 @@
+"""Partitions of which a leader has not appended a batch that a gateway has forwarded.
+
+Their gateways have sent later batches before they learn it. Those of the same producer must not be
+appended (``broken_producers``). A log that knows the producer refuses them by their sequence, one
+that does not would begin with the first of them. The batch could perhaps not be read, so nobody
+here knows its producer. So for a time all producers of the partition that the log does not know
+have to begin with sequence 0.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.errors import UnknownProducerId
+from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.records.batch import BatchHeader
+
+MISSED_SECONDS = 600.0  # longer than producers repeat a batch
+PARTITIONS_MAX = 10_000
+
+
+class MissedBatches:
+    """Remembers when a batch of each partition was missed. For the node's event loop."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._missed_s: OrderedDict[PartitionName, float] = OrderedDict()
+
+    def note(self, partition: PartitionName) -> None:
+        """A batch was not appended."""
+        self._missed_s[partition] = self._now_s()
+        self._missed_s.move_to_end(partition)
+        if len(self._missed_s) > PARTITIONS_MAX:
+            self._missed_s.popitem(last=False)
+
+    def has(self, partition: PartitionName) -> bool:
+        """Return whether a batch was missed not long ago."""
+        missed_s = self._missed_s.get(partition)
+        if missed_s is None:
+            return False
+        if self._now_s() - missed_s < MISSED_SECONDS:
+            return True
+        del self._missed_s[partition]
+        return False
+
+
+def require_first(header: BatchHeader, producers: ProducerState) -> None:
+    """Raise ``UnknownProducerId`` if the log would take a later batch as a producer's first one."""
+    if (
+        header.producer_id >= 0
+        and header.base_sequence > 0
+        and producers.entry(header.producer_id) is None
+    ):
+        raise UnknownProducerId(
+            f"producer {header.producer_id} is not known, and sends sequence"
+            f" {header.base_sequence}: a batch before it may be missing"
+        )

@@ -1,0 +1,101 @@
+"""The batches that a gateway has taken, and the requests that have brought them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+from uuid import UUID
+
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.errors import ErrorCode
+from tidelog_core.model import NO_LEADER_EPOCH
+
+from tidelog_node.diskless.gateway.broken_producers import ProducerBatch
+from tidelog_node.diskless.gateway.gateway_objects import GatewayObject
+from tidelog_node.replica import Replica
+from tidelog_node.tier.wal_messages import FileRange, SliceFiles
+
+
+class GatewayWaiter(Protocol):
+    """Waits for what becomes of a batch."""
+
+    def on_placed(self, base_offset: int) -> None:
+        """The batch is committed, with offsets from here on."""
+
+    def fail(self, code: ErrorCode, message: str) -> None:
+        """The batch has failed, or it is not known."""
+
+
+class Produced:
+    """The request that has brought a batch."""
+
+    __slots__ = ("acks", "timeout_ms", "transactional_id", "version")
+
+    def __init__(
+        self, version: int, acks: int, timeout_ms: int, transactional_id: bytes | None
+    ) -> None:
+        self.version = version
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.transactional_id = transactional_id
+
+
+class TakenBatch:
+    """A batch from the request that brings it to its answer."""
+
+    __slots__ = (
+        "crc",
+        "deadline",
+        "files",
+        "made",
+        "name",
+        "number",
+        "offset_count",
+        "place",
+        "position",
+        "produced",
+        "producer",
+        "replica",
+        "waiter",
+    )
+
+    def __init__(  # noqa: PLR0917
+        self,
+        number: int,
+        replica: Replica,
+        produced: Produced,
+        waiter: GatewayWaiter | None,
+        producer: ProducerBatch | None,
+        place: FileRange,
+        offset_count: int,
+        crc: int,
+        deadline: float,
+    ) -> None:
+        self.number = number
+        self.replica = replica
+        self.name = PartitionName(replica.topic_id, replica.partition.partition)
+        self.produced = produced
+        self.waiter = waiter
+        self.producer = producer
+        self.place = place
+        self.files = SliceFiles(*self.name, NO_LEADER_EPOCH, -1, offset_count, (place,), True)
+        self.offset_count = offset_count
+        self.crc = crc
+        self.deadline = deadline  # the loop's time
+        self.made: GatewayObject | None = None  # the committed object that has it
+        self.position = 0  # there
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the batch."""
+        return self.place.end - self.place.start
+
+
+class SentBatches:
+    """The batches of a partition that a leader has not answered, all by the same process."""
+
+    __slots__ = ("batches", "leader", "left_s")
+
+    def __init__(self, leader: UUID) -> None:
+        self.leader = leader
+        self.batches: dict[int, TakenBatch] = {}  # by number
+        self.left_s: float | None = None  # since when another process leads, by the loop's time

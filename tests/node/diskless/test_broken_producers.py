@@ -1,0 +1,118 @@
+"""Which batches of a producer are refused once one of them is lost."""
+
+from __future__ import annotations
+
+from uuid import NAMESPACE_OID, uuid5
+
+import pytest
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.errors import UnknownProducerId
+from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.records.batch import parse_header
+from tidelog_node.diskless.gateway.broken_producers import (
+    SEQUENCE_MASK,
+    BrokenProducers,
+    ProducerBatch,
+    producer_batch,
+)
+from tidelog_node.diskless.gateway.missed_batches import (
+    MISSED_SECONDS,
+    PARTITIONS_MAX,
+    MissedBatches,
+    require_first,
+)
+
+from tests.support.batches import batch
+
+NAME = PartitionName(uuid5(NAMESPACE_OID, "t"), 0)
+
+
+def sent(sequence: int, *, epoch: int = 0, producer_id: int = 7) -> ProducerBatch:
+    return ProducerBatch(NAME, producer_id, epoch, sequence)
+
+
+def test_a_producer_that_is_not_idempotent_has_no_order() -> None:
+    assert producer_batch(NAME, parse_header(batch(1))) is None
+    known = producer_batch(NAME, parse_header(batch(2, producer_id=7, base_sequence=5)))
+    assert known is not None
+    assert known.sequence == 5
+
+
+def test_later_batches_are_refused_until_the_lost_one_comes_again() -> None:
+    broken = BrokenProducers()
+    broken.lose(sent(3), 1)
+    assert not broken.blocks(sent(3), 2)
+    assert broken.blocks(sent(4), 3)
+    assert broken.blocks(sent(9), 4)
+    assert not broken.blocks(sent(4, producer_id=8), 5)
+    other = PartitionName(NAME.topic_id, 1)
+    assert not broken.blocks(sent(4)._replace(partition=other), 6)
+    broken.take(sent(4), 7)  # It is not the one that is missing.
+    assert broken.blocks(sent(4), 7)
+    broken.take(sent(3), 8)
+    assert not broken.blocks(sent(4), 9)
+    assert broken.blocks(sent(4), 4), "it was sent before, and may reach the log first"
+
+
+def test_a_repetition_that_is_lost_breaks_the_producer_again() -> None:
+    broken = BrokenProducers()
+    broken.lose(sent(3), 1)
+    broken.lose(sent(4), 2)  # Behind it: the first one is still the one to wait for.
+    broken.take(sent(3), 3)
+    assert not broken.blocks(sent(4), 4)
+    broken.lose(sent(3), 3)
+    assert broken.blocks(sent(4), 4)
+    broken.take(sent(2), 5)  # The producer begins even earlier.
+    assert not broken.blocks(sent(3), 6)
+
+
+def test_the_next_epoch_is_another_sequence_and_the_former_one_is_over() -> None:
+    broken = BrokenProducers()
+    broken.lose(sent(3), 1)
+    broken.take(sent(0, epoch=1), 2)
+    assert not broken.blocks(sent(0, epoch=1), 2)
+    assert not broken.blocks(sent(4, epoch=1), 3)
+    assert broken.blocks(sent(4), 1)
+    broken.lose(sent(0, epoch=1), 2)
+    assert broken.blocks(sent(3), 4), "of the former epoch"
+    assert broken.blocks(sent(1, epoch=1), 5)
+
+
+def test_sequences_begin_again_behind_the_last_one() -> None:
+    broken = BrokenProducers()
+    broken.lose(sent(SEQUENCE_MASK), 1)
+    assert broken.blocks(sent(0), 2)
+    assert not broken.blocks(sent(SEQUENCE_MASK - 1), 3)
+
+
+def test_a_bounded_number_of_producers_is_remembered() -> None:
+    broken = BrokenProducers(producers_max=3)
+    for producer_id in range(5):
+        broken.lose(sent(1, producer_id=producer_id), producer_id)
+    assert len(broken) == 3
+    blocked = [p for p in range(5) if broken.blocks(sent(2, producer_id=p), 9)]
+    assert blocked == [2, 3, 4]
+
+
+def test_a_leader_remembers_partitions_of_missed_batches_for_a_time() -> None:
+    now_s = 0.0
+    missed = MissedBatches(lambda: now_s)
+    assert not missed.has(NAME)
+    missed.note(NAME)
+    assert missed.has(NAME)
+    for index in range(1, PARTITIONS_MAX):
+        missed.note(PartitionName(NAME.topic_id, index))
+    assert missed.has(NAME)
+    missed.note(PartitionName(NAME.topic_id, PARTITIONS_MAX))
+    assert not missed.has(NAME)
+    missed.note(NAME)
+    now_s = MISSED_SECONDS
+    assert not missed.has(NAME)
+
+
+def test_a_log_that_does_not_know_the_producer_takes_its_first_batch_alone() -> None:
+    state = ProducerState(expiration_ms=1_000)
+    require_first(parse_header(batch(1)), state)
+    require_first(parse_header(batch(1, producer_id=7, base_sequence=0)), state)
+    with pytest.raises(UnknownProducerId, match="sequence 1"):
+        require_first(parse_header(batch(1, producer_id=7, base_sequence=1)), state)

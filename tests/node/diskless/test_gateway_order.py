@@ -1,0 +1,140 @@
+"""A producer's batches reach the log in order or not at all, whichever of them gets lost on the way.
+
+A log that does not know a producer takes any sequence as its first one. If the first batch is lost and
+the second one appended, librdkafka takes both for delivered: it knows that a log takes no batch
+without those before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.errors import ErrorCode
+
+from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, World, gateway_world
+from tests.support.batches import batch
+from tests.support.waiting import eventually_async
+
+OK, MOVED = ErrorCode.none, ErrorCode.not_leader_or_follower
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with gateway_world(tmp_path) as world:
+        yield world
+
+
+def numbered(sequence: int, *, epoch: int = 0) -> bytearray:
+    """Return a batch of an idempotent producer."""
+    return batch(1, producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+
+
+async def committed(world: World, end: int) -> None:
+    """Wait until the gateway's chain has so many objects."""
+    await eventually_async(lambda: world.gateway.chain.committed_end >= end)
+
+
+async def require_order(world: World, *, offset: int = 0) -> None:
+    """Have the producer repeat its first two batches: they are appended in order."""
+    for sequence in (0, 1):
+        answer = await world.gateway.send(numbered(sequence))
+        assert (answer.error_code, answer.base_offset) == (OK, offset + sequence)
+    assert world.leader.replica.log.log_end_offset == offset + 2
+
+
+async def codes(*answers: Any) -> list[ErrorCode]:
+    return [(await answer).error_code for answer in answers]
+
+
+async def test_a_leader_that_cannot_read_the_first_batch_takes_no_later_one(world: World) -> None:
+    world.is_leader_reachable = False
+    first = world.gateway.send(numbered(0))
+    await committed(world, 1)
+    key = wal_key(world.gateway.view.image.cluster_id, CHAIN_OF[GATEWAY], 0)
+    data = bytearray(await world.store.get(key))
+    data[150] ^= 1
+    await world.store.replace(key, bytes(data))
+    second = world.gateway.send(numbered(1))
+    await committed(world, 2)
+    world.is_leader_reachable = True
+    assert (await first).error_code is not OK
+    assert (await second).error_code is MOVED
+    assert world.leader.replica.log.log_end_offset == 0
+    await require_order(world)
+
+
+async def test_a_batch_in_the_gateways_chain_fails_with_the_lost_one_before(world: World) -> None:
+    world.is_hanging = True
+    first = world.gateway.send(numbered(0))
+    await eventually_async(lambda: len(world.forwarded) == 1)
+    world.store.held.clear()
+    second = world.gateway.send(numbered(1))
+    other = world.gateway.send(batch(1, producer_id=8, producer_epoch=0, base_sequence=0))
+    world.break_connection()
+    assert (await first).error_code is MOVED
+    world.store.held.set()
+    assert await codes(second, other) == [MOVED, OK]
+    assert world.leader.replica.log.log_end_offset == 1
+    await require_order(world, offset=1)
+
+
+async def test_a_batch_that_comes_after_a_lost_one_waits_for_its_repetition(world: World) -> None:
+    world.is_hanging = True
+    first = world.gateway.send(numbered(0))
+    await eventually_async(lambda: len(world.forwarded) == 1)
+    world.break_connection()
+    assert await codes(first) == [MOVED]
+    assert await codes(world.gateway.send(numbered(1))) == [MOVED]
+    assert world.gateway.chain.next_sequence == 1
+    await require_order(world)
+
+
+async def test_a_producer_in_its_next_epoch_needs_no_repetition(world: World) -> None:
+    world.is_hanging = True
+    first = world.gateway.send(numbered(0))
+    await eventually_async(lambda: len(world.forwarded) == 1)
+    world.break_connection()
+    assert await codes(first) == [MOVED]
+    answers = [world.gateway.send(numbered(n, epoch=1)) for n in range(3)]
+    assert await codes(*answers) == [OK, OK, OK]
+    assert (await world.gateway.send(numbered(1))).error_code is ErrorCode.invalid_producer_epoch
+
+
+async def test_no_batch_goes_to_the_next_leader_before_the_last_one_has_answered(
+    world: World,
+) -> None:
+    """If it does not, nobody knows whether it has appended the batch: the producer repeats it."""
+    world.is_hanging = True
+    first = world.gateway.send(numbered(0))
+    await eventually_async(lambda: len(world.forwarded) == 1)
+    await world.restart_leader()
+    world.is_hanging = False
+    second = world.gateway.send(numbered(1))
+    assert await codes(first, second) == [MOVED, MOVED]
+    assert len(world.forwarded) == 1
+    await require_order(world)
+
+
+async def test_a_batch_behind_one_that_waits_for_its_leader_waits_as_well(world: World) -> None:
+    """The leader has refused the first one, and leads again when it gets the second one."""
+    replica = world.leader.replica
+    world.leader.chain.leave(replica)
+    world.leader.replicas.end_lead(replica)
+    world.tickets = asyncio.Semaphore(0)
+    answers = []
+    for sequence in (0, 1):
+        answers.append(world.gateway.send(numbered(sequence)))
+        await eventually_async(lambda: len(world.forwarded) == len(answers))
+    world.tickets.release()
+    gateway = world.gateway.gateway
+    await eventually_async(lambda: gateway.waiting_count == 1)
+    await world.begin_epoch()
+    for _ in range(20):  # The second one, then both in order, as often as the gateway tries.
+        world.tickets.release()
+    assert await codes(*answers) == [OK, OK]
+    assert [(await answer).base_offset for answer in answers] == [0, 1]
