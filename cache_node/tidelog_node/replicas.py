@@ -193,17 +193,29 @@ class ReplicaManager:
         return replica
 
     def begin_hand_over(
-        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
+        self,
+        topic_id: UUID,
+        partition: int,
+        successor: int,
+        *,
+        is_leaving: bool,
+        replicas: tuple[int, ...] = (),
     ) -> bool:
-        """Hand the partition over as soon as the successor has all records.
+        """Hand the partition over as soon as the successor, or the chain, has all records.
 
-        Returns false if this node does not lead it or has no leader state for it.
+        A diskless partition has ``replicas`` afterwards. Nothing changes if it is being handed
+        over to the same broker already. Returns false if this node does not lead it or has no
+        leader state for it.
         """
         replica = self.led_by_id.get(topic_id.bytes, {}).get(partition)
         leader = None if replica is None else replica.leader
         if replica is None or leader is None:
             return False
-        leader.begin_hand_over(successor, is_leaving=is_leaving, now_ms=self.clock_ms())
+        if replica.is_diskless and leader.is_handing_over_to(successor):
+            return True
+        leader.begin_hand_over(
+            successor, is_leaving=is_leaving, now_ms=self.clock_ms(), replicas=replicas
+        )
         self.roles.wants_write.notify(replica)
         return True
 

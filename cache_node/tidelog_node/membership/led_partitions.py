@@ -28,6 +28,7 @@ from tidelog_core.replication.diskless_balance import balancing_moves
 from tidelog_core.replication.diskless_followers import Racks
 from tidelog_core.replication.election import change_followers, hand_over, move_lead
 from tidelog_core.replication.partition_writer import write_changes
+from tidelog_core.replication.reassignment import is_reassigning, target_replicas
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership
@@ -49,10 +50,17 @@ class LeaderStates(Protocol):
     """The leader states of the partitions with records; ``ReplicaManager``."""
 
     def begin_hand_over(
-        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
+        self,
+        topic_id: UUID,
+        partition: int,
+        successor: int,
+        *,
+        is_leaving: bool,
+        replicas: tuple[int, ...] = (),
     ) -> bool:
-        """Hand the partition over as soon as the successor has every record.
+        """Hand the partition over as soon as the successor, or its chain, has every record.
 
+        A diskless one has ``replicas`` afterwards; (): as before, the successor among them.
         Returns False if it has no leader state.
         """
 
@@ -110,6 +118,7 @@ class LedPartitions:
         changes += self._hand_over_for_disk(image, now_ms)
         if self._membership.is_disk_fit and self._membership.gives_up_diskless():
             changes += self._hand_over_for_store(image)
+        changes += self._reassign_diskless(image)
         if now_ms >= self._preferred_from_ms:
             self._preferred_from_ms = now_ms + self._preferred_check_ms
             if self._node.config().auto_leader_rebalance_enable:
@@ -185,8 +194,7 @@ class LedPartitions:
                 )
                 continue
             if partition.is_diskless:
-                # Its chain has every record: nothing has to be waited for.
-                changes.append(move_lead(partition, successor, ChangeReason.HAND_OVER))
+                changes += self._move(partition, successor, is_leaving=True)
                 continue
             key = (partition.topic_id, partition.partition, successor)
             if now_ms < begun.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS:
@@ -198,6 +206,29 @@ class LedPartitions:
             else:
                 changes.append(hand_over(partition, successor, is_leaving=True))
         return changes
+
+    def _move(
+        self,
+        partition: Partition,
+        successor: int,
+        *,
+        is_leaving: bool,
+        replicas: tuple[int, ...] = (),
+    ) -> list[PartitionChange]:
+        """Have the leader state move a diskless partition, or return the write of one without.
+
+        Such a partition is not led yet: nothing has to be waited for. The leader state writes once
+        the chain has all of it, so that the successor need not end this node's chain.
+        """
+        if self._replicas.begin_hand_over(
+            partition.topic_id,
+            partition.partition,
+            successor,
+            is_leaving=is_leaving,
+            replicas=replicas,
+        ):
+            return []
+        return [move_lead(partition, successor, ChangeReason.HAND_OVER, replicas=replicas)]
 
     async def _wait_for_change(self, seconds_max: float) -> None:
         version = self._node.view.image.version
@@ -240,7 +271,7 @@ class LedPartitions:
             if partition.is_diskless:
                 heir = elector.diskless_successor(partition, peers, live)
                 if heir is not None:
-                    changes.append(move_lead(partition, heir, ChangeReason.HAND_OVER))
+                    changes += self._move(partition, heir, is_leaving=True)
                 continue
             key = (partition.topic_id, partition.partition, partition.leader_epoch)
             is_begun = now_ms < self._handed_over.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS
@@ -273,6 +304,20 @@ class LedPartitions:
             )
         return changes
 
+    def _reassign_diskless(self, image: ClusterImage) -> list[PartitionChange]:
+        """Return the moves that an administrator asks for, of partitions that are not led yet.
+
+        The leader states see to the others.
+        """
+        changes: list[PartitionChange] = []
+        peers, live = self._membership.peers, self._membership.live_brokers(image)
+        for _, partition in self._find_led_for_others(image):
+            if partition.is_diskless and is_reassigning(partition):
+                successor, *_ = replicas = target_replicas(partition)
+                if successor in live and peers.may_lead_diskless(successor):
+                    changes += self._move(partition, successor, is_leaving=True, replicas=replicas)
+        return changes
+
     def _balance_diskless(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
         """Return this node's part of the moves that spread diskless partitions.
 
@@ -301,18 +346,24 @@ class LedPartitions:
             for partition in image.partitions(name)
             if partition.is_diskless
         ]
-        changes = [
-            change_followers(move.partition, move.replicas)
-            if move.leader == broker_id
-            else move_lead(
-                move.partition, move.leader, ChangeReason.HAND_OVER, replicas=move.replicas
-            )
+        own = [
+            move
             for move in balancing_moves(partitions, able, racks)
             if move.partition.leader == broker_id and self._membership.leads(move.partition)
+            if not is_reassigning(move.partition)  # That is about to end.
         ]
-        if changes:
+        changes: list[PartitionChange] = []
+        for move in own:
+            if move.leader == broker_id:
+                changes.append(change_followers(move.partition, move.replicas))
+            else:
+                changes += self._move(
+                    move.partition, move.leader, is_leaving=False, replicas=move.replicas
+                )
+        if own:
             self._balance_from_ms = now_ms + BALANCE_AFTER_MS
-            logger.info("diskless partitions spread", extra={"count": len(changes)})
+            self._balanced = None  # A move that was given up is tried again.
+            logger.info("diskless partitions spread", extra={"count": len(own)})
         return changes
 
     def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:

@@ -168,7 +168,7 @@ class ReplicaRole:
             return
         if leader.on_chain_committed(end_offset, self._clock_ms()):
             self.follow_high_watermark(log)
-        if leader.is_converting:
+        if leader.is_moving:
             self._wants_write()
 
     def begin_entering(self, chain: EpochChain) -> None:

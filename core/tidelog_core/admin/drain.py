@@ -13,10 +13,14 @@ from collections.abc import Iterable
 from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import hand_over, move_lead
-from tidelog_core.replication.heirs import heir_of
+from tidelog_core.replication.election import hand_over
+from tidelog_core.replication.heirs import heir_of, replicas_with
 from tidelog_core.replication.leases import PeerLeases
-from tidelog_core.replication.reassignment import target_replicas
+from tidelog_core.replication.reassignment import (
+    is_reassigning,
+    start_reassignment,
+    target_replicas,
+)
 
 
 def needs_drain(partition: Partition, broker_id: int) -> bool:
@@ -50,13 +54,19 @@ def drain_leader(partition: Partition, broker_id: int, peers: PeerLeases) -> Par
 def drain_diskless(
     partition: Partition, broker_id: int, live: Iterable[int]
 ) -> PartitionChange | None:
-    """Return the write that names another live broker for a diskless partition, or ``None``.
+    """Return the write by which another live broker is to lead a diskless partition, or ``None``.
 
-    Raises ``EligibleLeadersNotAvailable`` if no other broker lives.
+    The leader is asked to hand over (``LeaderState``), so that its chain goes on. Raises
+    ``EligibleLeadersNotAvailable`` if no other broker lives.
     """
     if not needs_drain(partition, broker_id):
         return None
-    heir = heir_of(partition, (b for b in live if b != broker_id))
+    others = [b for b in live if b != broker_id]
+    is_led = partition.leader in others
+    heir = partition.leader if is_led else heir_of(partition, others)
     if heir is None:
         raise EligibleLeadersNotAvailable("No other broker is alive.")
-    return move_lead(partition, heir, ChangeReason.HAND_OVER)
+    if is_reassigning(partition) and target_replicas(partition)[0] in others:
+        return None  # The leader was asked already.
+    target = replicas_with(partition, heir)
+    return start_reassignment(partition, target, broker_ids={*partition.replicas, heir})

@@ -9,11 +9,13 @@ from tidelog_core.admin.partition_changes import Decide
 from tidelog_core.errors import InvalidReplicationFactor
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
+from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import change_followers, move_lead
 from tidelog_core.replication.placement import require_valid_replicas
 from tidelog_core.replication.reassignment import (
     cancel_reassignment,
+    is_reassigning,
     start_reassignment,
     target_replicas,
 )
@@ -27,6 +29,8 @@ def reassignment(target: Sequence[int] | None, *, view: ClusterView, may_resize:
     """
 
     def decide(partition: Partition) -> PartitionChange | None:
+        if target is None and partition.is_diskless and is_reassigning(partition):
+            return _stay(partition)
         if target is None:
             return cancel_reassignment(partition)
         if partition.is_diskless:
@@ -44,11 +48,24 @@ def reassignment(target: Sequence[int] | None, *, view: ClusterView, may_resize:
 def _move_diskless(
     partition: Partition, target: Sequence[int], broker_ids: Set[int]
 ) -> PartitionChange | None:
-    """Return the write by which the first of the target leads: there are no records to copy."""
+    """Return the write by which the first of the target leads, or is to lead.
+
+    There are no records to copy. The leader is asked to hand over (``LeaderState``), so that its
+    chain goes on.
+    """
     require_valid_replicas(target, broker_ids)
     if partition.replicas == tuple(target):
         return None
+    if partition.leader == target[0]:
+        return change_followers(partition, tuple(target))
+    if partition.leader != NO_LEADER:
+        return start_reassignment(partition, target, broker_ids=broker_ids)
     moved = dataclasses.replace(partition, replicas=tuple(target))
-    if partition.leader != target[0]:
-        return move_lead(moved, target[0], ChangeReason.REASSIGNMENT_ENDED)
-    return change_followers(partition, tuple(target))
+    return move_lead(moved, target[0], ChangeReason.REASSIGNMENT_ENDED)
+
+
+def _stay(partition: Partition) -> PartitionChange:
+    """Return the write that takes back what the leader was asked for. Its epoch goes on."""
+    original = [b for b in partition.replicas if b not in partition.adding]
+    original.sort(key=lambda broker_id: broker_id != partition.leader)  # stable: it comes first
+    return change_followers(partition, tuple(original))

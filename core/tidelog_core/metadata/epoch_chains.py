@@ -37,6 +37,31 @@ class EpochChain(NamedTuple):
 EpochChains = tuple[EpochChain, ...]  # in order of leader epoch; the last one is the current one
 
 
+def end_epoch(chains: EpochChains, end_offset: int, *, next_epoch: int) -> EpochChains:
+    """Return the list by which a leader ends its epoch: its chain has all below, and nothing above.
+
+    The row of the successor's epoch names the same chain, which gets nothing of that epoch: its
+    broker does not lead in it. So the end needs no seal. For a program that knows nothing of this,
+    it is an epoch without records, and a seal finds the same end.
+    """
+    return (*chains, EpochChain(next_epoch, chains[-1].chain, end_offset))
+
+
+def is_handed_over(chains: EpochChains, *, leader: int, leader_epoch: int) -> bool:
+    """Whether the leader before has ended its epoch for this leader, as ``end_epoch`` says.
+
+    A later election has another leader epoch, and then nothing is said of the chain's end.
+    """
+    if len(chains) < 2 or leader < 0:
+        return False
+    last, before = chains[-1], chains[-2]
+    return (
+        last.leader_epoch == leader_epoch
+        and last.chain == before.chain
+        and last.chain.broker_id != leader
+    )
+
+
 def describe_epoch(chains: EpochChains) -> str:
     """Return the current epoch and its chain, for errors."""
     last = chains[-1] if chains else None

@@ -46,6 +46,7 @@ import dataclasses
 from collections.abc import Container, Iterable
 from uuid import UUID
 
+from tidelog_core.metadata.epoch_chains import end_epoch
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import Check
@@ -54,6 +55,7 @@ from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election_coordinators import COORDINATOR_PLACES, STEP_IN_DELAY_MS
 from tidelog_core.replication.heirs import heir_of, replicas_with
 from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.reassignment import is_reassigning, target_replicas
 
 PREFERRED_STABLE_MS = 300_000  # Kafka's leader.imbalance.check.interval.seconds
 REPLICAS_KEPT = 2  # of a partition of the cluster's own topics that has no live replica
@@ -408,18 +410,26 @@ def move_lead(
     checks: tuple[Check, ...] = (),
     *,
     replicas: tuple[int, ...] = (),
+    end_offset: int | None = None,
 ) -> PartitionChange:
     """Return the write that names the broker as the one that is to lead a diskless partition.
 
     Its records are in chains and in the tier, so the broker need not have been a replica. The
     leader before, if it keeps a replica, is in sync again once it follows. ``replicas``, the broker
-    first, replace those before.
+    first, replace those before. ``end_offset`` is the leader's own, if it has ended its epoch: its
+    chain has every record below, and gets none above. Then the broker need not seal that chain.
     """
+    if is_reassigning(partition):  # This write ends it.
+        partition = dataclasses.replace(partition, replicas=target_replicas(partition))
     replicas = replicas or replicas_with(partition, broker_id)
+    leader_epoch, wal = partition.leader_epoch + 1, partition.wal
+    if end_offset is not None and wal and wal[-1].leader_epoch == partition.leader_epoch:
+        wal = end_epoch(wal, end_offset, next_epoch=leader_epoch)
     after = dataclasses.replace(
         partition,
         leader=broker_id,
-        leader_epoch=partition.leader_epoch + 1,
+        leader_epoch=leader_epoch,
+        wal=wal,
         replicas=replicas,
         isr=(
             broker_id,

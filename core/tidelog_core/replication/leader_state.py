@@ -28,6 +28,11 @@ Possible interleavings, and why they are safe:
   that nothing waits for it once it has stopped, but only if ``min_insync_replicas`` remain: until
   it stops, its copy lets the partition take records. A replica counts until the store has
   applied the change, and joins again once its lease has no step-down reason.
+- *A diskless partition that moves* (``begin_hand_over``) takes nothing more. Once the chain has all
+  that the log has, the write that names the successor also ends the epoch there (``end_epoch``).
+  While that write may land, nothing above its end is committed here, and nothing is appended. If
+  the chain does not get there in time, a leader that leaves names the successor without the end:
+  that one seals the chain. Any other leader goes on.
 - *A leader that drains* leaves the ISR with the hand-over on the same condition.
 - *A new leader* does not know the followers' log ends, so its high watermark stays until
   every ISR member has fetched in this epoch (or has left the ISR).
@@ -52,6 +57,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import (
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -71,7 +77,7 @@ from tidelog_core.replication.conversion import (
     copies_required,
     forget_chains,
 )
-from tidelog_core.replication.election import hand_over
+from tidelog_core.replication.election import change_followers, hand_over, move_lead
 from tidelog_core.replication.follower_progress import (
     UNKNOWN_OFFSET,
     FollowerContact,
@@ -79,7 +85,11 @@ from tidelog_core.replication.follower_progress import (
 )
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.owed_acks import OwedAcks, ReleasedAck
-from tidelog_core.replication.reassignment import end_reassignment, is_reassigning
+from tidelog_core.replication.reassignment import (
+    end_reassignment,
+    is_reassigning,
+    target_replicas,
+)
 
 LAG_TIME_MAX_MS = 30_000  # Kafka's replica.lag.time.max.ms
 RETRY_MS = 500  # before a write that the store refused is tried again
@@ -105,6 +115,7 @@ class _HandOver:
     begun_ms: float
     deadline_ms: float
     ends_reassignment: bool = False  # written by it, and dropped with it
+    replicas: tuple[int, ...] = ()  # of a diskless partition afterwards; (): as before
 
 
 class LeaderState(Generic[Token]):
@@ -138,12 +149,14 @@ class LeaderState(Generic[Token]):
         self.log_end_offset = log_end_offset
         self.is_deposed = False
         self.needs_read = False  # another node has written the item: read it
+        self._first_replica = partition.replicas[0]
         self._in_flight: PartitionChange | None = None
         self._proposed: list[PartitionChange] = []  # may have landed or land yet
         # Derived from the record and the proposals, computed when one of them changes.
         self._maximal_isr: frozenset[int] = frozenset(partition.isr)
         self._in_sync_count = len(partition.isr)
         self._may_lead_elsewhere = False
+        self._end_max = INT64_MAX  # a proposal may have ended the epoch there
         self._may_convert = False
         self._retry_from_ms = 0.0
         self._hand_over: _HandOver | None = None
@@ -301,7 +314,7 @@ class LeaderState(Generic[Token]):
         """Move the high watermark as far as it may go. Returns whether it moved."""
         offset = self.log_end_offset
         if self.commits_by_chain:
-            return self._advance_to(min(offset, self._chain_end))
+            return self._advance_to(min(offset, self._chain_end, self._end_max))
         if self._entering is not None or self._may_convert:
             offset = min(offset, self._chain_end)
             if offset <= self.high_watermark:
@@ -338,23 +351,35 @@ class LeaderState(Generic[Token]):
     # -- handing over --
 
     def begin_hand_over(
-        self, successor: int, *, is_leaving: bool, now_ms: float, time_ms: float | None = None
+        self,
+        successor: int,
+        *,
+        is_leaving: bool,
+        now_ms: float,
+        time_ms: float | None = None,
+        replicas: tuple[int, ...] = (),
     ) -> None:
         """Stop appending and hand over as soon as everything is replicated.
 
         After ``time_ms`` (by default the rules') a leader that leaves hands over regardless, and
         one that need not leave continues. A successor must have fetched since: otherwise it may
         have died within its lease, and if the leader leaves, the only ISR member would be a dead
-        broker.
+        broker. The successor of a diskless partition need be no replica, and ``replicas``, it
+        first, are those afterwards.
         """
         if time_ms is None:
             time_ms = self.rules.hand_over_ms
-        self._hand_over = _HandOver(successor, is_leaving, now_ms, now_ms + time_ms)
+        deadline_ms = now_ms + time_ms
+        self._hand_over = _HandOver(successor, is_leaving, now_ms, deadline_ms, replicas=replicas)
 
     @property
     def is_handing_over(self) -> bool:
         """Whether appends are refused because the leadership is on its way elsewhere."""
         return self._hand_over is not None
+
+    def is_handing_over_to(self, successor: int) -> bool:
+        """Whether it is on its way to this broker."""
+        return self._hand_over is not None and self._hand_over.successor == successor
 
     @property
     def is_moving(self) -> bool:
@@ -365,6 +390,8 @@ class LeaderState(Generic[Token]):
         wanted = self._hand_over
         if wanted is None:
             return None
+        if self.commits_by_chain:
+            return self._moving(wanted, peers, now_ms)
         follower = self.followers.get(wanted.successor)
         if (
             follower is None
@@ -382,6 +409,30 @@ class LeaderState(Generic[Token]):
                 return None
         is_leaving = wanted.is_leaving and len(self.partition.isr) > self._required_count
         return hand_over(self.partition, wanted.successor, is_leaving=is_leaving)
+
+    def _moving(
+        self, wanted: _HandOver, peers: PeerLeases, now_ms: float
+    ) -> PartitionChange | None:
+        """Return the write that names a diskless partition's successor, once the chain has all."""
+        successor, end_offset = wanted.successor, self.log_end_offset
+        if successor == self.broker_id:  # Asked for when another broker led.
+            self._hand_over = None
+            return change_followers(self.partition, wanted.replicas)
+        is_able = peers.may_lead_diskless(successor) and not peers.is_suspected(successor)
+        if self.high_watermark < end_offset:
+            if is_able and now_ms < wanted.deadline_ms:
+                return None
+            is_able = is_able and wanted.is_leaving
+        if not is_able:
+            self._hand_over = None
+            return None
+        return move_lead(
+            self.partition,
+            successor,
+            ChangeReason.HAND_OVER,
+            replicas=wanted.replicas,
+            end_offset=end_offset if self.high_watermark == end_offset else None,
+        )
 
     # -- converting --
 
@@ -517,13 +568,17 @@ class LeaderState(Generic[Token]):
         if now_ms < self._retry_from_ms:
             return None
         self._turn_away(brokers, peers, now_ms)
-        ending = end_reassignment(self.partition, peers, self._own_checks(brokers))
+        if self.commits_by_chain:
+            self._follow_request(now_ms)
+            ending = None
+        else:
+            ending = end_reassignment(self.partition, peers, self._own_checks(brokers))
         if ending is not None and ending.after.leader != self.broker_id:
             if self._must_wait(ending.after.leader, now_ms):
                 return None
             change: PartitionChange | None = ending
         else:
-            if self._hand_over is not None and self._hand_over.ends_reassignment:
+            if not self.commits_by_chain and self._is_ending_reassignment:
                 self._hand_over = None  # The reassignment was cancelled or has another target.
             change = (
                 self._handing_over(peers, now_ms)
@@ -565,6 +620,28 @@ class LeaderState(Generic[Token]):
                 if peers.has_died(broker_id):
                     return False
         return not any(follower.wants_in for follower in self.followers.values())
+
+    def _follow_request(self, now_ms: float) -> None:
+        """Begin to hand a diskless partition over if an administrator asks for it, and else not.
+
+        By a reassignment, or by putting another replica first in this leader epoch.
+        """
+        target = target_replicas(self.partition)
+        is_asked = target[0] not in (self._first_replica, self.broker_id)
+        if not (is_asked or is_reassigning(self.partition)):
+            if self._is_ending_reassignment:
+                self._hand_over = None  # It was cancelled.
+            return
+        wanted = self._hand_over
+        if wanted is None or (wanted.ends_reassignment and wanted.replicas != target):
+            deadline_ms = now_ms + self.rules.hand_over_ms
+            self._hand_over = _HandOver(
+                target[0], True, now_ms, deadline_ms, ends_reassignment=True, replicas=target
+            )
+
+    @property
+    def _is_ending_reassignment(self) -> bool:
+        return self._hand_over is not None and self._hand_over.ends_reassignment
 
     def _must_wait(self, successor: int, now_ms: float) -> bool:
         """Whether a reassignment that takes this leader out waits for the last records."""
@@ -733,6 +810,15 @@ class LeaderState(Generic[Token]):
         self._maximal_isr, self._in_sync_count = frozenset(members), count
         self._may_lead_elsewhere = any(
             change.after.leader != self.broker_id for change in self._proposed
+        )
+        self._end_max = min(
+            (
+                change.after.wal[-1].first_offset
+                for change in self._proposed
+                if len(change.after.wal) > len(self.partition.wal)
+                if change.after.leader != self.broker_id
+            ),
+            default=INT64_MAX,
         )
         self._may_convert = any(
             change.after.is_diskless != self.commits_by_chain for change in self._proposed

@@ -21,6 +21,9 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import AckedBy, Broker, Partition, put
+from tidelog_core.model import NO_LEADER
+from tidelog_core.replication.change import ChangeReason
+from tidelog_core.replication.election import move_lead
 
 from tests.support.memory_store import MemoryMetadataStore
 
@@ -203,7 +206,7 @@ def test_more_replicas_are_placed_as_of_any_topic(new: NewTopic, count: int) -> 
     assert partition.leader == partition.replicas[0]
 
 
-async def test_a_reassignment_moves_the_lead_by_one_write() -> None:
+async def test_a_reassignment_asks_the_leader_to_hand_over() -> None:
     store = MemoryMetadataStore()
     plan = planned(NewTopic(name="t", partition_count=1, configs=DISKLESS))
     await store.commit([put(plan.topic), *(put(partition) for partition in plan.partitions)])
@@ -214,6 +217,22 @@ async def test_a_reassignment_moves_the_lead_by_one_write() -> None:
     [partition] = view.image.partitions("t")
     other = (partition.leader + 1) % 3
     change = reassignment([other], view=view, may_resize=True)(partition)
+    assert change is not None
+    first, asked = partition.leader, change.after
+    assert asked == dataclasses.replace(
+        partition, replicas=(other, first), adding=(other,), removing=(first,)
+    )
+    # Once more, or not at all: the leader's epoch goes on.
+    assert reassignment([other], view=view, may_resize=True)(asked) is None
+    change = reassignment(None, view=view, may_resize=True)(asked)
+    assert change is not None
+    assert change.after == partition
+    # An election that comes first ends it with as many replicas as before.
+    taken = move_lead(asked, other, ChangeReason.TAKEOVER).after
+    assert (taken.replicas, taken.adding, taken.removing) == ((other,), (), ())
+    # Without a leader nobody can be asked.
+    vacant = dataclasses.replace(partition, leader=NO_LEADER)
+    change = reassignment([other], view=view, may_resize=True)(vacant)
     assert change is not None
     assert change.after == dataclasses.replace(
         partition, leader=other, replicas=(other,), isr=(other,), leader_epoch=1

@@ -90,13 +90,25 @@ def test_where_nobody_else_can_lead_nothing_is_decided(
         drain_leader(partition, 1, peers_of(*live))
 
 
-def test_a_diskless_partition_goes_to_any_broker_that_lives() -> None:
+def test_the_leader_of_a_diskless_partition_is_asked_to_hand_it_over() -> None:
     change = drain_diskless(a_partition(1), 1, (1, 5, 6))
     assert change is not None
-    after = change.after
-    assert after.leader in (5, 6)
-    assert after.replicas == after.isr == (after.leader,)
-    assert after.leader_epoch == 5
-    assert drain_diskless(after, 1, (1, 5, 6)) is None
+    asked = change.after
+    successor = asked.replicas[0]
+    assert successor in (5, 6)
+    assert (asked.leader, asked.leader_epoch) == (1, 4)
+    assert (asked.replicas, asked.adding, asked.removing) == ((successor, 1), (successor,), (1,))
+    assert drain_diskless(asked, 1, (1, 5, 6)) is None
     with pytest.raises(EligibleLeadersNotAvailable):
         drain_diskless(a_partition(1), 1, (1,))
+
+
+def test_a_replica_of_a_diskless_partition_comes_first_if_one_lives() -> None:
+    change = drain_diskless(a_partition(1, 2, 3), 1, (1, 3, 5))
+    assert change is not None
+    assert change.after.replicas == (3, 1, 2)
+    assert (change.after.adding, change.after.removing) == ((), ())
+    led_by_another = a_partition(1, 2, 3, leader=2)
+    change = drain_diskless(led_by_another, 1, (1, 2, 3))
+    assert change is not None
+    assert change.after.replicas == (2, 1, 3)

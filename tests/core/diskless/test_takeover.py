@@ -59,7 +59,14 @@ def sealed(rules: ChainRules | None = None) -> Takeover:
 
 
 def taken(first_offset: int = 40) -> StoredChains:
-    return StoredChains(MINE.version, (*MINE.chains, EpochChain(1, HEIR, first_offset)))
+    chains = (*MINE.chains, EpochChain(1, HEIR, first_offset))
+    return StoredChains(MINE.version, chains, leader=HEIR.broker_id)
+
+
+def handed_over(successor: int = HEIR.broker_id) -> StoredChains:
+    """Return the item once the leader has ended its epoch at 40 for the successor."""
+    chains = (*MINE.chains, EpochChain(1, CHAIN, 40))
+    return StoredChains(4, chains, leader_epoch=1, leader=successor)
 
 
 def test_all_partitions_of_the_chain_are_taken_by_one_write() -> None:
@@ -109,12 +116,13 @@ def test_nothing_is_left_to_take() -> None:
 
 
 def test_a_handover_never_resumes() -> None:
-    handover = Handover(P0, HEIR, stored=MINE, end_offset=40)
-    assert handover.begin() == WriteEpochs({P0: taken()})
+    handover = Handover(P0, HEIR.broker_id, stored=MINE, end_offset=40)
+    assert handover.begin() == WriteEpochs({P0: handed_over()._replace(version=3)})
     assert handover.on_written(UNKNOWN) == ReadItems()
     newer = MINE._replace(version=7)
-    assert handover.on_items({P0: newer}) == WriteEpochs({P0: taken()._replace(version=7)})
+    assert handover.on_items({P0: newer}) == WriteEpochs({P0: handed_over()._replace(version=7)})
     assert handover.on_written(CONFLICT) == ReadItems()
+    assert handover.on_items({P0: handed_over()._replace(version=8)}) == Finished(None)
     assert handover.on_items({P0: taken()._replace(version=8)}) == Finished(None)
     assert handover.on_items({}) == Finished(None)
     assert handover.on_written(WRITTEN) == Finished(None)
@@ -122,7 +130,7 @@ def test_a_handover_never_resumes() -> None:
 
 def test_a_handover_does_not_end_a_later_epoch_of_the_same_chain() -> None:
     """Its write was made although nobody said so, and the partition has come back since."""
-    handover = Handover(P0, HEIR, stored=MINE, end_offset=40)
+    handover = Handover(P0, HEIR.broker_id, stored=MINE, end_offset=40)
     handover.on_written(UNKNOWN)
     back = StoredChains(6, (*taken().chains, EpochChain(2, CHAIN, 55)))
     assert handover.on_items({P0: back}) == Finished(None)
@@ -137,7 +145,53 @@ def test_a_takeover_replays_again_if_a_late_write_has_named_the_sealed_chain_aga
     again = StoredChains(6, chains)
     assert takeover.on_items({P0: again}) == [Replay({P0: again}, 1)]
     (write,) = takeover.on_replayed({P0: again}, {P0: 55})
-    assert write == WriteEpochs({P0: StoredChains(6, (*chains, EpochChain(3, HEIR, 55)))})
+    after = StoredChains(6, (*chains, EpochChain(3, HEIR, 55)), leader=HEIR.broker_id)
+    assert write == WriteEpochs({P0: after})
+
+
+# -- what was handed over --
+
+
+def test_what_was_handed_over_is_taken_without_a_seal() -> None:
+    takeover = Takeover(None, HEIR, handed_over=CHAIN)
+    assert takeover.may_begin()
+    assert takeover.begin() == [ReadItems()]
+    stored = handed_over()
+    assert stored.is_handed_over
+    assert takeover.on_items({P0: stored, P1: OTHERS}) == [Replay({P0: stored}, None)]
+    (write,) = takeover.on_replayed({P0: stored}, {P0: 40})
+    chains = (*stored.chains, EpochChain(2, HEIR, 40))
+    assert write == WriteEpochs({P0: stored._replace(chains=chains)})
+    lead, finished = takeover.on_written(WRITTEN)
+    assert lead == Lead(P0, stored._replace(chains=chains, version=5), 40)
+    assert finished == Finished(None)
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        pytest.param(MINE._replace(leader=2, leader_epoch=1), id="a leader that says nothing"),
+        pytest.param(handed_over()._replace(leader_epoch=2), id="another election"),
+        pytest.param(handed_over(CHAIN.broker_id), id="the broker whose chain it is"),
+        pytest.param(handed_over(-1), id="no leader"),
+        pytest.param(taken()._replace(leader_epoch=1), id="entered"),
+    ],
+)
+def test_nothing_else_is_taken_without_a_seal(stored: StoredChains) -> None:
+    """The old leader may go on, or its chain may have more than the item says."""
+    assert not stored.is_handed_over
+    takeover = Takeover(None, HEIR, handed_over=CHAIN)
+    assert takeover.on_items({P0: stored}) == [Finished(None)]
+
+
+def test_a_successor_that_died_leaves_an_epoch_without_records_to_the_next_heir() -> None:
+    """Elected later, it seals the chain that the item names, and finds the same end."""
+    takeover = sealed()
+    again = handed_over()._replace(leader_epoch=3, leader=9)
+    assert takeover.on_items({P0: again}) == [Replay({P0: again}, 1)]
+    (write,) = takeover.on_replayed({P0: again}, {P0: 40})
+    assert isinstance(write, WriteEpochs)
+    assert write.items[P0].chains == (*again.chains, EpochChain(4, HEIR, 40))
 
 
 def test_epochs_follow_each_other_and_end_where_the_next_begins() -> None:
@@ -168,7 +222,8 @@ def test_new_partitions_are_taken_without_a_chain_before() -> None:
     new = StoredChains(1, (), leader_epoch=3)
     assert takeover.on_items({P0: new, P1: OTHERS}) == [Replay({P0: new}, None)]
     [write] = takeover.on_replayed({P0: new}, {P0: 0})
-    entered = StoredChains(1, (EpochChain(4, HEIR, 0),), leader_epoch=3)
+    chains = (EpochChain(4, HEIR, 0),)
+    entered = StoredChains(1, chains, leader_epoch=3, leader=HEIR.broker_id)
     assert write == WriteEpochs({P0: entered})
     led = Lead(P0, entered._replace(version=2), 0)
     assert takeover.on_written(WriteOutcome.WRITTEN) == [led, Finished(None)]

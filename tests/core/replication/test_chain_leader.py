@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Literal, NamedTuple
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.errors import NotLeaderOrFollower
-from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, is_handed_over
+from tidelog_core.metadata.records import AckedBy, Partition
 from tidelog_core.replication.leader_state import LeaderState
 
 from tests.support.replication_cluster import (
@@ -195,3 +198,155 @@ def test_a_replica_that_reads_nothing_leaves_the_isr_and_comes_back() -> None:
     back = leader.propose(BROKERS, ALIVE, LAG_MS + 2)
     assert back is not None
     assert back.after.isr == (1, 2)
+
+
+# -- moving --
+
+
+DEAD_SUCCESSOR = make_peers(live=(1, 3), dead=(2,))
+CHAIN = ChainName(1, UUID(int=7))
+IN_CHAIN = dataclasses.replace(ALONE, wal=(EpochChain(ALONE.leader_epoch, CHAIN, 0),))
+
+
+def moving_leader(*, is_leaving: bool = False) -> LeaderState[str]:
+    """Return a leader with 10 records, 4 of them stored, that is to give its partition to 2."""
+    leader = make_chain_leader(IN_CHAIN)
+    leader.on_append(10, 0)
+    leader.on_chain_committed(4, 0)
+    leader.owe_ack(10, "a")
+    leader.begin_hand_over(2, is_leaving=is_leaving, now_ms=0)
+    with pytest.raises(NotLeaderOrFollower):
+        leader.require_appendable(needs_all=False)
+    assert leader.propose(BROKERS, ALIVE, 1) is None
+    return leader
+
+
+def test_a_partition_that_moves_names_its_end_once_the_chain_has_everything() -> None:
+    leader = moving_leader()
+    leader.on_chain_committed(10, 2)
+    assert [ack.error for ack in leader.take_released()] == [None]
+    change = leader.propose(BROKERS, ALIVE, 2)
+    assert change is not None
+    after, epoch = change.after, ALONE.leader_epoch
+    assert (after.leader, after.leader_epoch, after.replicas) == (2, epoch + 1, (2,))
+    assert after.wal == (*IN_CHAIN.wal, EpochChain(epoch + 1, CHAIN, 10))
+    assert is_handed_over(after.wal, leader=after.leader, leader_epoch=after.leader_epoch)
+    assert not leader.is_serving  # the successor may lead already
+    leader.on_written(change, 3)
+    assert leader.is_deposed
+
+
+def test_nothing_above_the_end_is_committed_while_the_write_may_land() -> None:
+    """Nobody should append then. Were it done, its ack would be of a record that no heir reads."""
+    leader = moving_leader()
+    leader.on_chain_committed(10, 2)
+    change = leader.propose(BROKERS, ALIVE, 2)
+    assert change is not None
+    leader.on_append(12, 3)
+    leader.owe_ack(12, "b")
+    assert not leader.on_chain_committed(12, 3)
+    leader.on_unknown(4)
+    assert not leader.advance(5)
+    leader.on_read(dataclasses.replace(change.after, version=change.after.version + 1), 6)
+    assert isinstance(leader.take_released()[-1].error, NotLeaderOrFollower)
+
+
+def test_an_unknown_outcome_is_settled_by_the_same_write_before_anything_is_appended() -> None:
+    leader = moving_leader()
+    leader.on_chain_committed(10, 2)
+    first = leader.propose(BROKERS, ALIVE, 2)
+    leader.on_unknown(3)
+    leader.on_read(IN_CHAIN, 4)  # not written, or not yet
+    with pytest.raises(NotLeaderOrFollower):
+        leader.require_appendable(needs_all=False)
+    assert leader.propose(BROKERS, ALIVE, 1_000) == first
+    leader.on_refused(first, 1_001)  # type: ignore[arg-type]
+    assert leader.propose(BROKERS, DEAD_SUCCESSOR, 2_000) is not None  # it settles the first one
+    assert not leader.is_serving
+
+
+def test_a_leader_that_stays_goes_on_if_the_chain_is_too_slow() -> None:
+    leader = moving_leader()
+    assert leader.propose(BROKERS, ALIVE, 60_000) is None
+    leader.require_appendable(needs_all=True)
+    assert not leader.is_handing_over
+
+
+def test_a_leader_that_leaves_names_its_successor_without_an_end_if_the_chain_is_too_slow() -> None:
+    leader = moving_leader(is_leaving=True)
+    change = leader.propose(BROKERS, ALIVE, 60_000)
+    assert change is not None
+    assert change.after.leader == 2
+    assert change.after.wal == IN_CHAIN.wal  # The successor seals the chain, and finds the end.
+
+
+def test_a_partition_is_not_given_to_a_broker_that_is_gone() -> None:
+    leader = moving_leader(is_leaving=True)
+    leader.on_chain_committed(10, 2)
+    assert leader.propose(BROKERS, DEAD_SUCCESSOR, 60_000) is None
+    leader.require_appendable(needs_all=True)
+
+
+def test_the_replicas_of_a_move_are_those_that_it_was_begun_with() -> None:
+    leader = make_chain_leader(IN_CHAIN)
+    leader.begin_hand_over(2, is_leaving=False, now_ms=0, replicas=(2, 3))
+    change = leader.propose(BROKERS, ALIVE, 1)
+    assert change is not None
+    assert (change.after.replicas, change.after.isr) == ((2, 3), (2,))
+
+
+# -- reassignments --
+
+
+def asked(target: tuple[int, ...], *, leader: int = 1) -> Partition:
+    """Return the partition with a request of an administrator that others lead."""
+    going = tuple(b for b in (1,) if b not in target)
+    return dataclasses.replace(
+        IN_CHAIN,
+        replicas=(*target, *going),
+        leader=leader,
+        adding=tuple(b for b in target if b != 1),
+        removing=going,
+        version=IN_CHAIN.version + 1,
+    )
+
+
+def test_a_leader_hands_over_to_the_first_of_the_target() -> None:
+    leader = make_chain_leader(IN_CHAIN)
+    leader.on_append(3, 0)
+    leader.on_partition(dataclasses.replace(asked((3, 2)), acked_by=AckedBy.CHAIN), 1)
+    assert leader.propose(BROKERS, ALIVE, 1) is None
+    with pytest.raises(NotLeaderOrFollower):
+        leader.require_appendable(needs_all=True)
+    leader.on_chain_committed(3, 2)
+    change = leader.propose(BROKERS, ALIVE, 2)
+    assert change is not None
+    after = change.after
+    assert (after.leader, after.replicas, after.adding, after.removing) == (3, (3, 2), (), ())
+    assert is_handed_over(after.wal, leader=after.leader, leader_epoch=after.leader_epoch)
+
+
+def test_a_leader_goes_on_if_the_request_is_taken_back_or_its_target_is_gone() -> None:
+    leader = make_chain_leader(IN_CHAIN)
+    leader.on_append(3, 0)
+    request = dataclasses.replace(asked((2,)), acked_by=AckedBy.CHAIN)
+    leader.on_partition(request, 1)
+    assert leader.propose(BROKERS, DEAD_SUCCESSOR, 1) is None
+    leader.require_appendable(needs_all=True)
+    assert leader.propose(BROKERS, ALIVE, 2) is None
+    assert leader.is_handing_over
+    back = dataclasses.replace(IN_CHAIN, acked_by=AckedBy.CHAIN, version=request.version + 1)
+    leader.on_partition(back, 3)
+    assert leader.propose(BROKERS, ALIVE, 3) is None
+    leader.require_appendable(needs_all=True)
+
+
+def test_a_leader_hands_over_to_a_replica_that_was_put_first() -> None:
+    three = dataclasses.replace(IN_CHAIN, replicas=(3, 1, 2), isr=(1, 2, 3))
+    leader = make_chain_leader(three)
+    assert leader.propose(BROKERS, ALIVE, 0) is None  # A conversion leaves the order as it is.
+    other = dataclasses.replace(leader.partition, replicas=(2, 1, 3), version=three.version + 1)
+    leader.on_partition(other, 1)
+    change = leader.propose(BROKERS, ALIVE, 1)
+    assert change is not None
+    assert (change.after.leader, change.after.replicas) == (2, (2, 1, 3))

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.takeover.sealing import find_seal
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
 from tidelog_core.errors import StoreUnavailable, TidelogError, TierUnavailable
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_node.diskless.chain.node_chain import NodeChain
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
+from tidelog_node.registration import ensure_cluster
 
+from tests.support.batches import batch
 from tests.support.diskless_node import running_chain
 from tests.support.waiting import eventually_async
 
@@ -52,6 +62,48 @@ async def test_a_store_that_cannot_be_asked_is_asked_again_later(tmp_path: Path)
         assert (node_chain.chain, node_chain.refusal) == (None, None)
         in_the_way.unlink()
         await eventually_async(lambda: has_chain(node_chain))
+
+
+async def test_the_chain_of_a_node_that_stops_is_sealed(tmp_path: Path) -> None:
+    """Its partitions were handed over, so no heir seals it, and it would never be collected."""
+    url, cluster_id = f"file://{tmp_path}/objects", await cluster_id_of(tmp_path)
+    async with running_chain(tmp_path, url) as node_chain:
+        first = await node_chain.current()
+        first.advance()  # an object without records
+        await eventually_async(lambda: first.committed_end == 1)
+    async with running_chain(tmp_path, url) as node_chain:
+        chains = ChainStore(node_chain.client, cluster_id)
+        assert await find_seal(chains, first.name) == 1
+
+
+async def test_what_a_killed_process_has_left_is_sealed_by_the_next_one(tmp_path: Path) -> None:
+    url, cluster_id = f"file://{tmp_path}/objects", await cluster_id_of(tmp_path)
+    async with running_chain(tmp_path, url) as node_chain:
+        chains = ChainStore(node_chain.client, cluster_id)
+        broker_id = (await node_chain.current()).name.broker_id
+        left = [ChainName(broker_id, UUID(int=1)), ChainName(broker_id + 1, UUID(int=1))]
+        for chain in left:
+            slices = [WalSlice(UUID(int=2), 0, 0, bytes(batch()))]
+            data = build_data_object(ObjectName(cluster_id, chain, 0, 0, 0, 0), slices).data
+            assert await chains.put(chain, 0, data) is PutOutcome.STORED
+    async with running_chain(tmp_path, url) as node_chain:
+        await node_chain.current()
+        chains = ChainStore(node_chain.client, cluster_id)
+
+        async def is_sealed() -> bool:
+            return await find_seal(chains, left[0]) == 1
+
+        await eventually_async(is_sealed)
+        assert await find_seal(chains, left[1]) is None  # another broker's
+
+
+async def cluster_id_of(folder: Path) -> str:
+    store = SqliteMetadataStore(folder / "metadata.db")
+    await ensure_cluster(store)
+    view = ClusterView(store)
+    await view.refresh()
+    await store.close()
+    return view.image.cluster_id
 
 
 async def has_chain(node_chain: NodeChain) -> bool:

@@ -162,7 +162,13 @@ class NoLogs:
     """Leaders whose followers have everything: they hand over with a write of the caller's."""
 
     def begin_hand_over(
-        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
+        self,
+        topic_id: UUID,
+        partition: int,
+        successor: int,
+        *,
+        is_leaving: bool,
+        replicas: tuple[int, ...] = (),
     ) -> bool:
         return False
 

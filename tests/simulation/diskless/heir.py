@@ -109,13 +109,21 @@ class SealTask:
 
 
 class TakeoverTask:
-    """Takes over a chain's partitions."""
+    """Takes over a chain's partitions, or takes those of it that were handed over."""
 
-    def __init__(self, node: Incarnation, chain: ChainName) -> None:
+    def __init__(
+        self, node: Incarnation, chain: ChainName, *, are_handed_over: bool = False
+    ) -> None:
         self.node, self.chain = node, chain
+        self.key = (chain, are_handed_over)
         self.heir = Heir(node.chain, node.writer.next_sequence)  # as it notes in the chain
-        self._seal = SealTask(node, chain, self._on_end)
-        self._takeover = Takeover(self._seal.sealer, node.chain, rules=node.rules)
+        self._seal = None if are_handed_over else SealTask(node, chain, self._on_end)
+        self._takeover = Takeover(
+            None if self._seal is None else self._seal.sealer,
+            node.chain,
+            handed_over=chain if are_handed_over else None,
+            rules=node.rules,
+        )
         self._recovered: dict[PartitionName, Recovered] = {}
         self._writing: set[PartitionName] = set()
 
@@ -124,20 +132,23 @@ class TakeoverTask:
         return partition in self._writing
 
     def start(self) -> None:
+        if self._seal is None:
+            self.node.setup.shell.on_noted(self.node, self.chain, self.heir)
         if self._takeover.may_begin():
             self._decide(self._takeover.begin())
-        self._seal.start()
+        if self._seal is not None:
+            self._seal.start()
 
     def _on_end(self, decision: Any) -> None:
         if isinstance(decision, chain_sealer.Sealed) and not self._recovered:
-            self.node.setup.shell.on_sealed(self.node, self.chain, self.heir)
+            self.node.setup.shell.on_noted(self.node, self.chain, self.heir)
             self._decide(self._takeover.begin())
         elif isinstance(decision, chain_sealer.GivenUp):
             self._finish()
 
     def _finish(self) -> None:
-        if self.node.takeovers.get(self.chain) is self:
-            del self.node.takeovers[self.chain]
+        if self.node.takeovers.get(self.key) is self:
+            del self.node.takeovers[self.key]
 
     def _decide(self, decisions: Iterable[Any]) -> None:
         if self.node.chain != self.heir.chain:
@@ -155,7 +166,7 @@ class TakeoverTask:
                 case takeover.Lead(partition, stored, end_offset):
                     assert self._recovered[partition].state.end_offset == end_offset
                     if partition not in self.node.logs:
-                        sealed_at = self._seal.sealer.end
+                        sealed_at = None if self._seal is None else self._seal.sealer.end
                         self.node.lead(
                             partition,
                             stored,

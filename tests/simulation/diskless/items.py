@@ -22,6 +22,8 @@ class SimItem:
     chains: EpochChains
     version: int = 0
     log_start_offset: int = 0
+    leader: int = -1  # -1: the broker of the last chain
+    leader_epoch: int = -1  # where it is not that of the last chain
 
 
 class SimItems(SimStore):
@@ -41,7 +43,9 @@ class SimItems(SimStore):
     ) -> None:
         """Write the items, and answer with a ``WriteOutcome``."""
         records: Any = [
-            SimItem(name, one.chains, one.version, one.log_start_offset)
+            SimItem(
+                name, one.chains, one.version, one.log_start_offset, one.leader, one.leader_epoch
+            )
             for name, one in items.items()
         ]
 
@@ -64,4 +68,6 @@ class SimItems(SimStore):
 
 
 def _stored(item: SimItem) -> StoredChains:
-    return StoredChains(item.version, item.chains, log_start_offset=item.log_start_offset)
+    return StoredChains(
+        item.version, item.chains, item.leader_epoch, item.log_start_offset, item.leader
+    )

@@ -164,6 +164,12 @@ class HandsOverWhatIsNotCommitted(Mutable):
     hands_over_committed = False
 
 
+class TakesRecordsWhileItHandsOver(Mutable):
+    """A leader that leaves goes on until it sees that the item names another one."""
+
+    stops_before_handover = False
+
+
 class CollectsBelowLogStarts(Mutable):
     """Nobody waits for a checkpoint with what is deleted below a log start."""
 
@@ -253,6 +259,9 @@ LATER_MUTATIONS: Mapping[str, Mutation] = {
     "gives up failed builds": Mutation(shell=GivesUpFailedBuilds(), first_seed=29),
     "hands over what is not committed": Mutation(
         shell=HandsOverWhatIsNotCommitted(), draw=draw_moving_plan
+    ),
+    "takes records while it hands over": Mutation(
+        shell=TakesRecordsWhileItHandsOver(), draw=draw_moving_plan
     ),
     "collects below log starts": Mutation(shell=CollectsBelowLogStarts()),
     "counts checkpoints too early": Mutation(shell=CountsCheckpointsTooEarly(), first_seed=40),

@@ -32,7 +32,7 @@ from tidelog_core.diskless.wal.build import (
 )
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.header import HEADER_SIZE, parse_header
-from tidelog_core.diskless.wal.keys import Heir, checkpoint_key, wal_key
+from tidelog_core.diskless.wal.keys import checkpoint_key, wal_key
 from tidelog_core.diskless.wal.rows import BatchRow, MarkRow
 from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from tidelog_core.log.values import AppendOrigin
@@ -92,8 +92,11 @@ class Setup:
     tier_chance: float
     failed_builds: int = 0
 
-    def owner_of(self, chain: ChainName) -> Incarnation | None:
-        """Return the incarnation that writes the chain, if it is alive: what leases tell."""
+    def leader_of(self, stored: StoredChains) -> Incarnation | None:
+        """Return the incarnation that leads or is to lead, if it is alive: what leases tell."""
+        if stored.is_handed_over:
+            return self.nodes[stored.leader].current
+        chain = stored.chains[-1].chain
         current = self.nodes[chain.broker_id].current
         return current if current is not None and current.chain == chain else None
 
@@ -140,7 +143,7 @@ class Incarnation:
         self.is_paused = False
         self.heard_ms = self.world.now_ms
         self._backlog: list[tuple[Any, tuple[Any, ...]]] = []
-        self.takeovers: dict[ChainName, TakeoverTask] = {}
+        self.takeovers: dict[tuple[ChainName, bool], TakeoverTask] = {}
         self._versions: dict[PartitionName, int] = {}
         self._handovers: dict[PartitionName, Handover] = {}
         self._preparing: set[PartitionName] = set()
@@ -452,16 +455,16 @@ class Incarnation:
         log = self.logs[partition]
         self.checker.on_stable(partition, self.setup.shell.stable_end(log), log.high_watermark)
 
-    def hand_over(self, partition: PartitionName, successor: Incarnation) -> None:
+    def hand_over(self, partition: PartitionName, successor: int) -> None:
         """Stop taking, and let the successor lead once everything is committed."""
         log = self.logs.get(partition)
-        if log is None or log.is_leaving:
+        if log is None or log.is_leaving or partition in self._handovers:
             return
-        log.is_leaving = True
-        self.writer.leave(partition)
-        self.setup.shell.on_handover(self.chain, Heir(successor.chain, 0))
+        if self.setup.shell.stops_before_handover:
+            log.is_leaving = True
+            self.writer.leave(partition)
         self._handovers[partition] = Handover(
-            partition, successor.chain, stored=log.stored, end_offset=log.end
+            partition, successor, stored=log.stored, end_offset=log.end
         )
         self._hand_over_if_drained(partition)
 
@@ -473,7 +476,8 @@ class Incarnation:
         is_drained = log.high_watermark >= log.end and not self.writer.has_uncommitted(partition)
         if self.setup.shell.hands_over_committed and not is_drained:
             return
-        del self.logs[partition]
+        if log.is_leaving:
+            del self.logs[partition]
         self._on_handover(handover.begin(), partition, handover)
 
     def _on_handover(self, decision: Any, partition: PartitionName, handover: Handover) -> None:
@@ -520,7 +524,10 @@ class Incarnation:
                 continue  # read before a write that is known
             self._versions[partition] = stored.version
             chain = stored.chains[-1].chain
-            if chain == self.chain:
+            if stored.is_handed_over and stored.leader == self.broker_id:
+                self.take_handed_over(chain)
+                continue
+            if chain == self.chain and not stored.is_handed_over:
                 if partition in self.logs:
                     self._on_log_start(partition, stored)
                 is_new = partition not in self.logs and partition not in self._handovers
@@ -532,8 +539,8 @@ class Incarnation:
                 # Deposed, and nothing to put by which it would be told.
                 del self.logs[partition]
                 self.writer.leave(partition)
-            owner = self.setup.owner_of(chain)
-            if owner is None or self.world.now_ms - owner.heard_ms > LEASE_MS:
+            leader = self.setup.leader_of(stored)
+            if leader is None or self.world.now_ms - leader.heard_ms > LEASE_MS:
                 self.take_over(chain)
 
     def _is_taking(self, partition: PartitionName) -> bool:
@@ -550,9 +557,15 @@ class Incarnation:
 
     def take_over(self, chain: ChainName) -> None:
         """Seal a chain and take its partitions, unless that is under way."""
-        if chain != self.chain and chain not in self.takeovers:
-            self.takeovers[chain] = TakeoverTask(self, chain)
-            self.takeovers[chain].start()
+        if chain != self.chain and (chain, False) not in self.takeovers:
+            self.takeovers[chain, False] = task = TakeoverTask(self, chain)
+            task.start()
+
+    def take_handed_over(self, chain: ChainName) -> None:
+        """Take the partitions that the chain's owner has handed over, unless that is under way."""
+        if (chain, True) not in self.takeovers:
+            self.takeovers[chain, True] = task = TakeoverTask(self, chain, are_handed_over=True)
+            task.start()
 
     # -- the tier, and collection --
 

@@ -32,6 +32,7 @@ class Mutable:
     waits_for_checkpoints = True  # a checkpoint counts once it is stored
     builds_again = True  # an object whose build has failed
     hands_over_committed = True  # a leader that leaves waits for its PUTs
+    stops_before_handover = True  # and takes nothing from the moment on at which it decides to
 
     def hedge(self, node: Incarnation, sequence: int) -> bytes:
         """Return the bytes of a repeated PUT."""
@@ -54,16 +55,13 @@ class Mutable:
     ) -> None:
         """An heir has replayed partitions from the tier's ends on; ``None``: it found a gap."""
 
-    def on_sealed(self, node: Incarnation, chain: ChainName, heir: Heir) -> None:
-        """An heir has noted itself in the chain and sealed it, and reads the items next."""
+    def on_noted(self, node: Incarnation, chain: ChainName, heir: Heir) -> None:
+        """An heir has noted itself in the chain, has sealed it if it must, and reads items next."""
 
     def on_items(
         self, chain: ChainName, heir: Heir, items: Mapping[PartitionName, StoredChains]
     ) -> None:
         """It has read them, once more perhaps."""
-
-    def on_handover(self, chain: ChainName, heir: Heir) -> None:
-        """A leader is about to write that the heir leads a partition of its chain."""
 
     def checkpointed_end(self, writer: ChainWriter) -> int:
         """Return the sequence below which a checkpoint has the chain's objects."""

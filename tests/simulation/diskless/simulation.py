@@ -208,10 +208,8 @@ class Simulation:
             node.current.trim(amount)
 
     def _move(self, current: Incarnation, fault: Fault) -> None:
-        successor = self.nodes[fault.other].current
-        if successor is not None:
-            for partition in list(current.logs)[:1]:
-                current.hand_over(partition, successor)
+        for partition in list(current.logs)[:1]:
+            current.hand_over(partition, self.nodes[fault.other].broker_id)
 
     def _cut(self, cut: set[int], fault: Fault) -> None:
         cut.add(fault.place)

@@ -33,15 +33,12 @@ class Noting(Mutable):
         self.checked = 0  # partitions of items that were read after a seal
         self._later: dict[tuple[ChainName, Heir], Epochs] = {}
 
-    def on_sealed(self, node: Incarnation, chain: ChainName, heir: Heir) -> None:
+    def on_noted(self, node: Incarnation, chain: ChainName, heir: Heir) -> None:
         self.notes.setdefault(chain, []).append(heir)
         # All objects there are, whichever the notes lead to.
         chains = node.checker.chains.values()
         footers = [one for chain in chains for one in chain.footers.values()]
         self._later[chain, heir] = epochs_of(footers)
-
-    def on_handover(self, chain: ChainName, heir: Heir) -> None:
-        self.notes.setdefault(chain, []).append(heir)
 
     def on_items(
         self, chain: ChainName, heir: Heir, items: Mapping[PartitionName, StoredChains]

@@ -1,8 +1,8 @@
 """Seals the chains that earlier processes of this broker have left.
 
-An heir seals the chain of a node that led partitions. A gateway that led none is in no item, so
-nobody looks for its chain: it would never be collected. The next process of the broker seals it
-when its own chain is there.
+An heir seals the chain of a node that led partitions. That of a gateway that led none, or of a node
+that has handed all of its partitions over, is the last one of no item, so nobody looks for it: it
+would never be collected. The next process of the broker seals it when its own chain is there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def seal_former_chains(
     named: Collection[ChainName],
     clock_ms: Callable[[], int],
 ) -> None:
-    """Seal the chains of the owner's broker but its own and those that items name.
+    """Seal the chains of the owner's broker but its own and those that items name last.
 
     Those are for heirs. One that cannot be sealed is left.
     """

@@ -5,6 +5,10 @@ would a rule of the bucket that deletes objects of chains; rules take days, and 
 second, so they are read once the chain is open. A node with such a store refuses every partition of
 a diskless topic, and serves all others.
 
+Whoever took over a chain's last partitions may not have sealed it: leaders hand over without. Then
+nobody would collect it. So the chain is sealed when the node stops, and the chains of earlier
+processes of this broker once there is another one.
+
 A chain with nothing to put does not notice that somebody has sealed it. While this node's lease has
 lapsed, the chain looks at its next place now and then.
 """
@@ -20,12 +24,16 @@ from uuid import uuid4
 
 from tidelog_core.diskless.chain.expiring_rules import check_keeps_chains
 from tidelog_core.diskless.chain.start_probe import check_creates_once
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.takeover.sealing import seal_chain
+from tidelog_core.diskless.wal.epoch_chains import current_chain
 from tidelog_core.errors import InvalidConfig, StoreUnavailable, TidelogError, TierUnavailable
 from tidelog_core.log_format import TEXT
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.location import make_local_folder, parse_object_location
 from tidelog_core.subscribers import Subscribers
 
+from tidelog_node.diskless.chain.former_chains import seal_former_chains
 from tidelog_node.diskless.chain.owned_chain import OwnedChain, kept_bytes_max, writer_limits
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.node_context import NodeContext
@@ -34,6 +42,7 @@ from tidelog_node.tier.client import TierClient, WorkerCommand
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 2.0
+SEAL_SECONDS_MAX = 2.0  # of the own chain, when the node stops
 PROBE_PAUSE_S = 1.0  # after a probe in vain: the callers meanwhile get its error
 
 
@@ -73,6 +82,7 @@ class NodeChain:
         self.refusal: InvalidConfig | None = None  # why this store can have no chains
         self._is_probed = False
         self._has_read_rules = False
+        self._sealing_former: asyncio.Task[None] | None = None  # begun with the first chain
         self._failed_probe: TidelogError | None = None
         self._failed_at_s = 0.0
         self._opening = asyncio.Lock()
@@ -132,10 +142,31 @@ class NodeChain:
     async def close(self, seconds_max: float) -> None:
         """Wait until nothing is owed, at most so long; then end the chain and the worker."""
         self._is_closed = True
+        if self._sealing_former is not None:
+            self._sealing_former.cancel()
+            await asyncio.gather(self._sealing_former, return_exceptions=True)
         if self.chain is not None:
-            await self.chain.close(seconds_max)
+            chain = self.chain
+            await chain.close(seconds_max)
+            if not (chain.is_deposed or chain.buffered_bytes) and chain.next_sequence:
+                await self._seal(chain)
         await asyncio.gather(*self._running)
         await self.client.close()
+
+    async def _seal(self, chain: OwnedChain) -> None:
+        """Seal the own chain, which takes nothing more. If it fails the next process tries."""
+        cluster_id = self._node.view.image.cluster_id
+        try:
+            async with asyncio.timeout(SEAL_SECONDS_MAX):
+                await seal_chain(
+                    ChainStore(self.client, cluster_id),
+                    chain.name,
+                    cluster_id=cluster_id,
+                    heir=chain.name,
+                    clock_ms=self._node.clock_ms,
+                )
+        except (TidelogError, TimeoutError) as error:
+            logger.info("own chain is not sealed", extra={"reason": str(error) or repr(error)})
 
     def _open(self) -> OwnedChain:
         if self._is_closed:
@@ -153,6 +184,8 @@ class NodeChain:
             task = asyncio.create_task(work, name=f"chain {name.chain_id}")
             self._running.add(task)
             task.add_done_callback(self._running.discard)
+        if self._sealing_former is None:
+            self._sealing_former = asyncio.create_task(self._seal_former(chain))
         logger.info("chain begins", extra={"chain": str(name.chain_id)})
         return chain
 
@@ -164,6 +197,18 @@ class NodeChain:
         while not await chain.ends_within(LOOK_INTERVAL_S):
             if not self._node.standing.can_serve():
                 await chain.look()
+
+    async def _seal_former(self, chain: OwnedChain) -> None:
+        image = self._node.view.image
+        partitions = (one for some in image.partitions_by_topic.values() for one in some)
+        await seal_former_chains(
+            self.client,
+            image.cluster_id,
+            chain.name,
+            # Those are for heirs.
+            named={last.chain for one in partitions if (last := current_chain(one.wal))},
+            clock_ms=self._node.clock_ms,
+        )
 
     async def _check_rules(self, chain: OwnedChain) -> None:
         try:

@@ -10,6 +10,12 @@ handover. The chain that the item names may still be written, by an earlier lead
 know. So its end is made certain first, and the write that names this node's chain is what begins
 the next epoch. A new partition has no chain: its first leader only writes.
 
+**A leader that hands over has ended its epoch in the item.** Its chain has all of the partition up
+to the end offset there, and gets nothing more of it. So it is neither sealed nor searched for
+successors: the leader epoch of that write began after this process had read the cluster, so the
+metadata store was not set back since. The chain goes on with its other partitions. After any later
+election the item says nothing of the sort, and the chain is sealed.
+
 Partitions with the same chain before are taken together. A partition whose records cannot be read
 stays without a leader and is tried again; the others go on.
 
@@ -26,7 +32,7 @@ import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.takeover import takeover
@@ -42,7 +48,12 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
 )
-from tidelog_core.metadata.epoch_chains import ChainName, EpochChains, describe_epoch
+from tidelog_core.metadata.epoch_chains import (
+    ChainName,
+    EpochChains,
+    describe_epoch,
+    is_handed_over,
+)
 from tidelog_core.metadata.records import Partition, partition_key
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.partition_writer import write_changes
@@ -62,6 +73,13 @@ WRITES_MAX = 10  # of one group, before it begins again
 CHAINS_AT_ONCE_MAX = 8
 NOTE_SECONDS = 3_600.0  # for so long a note in a chain is not written again
 NOTES_MAX = 256  # that are remembered
+
+
+class Before(NamedTuple):
+    """The chain that some items name last; ``None`` for new partitions."""
+
+    chain: ChainName | None
+    is_handed_over: bool = False  # its leader has ended their epochs in the items
 
 
 class OwnChainEnded(StoreUnavailable):
@@ -164,17 +182,16 @@ class LeadEntries:
         self._waiting[name_of(replica)] = replica
         self._stir.set()
 
-    def _take_waiting(self) -> dict[ChainName | None, dict[PartitionName, Replica]]:
+    def _take_waiting(self) -> dict[Before, dict[PartitionName, Replica]]:
         """Return the partitions to enter now, by the chain that their items name last."""
-        groups: dict[ChainName | None, dict[PartitionName, Replica]] = {}
+        groups: dict[Before, dict[PartitionName, Replica]] = {}
         for name, replica in tuple(self._waiting.items()):
             if name in self._entering:
                 continue  # Noted again when that has ended.
             del self._waiting[name]
             partition = self._unentered(replica)
             if partition is not None:
-                last = current_chain(partition.wal)
-                groups.setdefault(last and last.chain, {})[name] = replica
+                groups.setdefault(_before(partition), {})[name] = replica
         return groups
 
     def _unentered(self, replica: Replica) -> Partition | None:
@@ -193,7 +210,7 @@ class LeadEntries:
             return None
         return partition if self._node.standing.leads(partition) else None
 
-    async def _enter(self, before: ChainName | None, group: dict[PartitionName, Replica]) -> None:
+    async def _enter(self, before: Before, group: dict[PartitionName, Replica]) -> None:
         delay_seconds = RETRY_SECONDS
         try:
             async with self._slots:
@@ -201,13 +218,13 @@ class LeadEntries:
         except OwnChainEnded as error:
             logger.info(
                 "diskless partitions enter another chain",
-                extra={"count": len(group), "chain": str(before), "reason": str(error)},
+                extra={"count": len(group), "chain": str(before.chain), "reason": str(error)},
             )
             delay_seconds = 0.0
         except (TidelogError, OSError) as error:
             logger.warning(
                 "diskless partitions not led yet, will retry",
-                extra={"count": len(group), "chain": str(before), "reason": str(error)},
+                extra={"count": len(group), "chain": str(before.chain), "reason": str(error)},
             )
         except Exception:
             # Any failure: the partitions have no leader until they are entered.
@@ -225,31 +242,32 @@ class LeadEntries:
         for replica in replicas:
             self._note(replica)
 
-    async def _take_over(
-        self, before: ChainName | None, group: dict[PartitionName, Replica]
-    ) -> None:
+    async def _take_over(self, before: Before, group: dict[PartitionName, Replica]) -> None:
         """Take the group's partitions from the chain; those that fail are left out.
 
         Raises the stores' errors, and ``CorruptObject``.
         """
         own, sealer, sealed_at = await self._own_chain(), None, -1
-        successors = Successors({}, is_whole=True)
-        if before == own.name:
+        chain, successors = before.chain, Successors({}, is_whole=True)
+        if chain == own.name:
             # The partition has left it, and an epoch that has left does not come back.
             own.abandon("a partition of it has to be entered again")
             own = await self._own_chain()
         if any(map(own.has_uncommitted, group.values())):
             raise StoreUnavailable("the own chain still owes records of an earlier epoch")
-        if before is not None:
-            sealer = ChainSealer(before, now_ms=self._node.standing.now_ms())
+        handed_over = chain if before.is_handed_over else None
+        if handed_over is not None:
+            await self._note_heir(handed_over, own)
+        elif chain is not None:
+            sealer = ChainSealer(chain, now_ms=self._node.standing.now_ms())
             sealed_at = await self._seal(sealer, own)
             # Before the items are read: then a healthy store's have all epochs of the chains.
-            successors = await self._successors.find(before, sealed_at, own=own.name)
+            successors = await self._successors.find(chain, sealed_at, own=own.name)
         # Who restores from the bucket alone must know the topic of every acknowledged record.
         await self._manifests.ensure({name.topic_id for name in group})
         taken = _Taken(group, own, sealed_at, successors)
         try:
-            await self._decide(taken, Takeover(sealer, own.name), before)
+            await self._decide(taken, Takeover(sealer, own.name, handed_over=handed_over), chain)
         finally:
             self._confirm(taken)
 
@@ -434,10 +452,20 @@ class _Taken:
     def stored(self) -> dict[PartitionName, StoredChains]:
         """Return what the items say of chains, as last read."""
         return {
-            name: StoredChains(record.version, record.wal, record.leader_epoch)
+            name: StoredChains(
+                record.version, record.wal, record.leader_epoch, leader=record.leader
+            )
             for name, record in self.records.items()
             if name in self.group
         }
+
+
+def _before(partition: Partition) -> Before:
+    last = current_chain(partition.wal)
+    return Before(
+        None if last is None else last.chain,
+        is_handed_over(partition.wal, leader=partition.leader, leader_epoch=partition.leader_epoch),
+    )
 
 
 def _later_epoch(taken: _Taken, name: PartitionName, chains: EpochChains) -> MetadataSetBack | None:

@@ -16,7 +16,13 @@ from typing import NamedTuple
 from tidelog_core.diskless.chain.rules import ChainRules
 from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, begin_epoch, current_chain
-from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
+from tidelog_core.metadata.epoch_chains import (
+    ChainName,
+    EpochChain,
+    EpochChains,
+    end_epoch,
+    is_handed_over,
+)
 
 
 class WriteOutcome(Enum):
@@ -34,6 +40,12 @@ class StoredChains(NamedTuple):
     chains: EpochChains
     leader_epoch: int = -1  # as read: an election begins one that no chain has yet
     log_start_offset: int = 0
+    leader: int = -1  # the broker that is to lead
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether the leader before has ended its epoch for the present one."""
+        return is_handed_over(self.chains, leader=self.leader, leader_epoch=self.leader_epoch)
 
 
 class ReadItems(NamedTuple):
@@ -78,10 +90,20 @@ class Takeover:
     """The heir's part after ``ChainSealer``. Used by one task."""
 
     def __init__(
-        self, sealer: ChainSealer | None, heir: ChainName, *, rules: ChainRules | None = None
+        self,
+        sealer: ChainSealer | None,
+        heir: ChainName,
+        *,
+        handed_over: ChainName | None = None,
+        rules: ChainRules | None = None,
     ) -> None:
-        """Without a sealer it takes new partitions, whose items name no chain."""
+        """Without a sealer it takes new partitions, whose items name no chain.
+
+        Or those that were handed over, of the chain given.
+        """
+        assert sealer is None or handed_over is None
         self._sealer = sealer
+        self._handed_over = handed_over
         self._heir = heir
         self._rules = rules or ChainRules()
         # Found by replay, and fixed once the chain is sealed: of this epoch. A late write of others
@@ -139,6 +161,8 @@ class Takeover:
 
     def _is_left(self, stored: StoredChains) -> bool:
         last = current_chain(stored.chains)
+        if self._handed_over is not None:
+            return stored.is_handed_over and stored.chains[-1].chain == self._handed_over
         if self._sealer is None or last is None:
             return self._sealer is None and last is None
         return last.chain == self._sealer.chain
@@ -161,17 +185,13 @@ class Handover:
     """A leader's part of a planned move, once it takes nothing more and has no PUT in flight.
 
     It never resumes: a write whose outcome is unknown may come late, so it is repeated until it
-    is known that the item names another epoch.
+    is known that the item names another epoch. ``LeaderState`` decides the same on a node.
     """
 
     def __init__(
-        self,
-        partition: PartitionName,
-        successor: ChainName,
-        *,
-        stored: StoredChains,
-        end_offset: int,
+        self, partition: PartitionName, successor: int, *, stored: StoredChains, end_offset: int
     ) -> None:
+        """``successor`` is the broker that is to lead; it need not have a chain yet."""
         self._partition = partition
         self._successor = successor
         self._stored = stored
@@ -179,7 +199,12 @@ class Handover:
 
     def begin(self) -> WriteEpochs:
         """Return the write that ends the epoch."""
-        planned = _with_next_epoch(self._stored, self._successor, self._end_offset)
+        epoch = self._stored.chains[-1].leader_epoch + 1
+        planned = self._stored._replace(
+            chains=end_epoch(self._stored.chains, self._end_offset, next_epoch=epoch),
+            leader=self._successor,
+            leader_epoch=epoch,
+        )
         return WriteEpochs({self._partition: planned})
 
     def on_written(self, outcome: WriteOutcome) -> ReadItems | Finished:
@@ -198,4 +223,4 @@ class Handover:
 
 def _with_next_epoch(stored: StoredChains, heir: ChainName, end_offset: int) -> StoredChains:
     chains = begin_epoch(stored.chains, heir, end_offset, after_epoch=stored.leader_epoch)
-    return stored._replace(chains=chains)
+    return stored._replace(chains=chains, leader=heir.broker_id)
