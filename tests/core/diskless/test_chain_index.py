@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import pytest
 from tidelog_core.diskless.chain.index import Covered, build_index, parse_index, rows_of
-from tidelog_core.diskless.chain.store import ChainStore, ListedObject
+from tidelog_core.diskless.chain.store import PARSED_HERE_BYTES_MAX, ChainStore, ListedObject
 from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.build import BuiltObject
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -87,6 +88,28 @@ async def test_what_is_not_this_index_is_as_if_it_was_missing() -> None:
     await store.replace(checkpoint_key(CLUSTER, CHAIN, 15), built.data)
     assert await chains.index(CHAIN, ListedObject(15, len(built.data))) is None
     assert await chains.index(CHAIN, ListedObject(14, 1 << 30)) is None
+
+
+async def test_a_large_index_does_not_hold_up_the_event_loop() -> None:
+    rows = rows_of(parse_object(data_object().data, key="data"))
+    count = PARSED_HERE_BYTES_MAX // len(rows) + 1
+    built = build_index(CHAIN, CLUSTER, [(n, rows) for n in range(count)], created_ms=0)
+    store = MemoryObjectStore()
+    await store.put(checkpoint_key(CLUSTER, CHAIN, count), built.data)
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(take_turns())
+    index = await ChainStore(store, CLUSTER).index(CHAIN, ListedObject(count, len(built.data)))
+    others.cancel()
+    assert index is not None
+    assert (index.start, index.end) == (0, count)
+    assert turns > 0  # It was parsed on another thread.
 
 
 def test_a_slice_of_an_object_that_it_does_not_have_is_damage() -> None:

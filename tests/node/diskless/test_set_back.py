@@ -205,13 +205,13 @@ async def tier(it: EnteringNode, folder: Path, objects: MemoryObjectStore, base:
     """Put a whole segment that begins at the offset into the bucket, and nothing else."""
     folder.mkdir(parents=True)
     put_segment(folder, range(0, 10, 10))
-    (index,) = folder.rglob("*.index")
+    (index,), (log,) = folder.rglob("*.index"), folder.rglob("*.log")
     topic_id = it.stored().topic_id
     stem = (
         f"{partition_prefix(it.cluster_id, 't', topic_id, 0)}{base:020d}-1-{new_chain().chain_id}"
     )
     await objects.put(f"{stem}.index", index.read_bytes())
-    await objects.put(f"{stem}.log", b"records")
+    await objects.put(f"{stem}.log", log.read_bytes())
 
 
 @pytest.mark.parametrize("is_gap", [False, True], ids=["all of them", "the first ones"])
@@ -248,16 +248,21 @@ async def test_what_an_upload_has_left_is_no_reason_to_refuse(
     await go_on(tmp_path, objects, 0)
 
 
-@pytest.mark.parametrize("is_kept", [False, True], ids=["gone", "its log alone"])
+@pytest.mark.parametrize("left", ["nothing", "its log alone", "a part of its log"])
 async def test_a_segment_that_is_not_whole_proves_nothing(
-    tmp_path: Path, objects: MemoryObjectStore, is_kept: bool
+    tmp_path: Path, objects: MemoryObjectStore, left: str
 ) -> None:
     async with entering_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         await tier(it, tmp_path / "tier" / "objects", objects, 5)
         keys = [meta.key async for meta in objects.list(it.cluster_id) if ".index" in meta.key]
-        await objects.delete(keys if is_kept else [*keys, *(k[:-6] + ".log" for k in keys)])
+        logs = [key[:-6] + ".log" for key in keys]
+        if left == "a part of its log":
+            for key in logs:
+                await objects.replace(key, (await objects.get(key))[:-1])
+        else:
+            await objects.delete(keys if left == "its log alone" else [*keys, *logs])
         await it.chain.commit()
         await it.chain.commit()
         await ChainStore(objects, it.cluster_id).delete(it.chain.name, [0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 PUT_TIMEOUT_S = 20.0
 INDEX_SIZE_BYTES_MAX = 8 << 20  # a larger one is not read
+PARSED_HERE_BYTES_MAX = 64 << 10  # of an index; 2 MiB would stop the event loop for 20 ms
 
 
 class ListedObject(NamedTuple):
@@ -148,7 +150,9 @@ class ChainStore:
             return None
         try:
             data = await self._store.get_range(key, 0, listed.size_bytes)
-            return parse_index(data, name, key=key)
+            if len(data) <= PARSED_HERE_BYTES_MAX:
+                return parse_index(data, name, key=key)
+            return await asyncio.to_thread(parse_index, data, name, key=key)
         except ObjectNotFound:
             return None
         except CorruptObject as error:

@@ -36,14 +36,14 @@ async def segment_from(
             index_key = meta.key
             continue
         is_pair = meta.key.removesuffix(LOG_SUFFIX) == index_key.removesuffix(INDEX_SUFFIX)
-        if is_pair and await _is_whole(store, index_key):
+        if is_pair and await _log_size_bytes(store, index_key) == meta.size_bytes:
             return meta.key
     return None
 
 
-async def _is_whole(store: ObjectStore, index_key: str) -> bool:
+async def _log_size_bytes(store: ObjectStore, index_key: str) -> int | None:
+    """Return the size that the index says of its segment, ``None`` if it cannot be read."""
     try:
-        IndexFile.parse(await store.get(index_key), key=index_key)
+        return IndexFile.parse(await store.get(index_key), key=index_key).log_size_bytes
     except (ObjectNotFound, CorruptObject):
-        return False
-    return True
+        return None
