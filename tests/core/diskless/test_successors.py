@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from tidelog_core.diskless.chain.index import build_index, rows_of
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.takeover.successors import LaterEpoch, Successors, SuccessorSearch
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.diskless.wal.keys import Heir, wal_key
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.keys import Heir, checkpoint_key, wal_key
 from tidelog_core.objects.memory import MemoryObjectStore
 
 from tests.support.chain_owner import ChainOwner, chain_name
@@ -106,6 +108,27 @@ async def test_another_try_reads_what_came_since(world: World) -> None:
     await world.commit(1, 3)
     assert (await world.find()).epochs == {NAME: LaterEpoch(3, chain_name(1))}
     assert world.store.read_count == 2  # the seal, and the new object
+
+
+async def test_a_chain_that_lives_long_is_read_by_its_indexes(world: World) -> None:
+    """Also what was collected since: else each partition would cost a listing of its segments."""
+    owner = world.owners[1]
+    for _ in range(3):
+        await world.commit(1, 9, OTHER)  # before the note
+    await world.note(0, 1)
+    for number in range(40):
+        await world.commit(1, 2 + number // 20)
+    rows = [(s, rows_of(parse_object(built.data, key="x"))) for s, built in owner.stored.items()]
+    index = build_index(owner.chain, CLUSTER, rows[:40], created_ms=0)
+    await world.store.put(checkpoint_key(CLUSTER, owner.chain, 40), index.data)
+    await owner.collect(range(30))
+    world.store.read_count = 0
+    found = await world.find()
+    assert found == Successors({NAME: LaterEpoch(3, owner.chain)}, is_whole=True)
+    assert world.store.read_count == 5  # the seal, the index, three objects above
+    await owner.collect([40])  # That no index had it cannot be seen any more.
+    world.search = SuccessorSearch(world.chains)
+    assert not (await world.find()).is_whole
 
 
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["collected", "damaged"])

@@ -8,6 +8,9 @@ Every heir leaves a note in the chain that it takes partitions from (``ChainStor
 before their items name its own. So from the chain that an old item names, the notes lead to all
 chains that have had its partitions since, step by step. A seal names its heir too.
 
+A chain lives as long as its node, and may be noted in many others. Its indexes say which epochs its
+objects have, also those that were collected; footers are read of what no index has.
+
 Only slices count. An epoch without records is in no list that a restoration makes, and has nothing
 that could be lost.
 """
@@ -17,11 +20,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.diskless.chain.store import ChainStore, ListedObject
+from tidelog_core.diskless.chain.index import Covered
+from tidelog_core.diskless.chain.store import ChainStore, ListedChain, ListedObject
 from tidelog_core.diskless.chain.walk import SEAL_SIZE_BYTES
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
@@ -32,6 +36,7 @@ from tidelog_core.metadata.epoch_chains import ChainName
 
 FOOTERS_AT_ONCE_MAX = 64
 CHAINS_AT_ONCE_MAX = 32
+ROWS_IN_TURN = 2_000  # of an index, in one turn of the loop
 CHAINS_KNOWN_MAX = 256  # that need not be read again
 
 
@@ -122,10 +127,11 @@ class SuccessorSearch:
         return known
 
     async def _read_on(self, chain: ChainName, known: _Known) -> None:
-        listed = await self._chains.list(chain, known.next)
-        committed_end = 0
-        for at in range(0, len(listed), FOOTERS_AT_ONCE_MAX):
-            some = listed[at : at + FOOTERS_AT_ONCE_MAX]
+        listed = await self._chains.list_all(chain, known.next)
+        covered, committed_end = await self._read_indexes(known, chain, listed)
+        left = [one for one in listed.objects if not covered.has(one.sequence)]
+        for at in range(0, len(left), FOOTERS_AT_ONCE_MAX):
+            some = left[at : at + FOOTERS_AT_ONCE_MAX]
             footers = await asyncio.gather(*(self._footer(chain, one) for one in some))
             for footer in footers:
                 if footer is None:
@@ -133,11 +139,35 @@ class SuccessorSearch:
                 else:
                     committed_end = max(committed_end, footer.header.committed_end)
                     _note(known, footer)
-        known.is_whole &= not _is_gone(listed, known.next, committed_end)
-        there = {one.sequence for one in listed}
+        there = {one.sequence for one in listed.objects}
+        unread = (one for one in range(known.next, committed_end) if not covered.has(one))
+        # What has existed and is not listed was collected.
+        known.is_whole &= all(one in there for one in unread)
         known.next = max(known.next, committed_end)
         while known.next in there:
             known.next += 1
+
+    async def _read_indexes(
+        self, known: _Known, chain: ChainName, listed: ListedChain
+    ) -> tuple[Covered, int]:
+        """Take the epochs that indexes have; return which objects that were, and their end."""
+        covered, end = Covered(), 0
+        last = listed.objects[-1].sequence if listed.objects else -1
+        for one in reversed(listed.checkpoints):  # the newest first
+            # No index has more than was committed: then it is somebody else's.
+            if covered.has(one.sequence - 1) or one.sequence > last + 1:
+                continue
+            index = await self._chains.index(chain, one)
+            if index is None:
+                continue
+            for count, (sequence, row) in enumerate(index.slices(), 1):
+                if count % ROWS_IN_TURN == 0:
+                    await asyncio.sleep(0)
+                if sequence >= known.next:
+                    _note_row(known, row)
+            covered.add(max(index.start, known.next), index.end)
+            end = max(end, index.end)
+        return covered, end
 
     async def _footer(self, chain: ChainName, listed: ListedObject) -> WalFooter | None:
         try:
@@ -160,12 +190,10 @@ def _note(known: _Known, footer: WalFooter) -> None:
         footer.slices, footer.references
     )
     for row in rows:
-        name = PartitionName(UUID(bytes=row.topic_id), row.partition)
-        if row.leader_epoch > known.epochs.get(name, -1):  # A gateway's own slices have none.
-            known.epochs[name] = row.leader_epoch
+        _note_row(known, row)
 
 
-def _is_gone(listed: Iterable[ListedObject], start: int, committed_end: int) -> bool:
-    """Return whether an object ``[start, committed_end)`` has existed and is not listed."""
-    count = sum(start <= one.sequence < committed_end for one in listed)
-    return count < committed_end - start
+def _note_row(known: _Known, row: SliceRow | ReferenceRow) -> None:
+    name = PartitionName(UUID(bytes=row.topic_id), row.partition)
+    if row.leader_epoch > known.epochs.get(name, -1):  # A gateway's own slices have none.
+        known.epochs[name] = row.leader_epoch
