@@ -99,7 +99,7 @@ class Server:
         """
         host, port = listener.host, listener.port
         try:
-            sock = _listen(host, port)
+            sock = _listen(host, port, send_buffer_bytes=self._send_buffer_bytes)
         except OSError as error:
             problem = f"cannot listen on {host!r} port {port}: {error.strerror}"
             raise OSError(error.errno, problem) from error
@@ -240,10 +240,6 @@ class Server:
 
     def _welcome(self, sock: socket.socket, session: Session) -> None:
         sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if self._send_buffer_bytes > 0:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         transport = self._make_transport(sock, session)
         login = self._begin_login(transport, session)
         if login is None:
@@ -293,13 +289,18 @@ class Server:
         self._sweep_timer = self._loop.call_later(interval, self._sweep)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, *, send_buffer_bytes: int) -> socket.socket:
+    """Return a listening socket. Those that it accepts have its options."""
     family, _, _, _, address = socket.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if send_buffer_bytes > 0:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         listener.bind(address)
         # At once: two sockets may be bound to one port until one of them listens.
         listener.listen(BACKLOG)

@@ -45,6 +45,8 @@ class LoginLog:
         client.traffic.login_count += 1
         if self._recorder is not None:
             self._recorder.note_login(client, method)
+        if not logger.isEnabledFor(logging.DEBUG):  # The fields cost more than the call.
+            return
         logger.debug(
             "client authenticated",
             extra={

@@ -269,7 +269,8 @@ class Connection:
                 | {"reason": reason},
             )
         self._loop.remove_reader(self._fd)
-        self._loop.remove_writer(self._fd)
+        if self._is_writing:
+            self._loop.remove_writer(self._fd)
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None

@@ -94,6 +94,8 @@ class TlsTransport(ChunkSender):
         """Receive and decrypt; the first calls make the handshake."""
         if not self.is_established:
             self.shake_hands()
+            if not self._incoming.pending and not self._tls.pending():
+                raise BlockingIOError  # The client's first request has not come.
         if self._outgoing.pending > UNASKED_BYTES_MAX:
             raise ConnectionAbortedError("a client that changes its key takes no answers to it")
         filled, room_bytes = 0, len(buffer)
@@ -176,22 +178,17 @@ class TlsTransport(ChunkSender):
 
     def _negotiate(self) -> None:
         try:
-            if not self._incoming.pending:  # The client speaks first.
-                self._feed_handshake()
-            while True:
-                try:
-                    self._tls.do_handshake()
-                    return
-                except ssl.SSLWantReadError:
-                    self._feed_handshake()
+            if not self._incoming.pending and not self._feed():  # The client speaks first.
+                raise ConnectionAbortedError("closed during the handshake")
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                # What has come is used up. The client's next bytes answer those sent below.
+                raise BlockingIOError from None
         finally:
             # Also after a failure: the client gets an alert with the reason.
             with suppress(BlockingIOError):
                 self._send_held()
-
-    def _feed_handshake(self) -> None:
-        if not self._feed():
-            raise ConnectionAbortedError("closed during the handshake")
 
     def _feed(self) -> bool:
         """Receive encrypted bytes; return False once the client sends no more."""
