@@ -123,6 +123,7 @@ __all__ = [
     "InvalidRegularExpression",
     "InvalidReplicationFactor",
     "InvalidRequest",
+    "InvalidRow",
     "InvalidShareSessionEpoch",
     "InvalidTimestamp",
     "InvalidTopic",
@@ -323,6 +324,10 @@ class NoOffsetForPartition(TidelogError):
 
     code = ErrorCode.offset_out_of_range
     hint = "seek, or set auto_offset_reset to earliest or latest"
+
+
+class InvalidRow(InvalidRecord):
+    """A row of a table cannot become a record; nothing of its table is sent."""
 
 
 class MissingRecords(TidelogError):

@@ -16,14 +16,14 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
+from tidelog.arrow import kernels
+from tidelog.arrow.decoding import CONTROL, AbortedRange, BatchDecoder, RowRange
+from tidelog.arrow.kernels import Longs
 from tidelog.errors import UnknownTopicId
 from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import CorruptObject
 from tidelog_core.model import TopicPartition
 
-from tidelog_spark import kernels
-from tidelog_spark.decode import CONTROL, AbortedRange, BatchDecoder, RowRange
-from tidelog_spark.kernels import Longs
 from tidelog_spark.loop_thread import LoopThread
 from tidelog_spark.nodes import Fetched, Nodes, RecordsGone
 from tidelog_spark.options import NodeOptions

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tidelog.arrow.columns import arrow_schema
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_spark.options import parse_options
-from tidelog_spark.schema import arrow_schema
 from tidelog_spark.session import plan_read, read_rows
 
 from tests.support.tiered_cluster import TieredCluster

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tidelog.arrow.columns import arrow_schema
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import (
     CorruptItem,
@@ -32,7 +33,6 @@ from tidelog_spark import reading
 from tidelog_spark.options import parse_options
 from tidelog_spark.planning import DataLost, Split
 from tidelog_spark.reader_process import kept_store
-from tidelog_spark.schema import arrow_schema
 from tidelog_spark.session import plan_read, read_rows
 
 from tests.support.tiered_cluster import TieredCluster

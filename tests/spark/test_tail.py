@@ -12,11 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tidelog import Admin, Producer, SyncProducer
+from tidelog.arrow.columns import arrow_schema
 from tidelog.errors import ConnectionFailed
 from tidelog_spark import nodes
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.planning import DataLost, Split
-from tidelog_spark.schema import arrow_schema
 from tidelog_spark.session import bookmark, plan_read, read_rows
 
 from tests.spark.micro_batches import MicroBatches

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 import pyarrow as pa
+from tidelog.arrow.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidelog_core.errors import ErrorCode, InvalidConfig, TidelogError
 
 from tidelog_spark.jobs.decoding import DecoderSpec
@@ -21,7 +22,6 @@ from tidelog_spark.jobs.parquet_files import ParquetFiles
 from tidelog_spark.jobs.value_decoder import ValueDecoder
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.planning import Split
-from tidelog_spark.schema import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidelog_spark.session import read_rows
 
 ERROR_COLUMN = "kafka_error"

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from tidelog.arrow import kernels
+from tidelog.arrow.kernels import Bytes, Longs
 from tidelog_core.records.batch import Buffer
 from tidelog_core.records.header import CONTROL_BIT, SEQUENCE_MASK
 
-from tidelog_spark import kernels
 from tidelog_spark.jobs.producers import (
     INHERITED,
     NO_SEQUENCE,
@@ -25,7 +26,6 @@ from tidelog_spark.jobs.producers import (
     follow,
     no_spans,
 )
-from tidelog_spark.kernels import Bytes, Longs
 
 ROWS_PER_SCAN = 64 * 1024
 _PRODUCER_EPOCH_POSITION = 51

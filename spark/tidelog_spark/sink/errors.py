@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidelog.errors import ErrorCode, InvalidRecord, TidelogError
-
-
-class InvalidRow(InvalidRecord):
-    """A row cannot become a record of the topics; nothing of its task is committed."""
+from tidelog.errors import ErrorCode, TidelogError
 
 
 class CorruptDecision(TidelogError):

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 )
 from tidelog.errors import InvalidConfig
 from tidelog.options import COMPRESSION
+from tidelog.producing.batch_options import BatchOptions
 from tidelog_core.records.batch import CompressionType
 from tidelog_core.records.codecs import LEVELS
 from tidelog_core.setting import parse_bool
@@ -31,18 +32,6 @@ from tidelog_spark.clients import SECURITY_OPTIONS, SecurityOptions, parse_secur
 from tidelog_spark.option_reader import OptionReader
 
 WRITE_ID_SIZE_MAX = 200  # characters; it becomes part of transactional ids and a group id
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchOptions:
-    """The target topic and the format of the record batches."""
-
-    topic: str | None = None  # overrides the rows' own
-    include_headers: bool = True  # if the rows have a column of headers
-    compression: CompressionType = CompressionType.NONE
-    compression_level: int | None = None
-    batch_size_bytes: int = 512 * 1024  # before compression; a larger record gets its own batch
-    record_size_bytes_max: int = 1024 * 1024  # with the overhead of its batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

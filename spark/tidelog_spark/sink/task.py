@@ -17,10 +17,10 @@ from typing import Self
 
 import pyarrow as pa
 from tidelog import GroupMetadata, OffsetAndMetadata, Producer, Transaction
+from tidelog.producing.arrow_batches import BatchBuilder
 from tidelog.sync import LoopThread
 from tidelog_core.clock import wall_clock_ms
 
-from tidelog_spark.sink.batches import BatchBuilder
 from tidelog_spark.sink.clients import SinkNames, open_admin, open_producer
 from tidelog_spark.sink.commit import complete_task
 from tidelog_spark.sink.decision import MARKED, WrittenTask, read_settled

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tidelog_spark.compiled import compiled, copy_bytes
-from tidelog_spark.kernels import Bytes, Ints, Longs
+from tidelog.arrow.compiled import compiled, copy_bytes
+from tidelog.arrow.kernels import Bytes, Ints, Longs
 
 UNASSIGNED: Final = -1
 

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tidelog_spark.compiled import compiled, copy_bytes
+from tidelog.arrow.compiled import compiled, copy_bytes
 
 Bytes = NDArray[np.uint8]
 Longs = NDArray[np.int64]

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidelog.arrow import decoding
+from tidelog.arrow.decoding import AbortedRange, BatchDecoder, RowRange
 from tidelog_core.errors import CorruptObject
 from tidelog_core.records.batch import (
     CompressionType,
@@ -25,8 +27,6 @@ from tidelog_core.records.control import (
     build_end_transaction_marker,
 )
 from tidelog_core.records.record import Record
-from tidelog_spark import decode
-from tidelog_spark.decode import AbortedRange, BatchDecoder, RowRange
 
 EVERYTHING = RowRange(topic="t", partition=3, start_offset=0, end_offset=2**63 - 1)
 WITH_HEADERS = RowRange(
@@ -142,7 +142,7 @@ def test_without_headers_there_is_no_such_column():
 
 
 def test_many_rows_become_several_arrow_batches():
-    row_count = decode.ROWS_PER_BATCH
+    row_count = decoding.ROWS_PER_BATCH
     batch = build_batch([Record(0, 0, b"k", b"v")] * 1000)
     log = bytearray()
     for number in range(row_count // 1000 + 10):

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidelog.errors import InvalidRow
+from tidelog.producing import arrow_batches
+from tidelog.producing.arrow_batches import BatchBuilder
+from tidelog.producing.batch_options import BatchOptions
 from tidelog.producing.encoded import EncodedRecords
 from tidelog_core.errors import MessageTooLarge
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import CompressionType, Record, build_batch, decode_records
 from tidelog_core.records.murmur2 import partition_for_key
-from tidelog_spark.sink import batches
-from tidelog_spark.sink.batches import BatchBuilder
-from tidelog_spark.sink.errors import InvalidRow
-from tidelog_spark.sink.options import BatchOptions
 
 NOW_MS = 1_700_000_000_123
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -178,5 +178,5 @@ def test_many_small_arrow_batches_become_few_record_batches(monkeypatch):
     table = of_rows([{"key": b"k%d" % i, "value": bytes(100)} for i in range(1000)])
     pieces = [table.slice(start, 10) for start in range(0, 1000, 10)]
     assert len(list(build(pieces, topic="a"))) == 3
-    monkeypatch.setattr(batches, "GATHERED_SIZE_BYTES", 10_000)
+    monkeypatch.setattr(arrow_batches, "GATHERED_SIZE_BYTES", 10_000)
     assert 3 < len(list(build(pieces, topic="a"))) < 100

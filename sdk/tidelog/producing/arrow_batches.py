@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
-from tidelog.producing.encoded import EncodedRecords
 from tidelog_core.errors import MessageTooLarge
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import HEADER_SIZE
 from tidelog_core.records.codecs import compress
 from tidelog_core.records.record import record_size_bytes_max
 
-from tidelog_spark.kernels import Longs
-from tidelog_spark.sink.kernels import encode_records, order_by_group
-from tidelog_spark.sink.options import BatchOptions
-from tidelog_spark.sink.rows import COLUMNS, Rows, assign_partitions, read_rows
+from tidelog.arrow.encode_kernels import encode_records, order_by_group
+from tidelog.arrow.kernels import Longs
+from tidelog.arrow.rows import COLUMNS, Rows, assign_partitions, read_rows
+from tidelog.producing.batch_options import BatchOptions
+from tidelog.producing.encoded import EncodedRecords
 
 GATHERED_SIZE_BYTES = 16 * 1024 * 1024
 _RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)

@@ -23,9 +23,9 @@ from tidelog_core.records.codecs import (
     decompress,
 )
 
-from tidelog_spark import kernels
-from tidelog_spark.kernels import Bytes, Longs
-from tidelog_spark.schema import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
+from tidelog.arrow import kernels
+from tidelog.arrow.columns import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
+from tidelog.arrow.kernels import Bytes, Longs
 
 # An Arrow batch ends at either limit; a single record batch may exceed it. Buffers of this
 # size stay in the processor's cache and are reused by Arrow's pool; those of 8 MiB are

@@ -17,9 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tidelog_core.model import TopicPartition
 
-from tidelog_spark.kernels import Bytes, Ints, Longs
-from tidelog_spark.sink.errors import InvalidRow
-from tidelog_spark.sink.kernels import (
+from tidelog.arrow.encode_kernels import (
     NULL_HEADER,
     NULL_HEADER_KEY,
     OK,
@@ -30,6 +28,8 @@ from tidelog_spark.sink.kernels import (
     measure_rows,
     spread_partitions,
 )
+from tidelog.arrow.kernels import Bytes, Ints, Longs
+from tidelog.errors import InvalidRow
 
 COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp")  # those used
 
