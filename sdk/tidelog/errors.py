@@ -497,6 +497,11 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
 }
 
 
+def arrow_is_missing(error: ImportError) -> InvalidConfig:
+    """Return the error of a call that needs pyarrow and numba, which are not installed."""
+    return InvalidConfig([f"Arrow needs an extra: pip install 'tidelog[arrow]' ({error})"])
+
+
 def error_for(code: ErrorCode, message: str | None, *, about: object = None) -> TidelogError:
     """Return the error with a node's ``code``.
 

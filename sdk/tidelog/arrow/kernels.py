@@ -56,6 +56,11 @@ TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
 TIMESTAMP_MS_MIN: Final = -TIMESTAMP_MS_MAX
 
 
+def batch_table(size_bytes: int) -> Longs:
+    """Return room for the headers of all batches that this many bytes can have."""
+    return np.empty((size_bytes // HEADER_SIZE + 1, COLUMN_COUNT), np.int64)
+
+
 @compiled
 def _big_endian(data: Bytes, position: int, size: int) -> int:
     """Return an unsigned number of ``size`` bytes, as the bits of an int64."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.model import TopicPartition
@@ -21,6 +22,15 @@ from tidelog_core.records.header import HEADER_SIZE
 from tidelog.consuming.records import ConsumerRecord
 
 _NEW = tuple.__new__
+
+
+class BatchRun(NamedTuple):
+    """Whole batches of a chunk, one after the other."""
+
+    data: memoryview
+    are_visible: list[bool]  # by batch: whether consumers see its records
+    next_offset: int
+    last_epoch: int  # the leader epoch of the last batch
 
 
 class Chunk:
@@ -76,6 +86,32 @@ class Chunk:
             records = [_NEW(ConsumerRecord, prefix + record + suffix) for record in decoded]
         self._batches.popleft()
         return records, header.next_offset, header.partition_leader_epoch
+
+    def next_run(self, size_bytes_max: int) -> BatchRun:
+        """Return the next batches: no more than these bytes, or one batch.
+
+        A batch with a wrong CRC ends the run before it. Raises ``CorruptRecordBatch`` if it is
+        the first one, also if called again.
+        """
+        start = end = self._batches[0][0]
+        next_offset = last_epoch = -1
+        are_visible: list[bool] = []
+        while self._batches:
+            position, header = self._batches[0]
+            if are_visible and position + header.size_bytes - start > size_bytes_max:
+                break
+            if self._check_crcs:
+                try:
+                    check_crc(self._data, position, header)
+                except CorruptRecordBatch:
+                    if not are_visible:
+                        raise
+                    break
+            are_visible.append(self._is_visible(position, header))
+            end = position + header.size_bytes
+            next_offset, last_epoch = header.next_offset, header.partition_leader_epoch
+            self._batches.popleft()
+        return BatchRun(memoryview(self._data)[start:end], are_visible, next_offset, last_epoch)
 
     def _is_visible(self, position: int, header: BatchHeader) -> bool:
         if self._read_committed and header.has_producer_id:

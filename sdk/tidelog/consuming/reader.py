@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tidelog_core.model import TopicPartition
 
@@ -29,9 +37,22 @@ from tidelog.consuming.records import (
     Offsets,
 )
 from tidelog.consuming.subscription import RebalanceListener, Subscription, SubscriptionPattern
-from tidelog.errors import ClientClosed, InvalidRequest, RequestTimedOut, TidelogError
+from tidelog.errors import (
+    ClientClosed,
+    InvalidRequest,
+    RequestTimedOut,
+    TidelogError,
+    arrow_is_missing,
+)
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import ConsumerOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ARROW_POLL_SIZE_BYTES = 16 * 1024 * 1024
+
+T = TypeVar("T")
 
 
 class RecordReader(Client):
@@ -213,12 +234,47 @@ class RecordReader(Client):
         limit = self._options.max_poll_records if max_records is None else max_records
         if limit <= 0:
             raise InvalidRequest(f"max_records must be above zero, is {limit}")
+        return await self._poll(lambda: self._positions.take(limit), timeout_ms)
+
+    async def poll_arrow(
+        self,
+        *,
+        max_bytes: int = ARROW_POLL_SIZE_BYTES,
+        include_headers: bool = False,
+        timeout_ms: float = 1_000,
+    ) -> list[pa.RecordBatch]:
+        """Return records as Arrow, as soon as there are some; an empty list after the timeout.
+
+        Each batch has records of one partition in order of offset. Its columns are those of
+        Spark's Kafka source: ``key``, ``value``, ``topic``, ``partition``, ``offset``,
+        ``timestamp``, ``timestampType``, and ``headers`` if they are included. No Python object
+        is made for a record. Partitions take turns until the columns have about ``max_bytes``;
+        ``max_poll_records`` does not count here. Otherwise as ``poll``, and the two may be mixed.
+        Raises ``InvalidConfig`` without the extra ``arrow``.
+        """
+        if max_bytes <= 0:
+            raise InvalidRequest(f"max_bytes must be above zero, is {max_bytes}")
+        try:
+            from tidelog.consuming.arrow_polling import take_arrow
+        except ImportError as error:
+            raise arrow_is_missing(error) from None
+
+        return await self._poll(
+            lambda: take_arrow(
+                self._positions, include_headers=include_headers, size_bytes_max=max_bytes
+            ),
+            timeout_ms,
+        )
+
+    async def _poll(
+        self, take: Callable[[], tuple[list[T], list[PartitionState]]], timeout_ms: float
+    ) -> list[T]:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
         await self._come_to_rest()
         while True:
             self._attend()
-            records, states = self._positions.take(limit)
+            records, states = take()
             if records:
                 self._hand_out(states)
                 return records

@@ -29,6 +29,7 @@ class SyncConsumer(SyncClient[RecordReader]):
     resume = InLoop(RecordReader.resume)
     paused = InLoop(RecordReader.paused)
     poll = Blocking(RecordReader.poll)
+    poll_arrow = Blocking(RecordReader.poll_arrow)
     position = Blocking(RecordReader.position)
     seek = InLoop(RecordReader.seek)
     seek_to_beginning = InLoop(RecordReader.seek_to_beginning)

@@ -1,0 +1,258 @@
+"""Writes the records of scanned batches into Arrow's buffers.
+
+One compiled loop does so directly: no Python object is made for a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from tidelog_core.errors import CorruptRecordBatch, TidelogError
+from tidelog_core.records.codecs import (
+    DECOMPRESSED_SIZE_BYTES_MAX,
+    CompressionType,
+    decompress,
+)
+
+from tidelog.arrow import kernels
+from tidelog.arrow.columns import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
+from tidelog.arrow.kernels import Bytes, Longs
+
+# An Arrow batch ends at either limit; a single record batch may exceed it. Buffers of this
+# size stay in the processor's cache and are reused by Arrow's pool; those of 8 MiB are
+# returned to the system each time, and zeroing their pages again halves the speed. A
+# producer's largest batch, usually 1 MB, is decoded where it was decompressed.
+ROWS_PER_BATCH = 64 * 1024
+BYTES_PER_BATCH = 768 * 1024
+# Arrow addresses binary columns with 32 bits. A batch decompresses to far less.
+assert BYTES_PER_BATCH + DECOMPRESSED_SIZE_BYTES_MAX < 2**31
+
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+
+_PROBLEMS = {
+    kernels.BAD_LENGTH: "a record's length disagrees with its fields",
+    kernels.BAD_OFFSET: "a record's offset is outside the batch",
+    kernels.BAD_KEY: "a record's key runs past its end",
+    kernels.BAD_VALUE: "a record's value runs past its end",
+    kernels.BAD_HEADERS: "a record's headers are malformed",
+    kernels.TRAILING_BYTES: "bytes follow the last record",
+}
+
+
+Number = TypeVar("Number", np.uint8, np.int32, np.int64)
+
+
+@dataclass(slots=True)
+class _Group:
+    """Batches that form one Arrow batch: a buffer and the records' places in it."""
+
+    data: Bytes
+    sections: Longs
+    positions: list[int]
+
+
+class RowDecoder:
+    """Decodes batches of one partition into Arrow batches."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        include_headers: bool,
+        corrupt: Callable[[int, str], TidelogError],
+    ) -> None:
+        """``corrupt`` makes the error for a batch at a position, with its problem."""
+        self._topic = topic.encode()
+        self._partition = partition
+        self._include_headers = include_headers
+        self._corrupt = corrupt
+        self._schema = arrow_schema(include_headers=include_headers)
+
+    def decode(
+        self, data: bytes | memoryview, table: Longs, offsets: tuple[int, int], *, position: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with offsets in ``[start, end)`` of the batches in ``table``.
+
+        ``table`` has rows as ``scan_batches`` fills them for ``data``, whose first byte is at
+        ``position`` for error messages. The caller has checked the CRCs.
+        """
+        array = np.frombuffer(data, dtype=np.uint8)
+        for group in self._groups(data, array, table, position):
+            batch = self._decode_group(group, *offsets)
+            if batch.num_rows:
+                yield batch
+
+    def _groups(
+        self, data: bytes | memoryview, array: Bytes, table: Longs, position: int
+    ) -> Iterator[_Group]:
+        """Decompress and collect batches until they make one Arrow batch."""
+        view = memoryview(data)
+        parts: list[bytes | memoryview] = []
+        sections: list[tuple[int, ...]] = []
+        positions: list[int] = []
+        row_count = size_bytes = 0
+        is_compressed = bool(np.any(table[:, kernels.ATTRIBUTES] & _CODEC_MASK))
+
+        def gathered() -> _Group:
+            # Uncompressed records are decoded in place.
+            source = np.frombuffer(b"".join(parts), dtype=np.uint8) if is_compressed else array
+            return _Group(source, np.array(sections, dtype=np.int64).reshape(-1, 8), positions)
+
+        for start, size, base, last, attributes, records, base_ms, max_ms, _, _ in table.tolist():
+            where = position + start
+            section: bytes | memoryview = view[start + kernels.HEADER_SIZE : start + size]
+            if is_compressed:
+                section = self._decompressed(attributes & _CODEC_MASK, section, where)
+                begin = size_bytes
+                parts.append(section)
+            else:
+                begin = start + kernels.HEADER_SIZE
+            if records * kernels.RECORD_SIZE_MIN > len(section):
+                raise self._corrupt(where, f"{records} records do not fit in {len(section)} bytes")
+            is_stamped = int(attributes & _LOG_APPEND_TIME != 0)
+            end = begin + len(section)
+            sections.append((begin, end, base, last, base_ms, max_ms, is_stamped, records))
+            positions.append(where)
+            row_count += records
+            size_bytes += len(section)
+            if row_count >= ROWS_PER_BATCH or size_bytes >= BYTES_PER_BATCH:
+                yield gathered()
+                parts, sections, positions = [], [], []
+                row_count = size_bytes = 0
+        if sections:
+            yield gathered()
+
+    def _decompressed(
+        self, codec_id: int, section: bytes | memoryview, position: int
+    ) -> bytes | memoryview:
+        if codec_id == CompressionType.NONE:
+            return section
+        try:
+            return decompress(CompressionType(codec_id), section)
+        except ValueError:
+            raise self._corrupt(position, f"unknown codec {codec_id}") from None
+        except CorruptRecordBatch as error:
+            raise self._corrupt(position, str(error)) from None
+
+    def _decode_group(self, group: _Group, start_offset: int, end_offset: int) -> pa.RecordBatch:
+        data, sections = group.data, group.sections
+        row_max = int(sections[:, 7].sum())
+        # Room for the largest size; pages that are never written cost nothing.
+        content_max = int((sections[:, 1] - sections[:, 0]).sum())
+        longs = _room(3 * row_max, np.int64).reshape(3, row_max)
+        timestamp_types = _room(row_max, np.int32)
+        keys = _BinaryColumn(row_max, content_max)
+        values = _BinaryColumn(row_max, content_max)
+        rows, headers, header_key_bytes, header_value_bytes, problem, section = (
+            kernels.decode_records(
+                data,
+                sections,
+                start_offset,
+                end_offset,
+                longs,
+                timestamp_types,
+                keys.ends,
+                keys.content,
+                keys.valid,
+                values.ends,
+                values.content,
+                values.valid,
+            )
+        )
+        if problem:
+            raise self._corrupt(group.positions[section], _PROBLEMS[problem])
+        columns = [
+            keys.array(rows, pa.binary()),
+            values.array(rows, pa.binary()),
+            _repeated(self._topic, rows),
+            pa.array(np.full(rows, self._partition, np.int32)),
+            pa.array(longs[0, :rows]),
+            pa.array(longs[1, :rows]).view(TIMESTAMP_TYPE),
+            pa.array(timestamp_types[:rows]),
+        ]
+        if self._include_headers:
+            columns.append(
+                _headers(data, longs[2, :rows], headers, header_key_bytes, header_value_bytes)
+            )
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+class _BinaryColumn:
+    """The buffers of a binary column, filled by a kernel."""
+
+    def __init__(self, row_max: int, content_max: int) -> None:
+        self.ends = _room(row_max + 1, np.int32)
+        self.ends[0] = 0
+        self.content = _room(content_max, np.uint8)
+        self.valid = _room(row_max, np.uint8)
+
+    def array(self, rows: int, type: pa.DataType) -> pa.Array:
+        buffers = [
+            _validity(self.valid[:rows]),
+            pa.py_buffer(self.ends[: rows + 1]),
+            pa.py_buffer(self.content[: self.ends[rows]]),
+        ]
+        return pa.Array.from_buffers(type, rows, buffers)
+
+
+def _room(count: int, dtype: type[Number]) -> NDArray[Number]:
+    """Return a writable array in memory of Arrow's pool, which reuses freed memory."""
+    return np.frombuffer(pa.allocate_buffer(count * np.dtype(dtype).itemsize), dtype)
+
+
+def _validity(valid: Bytes) -> pa.Buffer | None:
+    if valid.all():
+        return None
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _repeated(text: bytes, rows: int) -> pa.Array:
+    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(text))
+    return pa.Array.from_buffers(
+        pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(text * rows)]
+    )
+
+
+def _headers(
+    data: Bytes, starts: Longs, count: int, key_size_bytes: int, value_size_bytes: int
+) -> pa.Array:
+    rows = len(starts)
+    list_ends = np.empty(rows + 1, np.int32)
+    list_ends[0] = 0
+    list_valid = np.empty(rows, np.uint8)
+    keys = _BinaryColumn(count, key_size_bytes)
+    values = _BinaryColumn(count, value_size_bytes)
+    kernels.decode_headers(
+        data,
+        starts,
+        list_ends,
+        list_valid,
+        keys.ends,
+        keys.content,
+        values.ends,
+        values.content,
+        values.valid,
+    )
+    keys.valid[:] = 1
+    pairs = pa.StructArray.from_arrays(
+        [_text(keys.array(count, pa.binary())), values.array(count, pa.binary())],
+        fields=list(HEADER_TYPE),
+    )
+    return pa.Array.from_buffers(
+        HEADERS_TYPE, rows, [_validity(list_valid), pa.py_buffer(list_ends)], children=[pairs]
+    )
+
+
+def _text(names: pa.Array) -> pa.Array:
+    """Return the bytes as strings; invalid UTF-8 is replaced, as the Java client does."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())

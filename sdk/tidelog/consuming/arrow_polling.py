@@ -1,0 +1,131 @@
+"""Hands out fetched batches as Arrow. Imported at the first ``poll_arrow``, as it loads numba."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from tidelog_core.errors import CorruptRecordBatch
+from tidelog_core.model import TopicPartition
+
+from tidelog.arrow import kernels
+from tidelog.arrow.columns import arrow_schema
+from tidelog.arrow.row_decoder import RowDecoder
+from tidelog.consuming.fetched import BatchRun
+from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
+from tidelog.consuming.records import ConsumerRecord
+from tidelog.errors import TidelogError
+
+# A run is decoded at once, on the event loop: 1 MiB takes about a millisecond, if it is not
+# compressed.
+_RUN_SIZE_BYTES_MAX = 1024 * 1024
+
+
+def take_arrow(
+    positions: Positions, *, include_headers: bool, size_bytes_max: int
+) -> tuple[list[pa.RecordBatch], list[PartitionState]]:
+    """Return the next records and their partitions, whose positions advance past them.
+
+    Partitions take turns. Once the columns have ``size_bytes_max`` the rest stays. Raises a
+    partition's error if no partition before it in turn has records.
+    """
+    found: list[pa.RecordBatch] = []
+    states: list[PartitionState] = []
+    size_bytes = 0
+    waiting = [state for state in positions if not (state.is_held or state.is_paused)]
+    while waiting and size_bytes < size_bytes_max:
+        state = waiting.pop(0)
+        try:
+            batches = _take_run(state, include_headers=include_headers)
+        except TidelogError as error:
+            if not found:
+                raise
+            state.error = error
+            continue
+        if batches is None:
+            continue
+        positions.rotate(state.partition)
+        waiting.append(state)
+        if batches:
+            found += batches
+            size_bytes += sum(batch.nbytes for batch in batches)
+            if state not in states:
+                states.append(state)
+    return found, states
+
+
+def run_to_arrow(
+    partition: TopicPartition, run: BatchRun, offsets: tuple[int, int], *, include_headers: bool
+) -> list[pa.RecordBatch]:
+    """Return the run's visible records with offsets in ``[start, end)``.
+
+    Raises ``CorruptRecordBatch``.
+    """
+    array = np.frombuffer(run.data, np.uint8)
+    table = kernels.batch_table(len(array))
+    count, _, _ = kernels.scan_batches(array, table)
+    assert count == len(run.are_visible), "the chunk has found them by the same rules"
+    columns = table[:count]
+    wanted = (
+        np.array(run.are_visible)
+        & (columns[:, kernels.LAST_OFFSET] >= offsets[0])
+        & (columns[:, kernels.BASE_OFFSET] < offsets[1])
+        & (columns[:, kernels.RECORD_COUNT] > 0)
+    )
+
+    def corrupt(position: int, problem: str) -> TidelogError:
+        row = columns[np.searchsorted(columns[:, kernels.POSITION], position)]
+        return CorruptRecordBatch(
+            f"{partition}: batch at offset {row[kernels.BASE_OFFSET]}: {problem}"
+        )
+
+    decoder = RowDecoder(*partition, include_headers=include_headers, corrupt=corrupt)
+    return list(decoder.decode(run.data, columns[wanted], offsets))
+
+
+def _take_run(state: PartitionState, *, include_headers: bool) -> list[pa.RecordBatch] | None:
+    """Return the records of the partition's next batches; ``None`` if it has no batches.
+
+    Raises the partition's error, once.
+    """
+    if state.position == UNKNOWN or not (state.chunks or state.index < len(state.records)):
+        if state.error is not None:
+            error, state.error = state.error, None
+            raise error
+        return None
+    if state.index < len(state.records):  # ``poll`` has decoded them.
+        rest = state.take(len(state.records))
+        return [_records_to_arrow(rest, include_headers=include_headers)]
+    chunk = state.chunks[0]
+    try:
+        run = chunk.next_run(_RUN_SIZE_BYTES_MAX)
+        offsets = (state.position, run.next_offset)
+        batches = run_to_arrow(state.partition, run, offsets, include_headers=include_headers)
+    except TidelogError:
+        state.rewind()  # The next fetch may return valid bytes.
+        raise
+    if not chunk:
+        state.chunks.popleft()
+    if run.next_offset > state.position:
+        state.position, state.last_epoch = run.next_offset, run.last_epoch
+    return batches
+
+
+def _records_to_arrow(
+    records: Sequence[ConsumerRecord], *, include_headers: bool
+) -> pa.RecordBatch:
+    rows = [
+        {
+            "key": record.key,
+            "value": record.value,
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms * 1000,
+            "timestampType": int(record.is_log_append_time),
+            "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
+        }
+        for record in records
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(include_headers=include_headers))

@@ -1,0 +1,197 @@
+"""``poll_arrow`` hands out the records that ``poll`` does: positions, transactions, damage."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidelog.consuming import arrow_polling
+from tidelog.consuming.arrow_polling import take_arrow
+from tidelog.consuming.fetched import Chunk
+from tidelog.consuming.positions import PartitionState, Positions
+from tidelog.errors import CorruptRecordBatch
+from tidelog_core.model import TopicPartition
+from tidelog_core.records.batch import CompressionType, Record, build_batch
+from tidelog_core.records.control import (
+    ControlType,
+    EndTransactionMarker,
+    build_end_transaction_marker,
+)
+
+from tests.support.batches import NO_PRODUCER, batch_of
+
+TP, OTHER = TopicPartition("t", 3), TopicPartition("t", 4)
+EVERYTHING = 2**40
+
+contents = st.none() | st.binary(max_size=40)
+headers = st.lists(st.tuples(st.text(max_size=8), contents), max_size=3).map(tuple)
+records = st.builds(Record, st.just(0), st.integers(0, 2**41), contents, contents, headers)
+batches = st.lists(
+    st.tuples(
+        st.lists(records, min_size=1, max_size=6),
+        st.sampled_from(CompressionType),
+        st.integers(-1, 2),  # the producer of a transaction
+        st.sampled_from([None, None, ControlType.ABORT, ControlType.COMMIT]),  # after it
+        st.integers(0, 2),  # offsets that compaction has removed after it
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def log_of(made) -> tuple[bytes, list[tuple[int, int]]]:
+    """Return the log's bytes, and the first offset and producer of every aborted transaction."""
+    log = bytearray()
+    aborted = []
+    offset = 0
+    begun: dict[int, int] = {}
+    for rows, codec, producer, end, gap in made:
+        batch = build_batch(
+            rows,
+            base_offset=offset,
+            compression=codec,
+            producer_id=producer,
+            producer_epoch=0 if producer >= 0 else -1,
+            base_sequence=0 if producer >= 0 else -1,
+            is_transactional=producer >= 0,
+        )
+        log += batch
+        if producer >= 0:
+            begun.setdefault(producer, offset)
+        offset += len(rows)
+        if end is not None and producer >= 0:
+            log += build_end_transaction_marker(
+                EndTransactionMarker(end, 0),
+                producer_id=producer,
+                producer_epoch=0,
+                timestamp_ms=5,
+                base_offset=offset,
+            )
+            if end is ControlType.ABORT:
+                aborted.append((begun[producer], producer))
+            del begun[producer]
+            offset += 1
+        offset += gap
+    return bytes(log), aborted
+
+
+def positions_of(*chunks: Chunk, position: int = 0, partition: TopicPartition = TP) -> Positions:
+    positions = Positions()
+    positions.replace([partition])
+    state = positions.state(partition)
+    state.jump(position)
+    state.chunks.extend(chunks)
+    return positions
+
+
+def arrow_rows(found: list[pa.RecordBatch]) -> list[tuple]:
+    rows = []
+    for batch in found:
+        batch.validate(full=True)
+        for row in batch.to_pylist():
+            headers = tuple((one["key"], one["value"]) for one in row["headers"] or ())
+            time_ms = round(row["timestamp"].timestamp() * 1000)
+            rows.append((row["offset"], time_ms, row["key"], row["value"], headers))
+    return rows
+
+
+def plain_rows(positions: Positions, count: int = EVERYTHING) -> list[tuple]:
+    return [tuple(record[2:7]) for record in positions.take(count)[0]]
+
+
+def take_all(positions: Positions) -> list[tuple]:
+    return arrow_rows(take_arrow(positions, include_headers=True, size_bytes_max=EVERYTHING)[0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(batches, st.integers(0, 12), st.booleans(), st.integers(1, 3000))
+def test_the_rows_are_those_of_poll(made, position, read_committed, run_size_bytes) -> None:
+    log, aborted = log_of(made)
+    given = {"aborted": aborted, "read_committed": read_committed}
+    by_record = positions_of(Chunk(TP, log, **given), position=position)
+    by_column = positions_of(Chunk(TP, log, **given), position=position)
+    expected = plain_rows(by_record)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arrow_polling, "_RUN_SIZE_BYTES_MAX", run_size_bytes)
+        assert take_all(by_column) == expected
+    one, other = by_record.state(TP), by_column.state(TP)
+    if expected:  # ``take`` stops looking once it has nothing to hand out.
+        one.next_run()
+    assert (other.position, other.last_epoch) == (one.position, one.last_epoch)
+    assert not other.chunks
+
+
+def test_records_that_poll_has_decoded_come_first() -> None:
+    log = batch_of(b"0", b"1", b"2") + batch_of(b"3", base_offset=3)
+    positions = positions_of(Chunk(TP, log))
+    assert [row[0] for row in plain_rows(positions, 2)] == [0, 1]
+    assert [row[0] for row in take_all(positions)] == [2, 3]
+    assert positions.state(TP).position == 4
+
+
+def test_partitions_take_turns_and_the_rest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_polling, "_RUN_SIZE_BYTES_MAX", 1)
+    log = b"".join(batch_of(b"%d" % n, base_offset=n) for n in range(4))
+    positions = positions_of(Chunk(TP, log))
+    positions.replace([TP, OTHER])
+    other = positions.state(OTHER)
+    other.jump(0)
+    other.chunks.append(Chunk(OTHER, log))
+    found, states = take_arrow(positions, include_headers=False, size_bytes_max=1)
+    assert [batch.column("partition").to_pylist() for batch in found] == [[3]]
+    assert [state.partition for state in states] == [TP]
+    found, _ = take_arrow(positions, include_headers=False, size_bytes_max=EVERYTHING)
+    taken = [(b.column("partition")[0].as_py(), b.column("offset")[0].as_py()) for b in found]
+    assert taken == [(4, 0), (3, 1), (4, 1), (3, 2), (4, 2), (3, 3), (4, 3)]
+
+
+def test_a_partition_that_is_held_or_paused_gives_nothing() -> None:
+    for attribute in ("is_held", "is_paused"):
+        positions = positions_of(Chunk(TP, batch_of(b"0")))
+        setattr(positions.state(TP), attribute, True)
+        assert take_all(positions) == []
+        setattr(positions.state(TP), attribute, False)
+        assert len(take_all(positions)) == 1
+
+
+def test_rows_before_a_damaged_batch_come_before_its_error() -> None:
+    good = batch_of(b"0", b"1")
+    bad = bytearray(batch_of(b"2", base_offset=2))
+    bad[-1] ^= 1
+    positions = positions_of(Chunk(TP, good + bytes(bad)))
+    state = positions.state(TP)
+    assert [row[0] for row in take_all(positions)] == [0, 1]
+    with pytest.raises(CorruptRecordBatch):
+        take_all(positions)
+    assert (state.position, state.fetch_position) == (2, 2), "it is fetched again"
+
+
+def test_malformed_records_are_an_error_that_names_the_batch() -> None:
+    batch = bytearray(batch_of(b"0", b"1", base_offset=7))
+    batch[61] = 0x7E  # the first record's length
+    positions = positions_of(Chunk(TP, bytes(batch), check_crcs=False), position=7)
+    with pytest.raises(CorruptRecordBatch, match="t-3: batch at offset 7: a record's length"):
+        take_all(positions)
+
+
+def test_headers_are_left_out_unless_asked_for() -> None:
+    found, _ = take_arrow(
+        positions_of(Chunk(TP, batch_of(b"0", producer=NO_PRODUCER))),
+        include_headers=False,
+        size_bytes_max=1,
+    )
+    assert "headers" not in found[0].schema.names
+
+
+def test_an_error_of_a_partition_is_kept_until_it_is_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    positions = positions_of(Chunk(TP, batch_of(b"0")))
+    positions.replace([TP, OTHER])
+    other: PartitionState = positions.state(OTHER)
+    other.jump(0)
+    other.error = CorruptRecordBatch("t-4: damaged")
+    assert [row[0] for row in take_all(positions)] == [0]
+    with pytest.raises(CorruptRecordBatch, match="t-4: damaged"):
+        take_all(positions)
