@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         UserDescription,
     )
     from tidelog.administering.sync_admin import SyncAdmin
+    from tidelog.arrow_scan import scan_arrow
     from tidelog.bucket_reader import BucketOffsets, BucketReader
     from tidelog.client_factory import ClientFactory
     from tidelog.consumer import Consumer
@@ -133,6 +134,7 @@ __all__ = [
     "TransactionDescription",
     "TransactionListing",
     "UserDescription",
+    "scan_arrow",
 ]
 
 _NAMES_OF = {
@@ -147,6 +149,7 @@ _NAMES_OF = {
         "ResourceType",
     ),
     "tidelog.admin": ("Admin",),
+    "tidelog.arrow_scan": ("scan_arrow",),
     "tidelog.bucket_reader": ("BucketOffsets", "BucketReader"),
     "tidelog.client_factory": ("ClientFactory",),
     "tidelog.administering.sync_admin": ("SyncAdmin",),

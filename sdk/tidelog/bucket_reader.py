@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import AsyncExitStack, aclosing
-from typing import NamedTuple
+from contextlib import AsyncExitStack, aclosing, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog_core.diskless.wal.slice_bytes import check_slice_bytes, placed_batches
 from tidelog_core.errors import CorruptObject, CorruptRecordBatch, ObjectNotFound
@@ -28,8 +28,12 @@ from tidelog.errors import (
     MissingRecords,
     OffsetOutOfRange,
     TidelogError,
+    arrow_is_missing,
 )
 from tidelog.options import IsolationLevel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PIECES_AHEAD = 4
 
@@ -103,6 +107,12 @@ class BucketReader(Client):
         self._objects = self._loader = None
         await self._opened.aclose()
 
+    async def partitions_for(self, topic: str) -> int:
+        """Return the topic's partition count. Raises as ``LogLoader.load``."""
+        if self._loader is None:
+            raise ClientClosed("the client is not started, or closed")
+        return await self._loader.partition_count(topic)
+
     async def offsets(self, partition: AnyPartition) -> BucketOffsets:
         """Return the offsets that can be read now; the end is that of the isolation level.
 
@@ -124,6 +134,47 @@ class BucketReader(Client):
         bucket does not have, ``MissingRecords`` where offsets are nowhere, ``CorruptObject``
         with the key of a damaged object, and as ``LogLoader.load``.
         """
+        async with aclosing(self._chunks(partition, start_offset, end_offset)) as chunks:
+            async for chunk, piece in chunks:
+                while chunk:
+                    with _naming(piece):
+                        records, _, _ = chunk.next_batch(piece.start_offset)
+                    for record in records:
+                        if record.offset < piece.end_offset:
+                            yield record
+
+    async def read_arrow(
+        self,
+        partition: AnyPartition,
+        *,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        include_headers: bool = False,
+    ) -> AsyncGenerator[pa.RecordBatch]:
+        """Yield the same records as Arrow; the columns are those of ``Consumer.poll_arrow``.
+
+        Raises ``InvalidConfig`` without the extra ``arrow``, otherwise as ``read``.
+        """
+        try:
+            from tidelog.consuming.arrow_polling import RUN_SIZE_BYTES_MAX, run_to_arrow
+        except ImportError as error:
+            raise arrow_is_missing(error) from None
+
+        name = TopicPartition(*partition)
+        async with aclosing(self._chunks(partition, start_offset, end_offset)) as chunks:
+            async for chunk, piece in chunks:
+                offsets = (piece.start_offset, piece.end_offset)
+                while chunk:
+                    with _naming(piece):
+                        run = chunk.next_run(RUN_SIZE_BYTES_MAX)
+                        found = run_to_arrow(name, run, offsets, include_headers=include_headers)
+                    for batch in found:
+                        yield batch
+
+    async def _chunks(
+        self, partition: AnyPartition, start_offset: int | None, end_offset: int | None
+    ) -> AsyncGenerator[tuple[Chunk, Piece]]:
+        """Yield the batches of the range, and what of them to read."""
         name = TopicPartition(*partition)
         log = await self._load(name)
         position = log.start_offset if start_offset is None else start_offset
@@ -135,8 +186,7 @@ class BucketReader(Client):
             try:
                 async with aclosing(self._fetched(log, position, end)) as fetched:
                     async for piece, data in fetched:
-                        for record in self._records(name, piece, data):
-                            yield record
+                        yield self._chunk(name, piece, data), piece
                         position = piece.end_offset
                 return
             except ObjectNotFound as error:
@@ -231,20 +281,20 @@ class BucketReader(Client):
             return placed_batches(data, piece.base_offset, key=key, position=position)
         return data
 
-    def _records(
-        self, partition: TopicPartition, piece: Piece, data: Buffer
-    ) -> Iterator[ConsumerRecord]:
-        try:
-            chunk = Chunk(
+    def _chunk(self, partition: TopicPartition, piece: Piece, data: Buffer) -> Chunk:
+        with _naming(piece):
+            return Chunk(
                 partition,
                 bytes(data),
                 aborted=piece.aborted,
                 read_committed=self._is_read_committed,
             )
-            while chunk:
-                records, _, _ = chunk.next_batch(piece.start_offset)
-                for record in records:
-                    if record.offset < piece.end_offset:
-                        yield record
-        except CorruptRecordBatch as error:
-            raise CorruptObject(piece.key, str(error)) from None
+
+
+@contextmanager
+def _naming(piece: Piece) -> Iterator[None]:
+    """Raise ``CorruptObject`` with the piece's object for a damaged batch."""
+    try:
+        yield
+    except CorruptRecordBatch as error:
+        raise CorruptObject(piece.key, str(error)) from None

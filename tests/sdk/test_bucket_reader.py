@@ -47,7 +47,15 @@ def diskless(cluster: TieredCluster) -> Iterator[DisklessTopic]:
 class Reading:
     """A reader that is open, and lists of what it read."""
 
-    def __init__(self, cluster: TieredCluster, diskless: DisklessTopic, **given: str) -> None:
+    def __init__(
+        self,
+        cluster: TieredCluster,
+        diskless: DisklessTopic,
+        *,
+        as_arrow: bool = False,
+        **given: str,
+    ) -> None:
+        self._as_arrow = as_arrow
         self.bucket = BucketReader(**cluster.options, **given)  # type: ignore[arg-type]
         self._diskless = diskless
         diskless.run(self.bucket.start())
@@ -56,6 +64,15 @@ class Reading:
         """Return offsets and values."""
 
         async def read() -> Rows:
+            if self._as_arrow:
+                columns = self.bucket.read_arrow(
+                    ("t", partition), start_offset=start, end_offset=end
+                )
+                return [
+                    (row["offset"], row["value"])
+                    async for batch in columns
+                    for row in batch.to_pylist()
+                ]
             found = self.bucket.read(("t", partition), start_offset=start, end_offset=end)
             return [(record.offset, record.value) async for record in found]
 
@@ -69,16 +86,21 @@ class Reading:
         self._diskless.run(self.bucket.close())
 
 
+@pytest.fixture(params=["records", "arrow"])
+def as_arrow(request: pytest.FixtureRequest) -> bool:
+    return request.param == "arrow"
+
+
 @pytest.fixture
-def reading(cluster: TieredCluster, diskless: DisklessTopic) -> Iterator[Reading]:
-    made = Reading(cluster, diskless)
+def reading(cluster: TieredCluster, diskless: DisklessTopic, as_arrow: bool) -> Iterator[Reading]:
+    made = Reading(cluster, diskless, as_arrow=as_arrow)
     yield made
     made.close()
 
 
 @pytest.fixture
-def committed(cluster: TieredCluster, diskless: DisklessTopic) -> Iterator[Reading]:
-    made = Reading(cluster, diskless, isolation_level="read_committed")
+def committed(cluster: TieredCluster, diskless: DisklessTopic, as_arrow: bool) -> Iterator[Reading]:
+    made = Reading(cluster, diskless, as_arrow=as_arrow, isolation_level="read_committed")
     yield made
     made.close()
 

@@ -130,12 +130,8 @@ class LogLoader:
         A record that was acknowledged before is in it. Raises ``UnknownTopicOrPartition``,
         ``InvalidConfig`` for a store without a cluster, ``CorruptItem`` and ``CorruptObject``.
         """
-        found = await self._metadata.get(cluster_key())
-        if found is None:
-            raise InvalidConfig(["metadata: the store has no cluster; check the url"])
-        cluster_id = Cluster.from_item(found).cluster_id
-        topic_item = await self._metadata.get(topic_key(partition.topic))
-        topic = None if topic_item is None else Topic.from_item(topic_item)
+        cluster_id = await self._cluster_id()
+        topic = await self._topic(partition.topic)
         if topic is None or not 0 <= partition.partition < topic.partition_count:
             raise UnknownTopicOrPartition(f"there is no partition {partition}")
         name = PartitionName(topic.topic_id, partition.partition)
@@ -158,6 +154,24 @@ class LogLoader:
         tail = self._tails.view(name, tiered_end, chains, is_over_gaps=True)
         end_offset = tail.stable_offset if self._is_read_committed else tail.end_offset
         return BucketLog(cluster_id, partition, start_offset, stretches, tail, end_offset)
+
+    async def partition_count(self, topic: str) -> int:
+        """Return the topic's partition count. Raises as ``load``."""
+        await self._cluster_id()
+        found = await self._topic(topic)
+        if found is None:
+            raise UnknownTopicOrPartition.of_topic(topic, ())
+        return found.partition_count
+
+    async def _cluster_id(self) -> str:
+        found = await self._metadata.get(cluster_key())
+        if found is None:
+            raise InvalidConfig(["metadata: the store has no cluster; check the url"])
+        return Cluster.from_item(found).cluster_id
+
+    async def _topic(self, name: str) -> Topic | None:
+        item = await self._metadata.get(topic_key(name))
+        return None if item is None else Topic.from_item(item)
 
     async def _read_chains(self, cluster_id: str, name: PartitionName) -> EpochChains:
         if self._tails is None:

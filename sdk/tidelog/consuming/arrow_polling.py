@@ -19,7 +19,7 @@ from tidelog.errors import TidelogError
 
 # A run is decoded at once, on the event loop: 1 MiB takes about a millisecond, if it is not
 # compressed.
-_RUN_SIZE_BYTES_MAX = 1024 * 1024
+RUN_SIZE_BYTES_MAX = 1024 * 1024
 
 
 def take_arrow(
@@ -99,7 +99,7 @@ def _take_run(state: PartitionState, *, include_headers: bool) -> list[pa.Record
         return [_records_to_arrow(rest, include_headers=include_headers)]
     chunk = state.chunks[0]
     try:
-        run = chunk.next_run(_RUN_SIZE_BYTES_MAX)
+        run = chunk.next_run(RUN_SIZE_BYTES_MAX)
         offsets = (state.position, run.next_offset)
         batches = run_to_arrow(state.partition, run, offsets, include_headers=include_headers)
     except TidelogError:

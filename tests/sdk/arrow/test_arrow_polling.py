@@ -113,7 +113,7 @@ def test_the_rows_are_those_of_poll(made, position, read_committed, run_size_byt
     by_column = positions_of(Chunk(TP, log, **given), position=position)
     expected = plain_rows(by_record)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_polling, "_RUN_SIZE_BYTES_MAX", run_size_bytes)
+        patch.setattr(arrow_polling, "RUN_SIZE_BYTES_MAX", run_size_bytes)
         assert take_all(by_column) == expected
     one, other = by_record.state(TP), by_column.state(TP)
     if expected:  # ``take`` stops looking once it has nothing to hand out.
@@ -131,7 +131,7 @@ def test_records_that_poll_has_decoded_come_first() -> None:
 
 
 def test_partitions_take_turns_and_the_rest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_polling, "_RUN_SIZE_BYTES_MAX", 1)
+    monkeypatch.setattr(arrow_polling, "RUN_SIZE_BYTES_MAX", 1)
     log = b"".join(batch_of(b"%d" % n, base_offset=n) for n in range(4))
     positions = positions_of(Chunk(TP, log))
     positions.replace([TP, OTHER])
