@@ -327,7 +327,7 @@ class NoOffsetForPartition(TidelogError):
 
 
 class InvalidRow(InvalidRecord):
-    """A row of a table cannot become a record; nothing of its table is sent."""
+    """A row of a table cannot become a record."""
 
 
 class MissingRecords(TidelogError):

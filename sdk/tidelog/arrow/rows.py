@@ -1,7 +1,7 @@
-"""Spark's rows as the buffers that the sink's kernels work on.
+"""The rows of a table as the buffers that the encoding kernels work on.
 
 The columns are those of Spark's Kafka sink, and ``timestamp``; others are ignored, so
-rows read by a Kafka source can be written unchanged.
+rows that were read can be written unchanged.
 Source: the sink's table of columns in Spark's Kafka integration guide.
 """
 

@@ -1,4 +1,4 @@
-"""Turns Spark's Arrow batches into record batches of each partition.
+"""Turns the rows of Arrow batches into record batches of each partition.
 
 Rows are collected until they fill a few batches of every partition, then ordered by
 partition and encoded: no row is ever a Python object. Rows of one partition keep their
@@ -31,7 +31,7 @@ PartitionCount = Callable[[str], int]
 
 
 class BatchBuilder:
-    """Builds the batches of one task."""
+    """Builds the batches of one table, or of one of Spark's tasks."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tidelog_core.records.batch import Headers
 
@@ -22,6 +22,9 @@ from tidelog.producing.batch import Delivery, RecordMetadata
 from tidelog.producing.transactions import Transaction
 from tidelog.producing.writer import RecordWriter
 from tidelog.sync import Blocking, LoopThread, SyncClient
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 HANDED_OVER_MAX = 10_000  # records between callers and the loop
 
@@ -213,6 +216,22 @@ class SyncProducer(SyncClient[RecordWriter]):
         delivery = SyncDelivery(self._handover)
         self._handover.put(_Handed(delivery, topic, value, key, headers, partition, timestamp_ms))
         return delivery
+
+    def send_table(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch | pa.RecordBatchReader,
+        *,
+        key: str | None = None,
+        value: str = "value",
+    ) -> int:
+        """Like ``Producer.send_table``, after all records queued before."""
+
+        async def send() -> int:
+            await self._handover.wait_until_empty()
+            return await self.client.send_table(topic, table, key=key, value=value)
+
+        return self.thread.run(send())
 
     def transaction(self) -> SyncTransaction:
         """See ``Producer.transaction``: ``with producer.transaction() as transaction:``."""

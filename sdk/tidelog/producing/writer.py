@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.model import TopicPartition
@@ -12,17 +13,28 @@ from tidelog_core.records.batch import HEADER_SIZE, Headers, Record, record_size
 
 from tidelog.client import Client
 from tidelog.cluster import Cluster
-from tidelog.errors import ClientClosed, InvalidRequest, MessageTooLarge, TidelogError
+from tidelog.errors import (
+    ClientClosed,
+    InvalidRequest,
+    MessageTooLarge,
+    TidelogError,
+    arrow_is_missing,
+)
 from tidelog.metadata import TopicInfo
 from tidelog.options import ProducerOptions
 from tidelog.partitioners import TopicPartitioner
 from tidelog.producing.accumulator import Accumulator
 from tidelog.producing.batch import Delivery, RecordMetadata
+from tidelog.producing.batch_options import BatchOptions
 from tidelog.producing.encoded import EncodedRecords
 from tidelog.producing.prepared import PreparedTransaction, complete
 from tidelog.producing.sender import Sender
 from tidelog.producing.transactions import Transaction, Transactions
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLE_BATCH_SIZE_BYTES = 512 * 1024  # before compression
 _RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)
 
 
@@ -201,6 +213,50 @@ class RecordWriter(Client):
         assert self._sender is not None
         self._sender.wake()
         return delivery
+
+    async def send_table(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch | pa.RecordBatchReader,
+        *,
+        key: str | None = None,
+        value: str = "value",
+    ) -> int:
+        """Send a record for every row, wait until all are acknowledged, and return their number.
+
+        ``key`` and ``value`` name the columns of bytes or strings to send; without ``key`` it is
+        the column ``key``, if there is one. Columns ``partition``, ``headers`` and ``timestamp``
+        are used as ``Consumer.poll_arrow`` returns them; others are ignored. Rows with a key go
+        to the partition that other clients choose for it, rows without spread evenly. Rows of one
+        partition keep their order, in batches of ``batch_size_bytes`` or 512 KiB if that is more.
+
+        Raises ``InvalidRequest`` for a table without these columns, ``InvalidRow`` for a row that
+        cannot be sent, the first error of a batch, and ``InvalidConfig`` without the extra
+        ``arrow``. Other rows may have been sent by then: use a transaction to send all or none.
+        """
+        try:
+            from tidelog.producing.table_sending import send_rows
+        except ImportError as error:
+            raise arrow_is_missing(error) from None
+
+        options = BatchOptions(
+            topic=topic,
+            compression=self._options.compression,
+            compression_level=self._options.compression_level,
+            batch_size_bytes=min(
+                max(self._options.batch_size_bytes, TABLE_BATCH_SIZE_BYTES),
+                self._record_size_bytes_max,
+            ),
+            record_size_bytes_max=self._record_size_bytes_max + HEADER_SIZE,
+        )
+        return await send_rows(
+            table,
+            options,
+            self.send_encoded,
+            partition_count=await self.partitions_for(topic),
+            key=key,
+            value=value,
+        )
 
     def transaction(self) -> Transaction:
         """Return a context that commits everything sent inside it together, or nothing.
