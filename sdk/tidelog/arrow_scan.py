@@ -28,7 +28,8 @@ Place: TypeAlias = Literal["earliest", "latest"] | datetime.datetime | int | Map
 """Where a scan starts or ends: an offset, or one for each partition; the first record at or after
 a time (nodes only); or the ends of the log."""
 
-Batches: TypeAlias = AsyncGenerator["pa.RecordBatch"]
+# Several at once: changing threads takes longer than decoding a batch.
+Batches: TypeAlias = AsyncGenerator["list[pa.RecordBatch]"]
 
 # One answer of a node; larger ones are read faster and take more memory.
 _FETCH_SIZE_BYTES = 8 * 1024 * 1024
@@ -126,11 +127,11 @@ async def _scan_nodes(
         while left:
             found = await consumer.poll_arrow(include_headers=include_headers, timeout_ms=_POLL_MS)
             stalled_count = 0 if found else stalled_count + 1
-            for batch in found:
-                partition = TopicPartition(topic, batch.column("partition")[0].as_py())
-                wanted = _below(batch, left.get(partition, 0))
-                if wanted.num_rows:
-                    yield wanted
+            wanted = [
+                _below(batch, left.get(TopicPartition(topic, _partition_of(batch)), 0))
+                for batch in found
+            ]
+            yield [batch for batch in wanted if batch.num_rows]
             # The position also passes what consumers do not see: markers, and removed records.
             for partition, position in consumer.positions().items():
                 if partition in left and position.offset >= left[partition]:
@@ -179,12 +180,12 @@ async def _scan_bucket(
             )
             if low >= min(high, known.end):
                 continue
-            read = bucket.read_arrow(
+            read = bucket.read_arrow_runs(
                 partition, start_offset=low, end_offset=high, include_headers=include_headers
             )
-            async with aclosing(read) as batches:
-                async for batch in batches:
-                    yield batch
+            async with aclosing(read) as runs:
+                async for batches in runs:
+                    yield batches
 
 
 def _given_offsets(
@@ -213,6 +214,11 @@ def _check_place(place: object) -> None:
         )
 
 
+def _partition_of(batch: pa.RecordBatch) -> int:
+    number: int = batch.column("partition")[0].as_py()
+    return number
+
+
 def _below(batch: pa.RecordBatch, end_offset: int) -> pa.RecordBatch:
     """Return the rows with offsets below the end."""
     offsets = batch.column("offset").to_numpy()
@@ -223,8 +229,8 @@ def _in_thread(batches: Batches) -> Iterator[pa.RecordBatch]:
     """Yield the batches, read by an event loop in a thread of its own; it ends with the reading."""
     thread = LoopThread("tidelog-scan")
     try:
-        while (batch := thread.run(_next(batches))) is not None:
-            yield batch
+        while (found := thread.run(_next(batches))) is not None:
+            yield from found
     finally:
         try:
             thread.run(_close(batches))
@@ -232,7 +238,7 @@ def _in_thread(batches: Batches) -> Iterator[pa.RecordBatch]:
             thread.close()
 
 
-async def _next(batches: Batches) -> pa.RecordBatch | None:
+async def _next(batches: Batches) -> list[pa.RecordBatch] | None:
     return await anext(batches, None)
 
 

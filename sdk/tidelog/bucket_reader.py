@@ -155,6 +155,26 @@ class BucketReader(Client):
 
         Raises ``InvalidConfig`` without the extra ``arrow``, otherwise as ``read``.
         """
+        runs = self.read_arrow_runs(
+            partition,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            include_headers=include_headers,
+        )
+        async with aclosing(runs):
+            async for batches in runs:
+                for batch in batches:
+                    yield batch
+
+    async def read_arrow_runs(
+        self,
+        partition: AnyPartition,
+        *,
+        start_offset: int | None = None,
+        end_offset: int | None = None,
+        include_headers: bool = False,
+    ) -> AsyncGenerator[list[pa.RecordBatch]]:
+        """Yield the batches of ``read_arrow``, several at once."""
         try:
             from tidelog.consuming.arrow_polling import RUN_SIZE_BYTES_MAX, run_to_arrow
         except ImportError as error:
@@ -168,8 +188,7 @@ class BucketReader(Client):
                     with _naming(piece):
                         run = chunk.next_run(RUN_SIZE_BYTES_MAX)
                         found = run_to_arrow(name, run, offsets, include_headers=include_headers)
-                    for batch in found:
-                        yield batch
+                    yield found
 
     async def _chunks(
         self, partition: AnyPartition, start_offset: int | None, end_offset: int | None

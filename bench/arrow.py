@@ -1,0 +1,242 @@
+"""Measures how fast Python programs get records: as Arrow, as objects, and with other clients.
+
+    python -m bench.arrow
+
+A node has the first core, the reader the second. Topics of one partition have records of 100 and
+of 1,000 bytes, uncompressed and with each codec. Ways to read them, in turns, three rounds each:
+
+poll_arrow    ``Consumer.poll_arrow``: Arrow batches
+poll          ``Consumer.poll``: a named tuple for each record
+confluent     confluent-kafka's ``consume``: an object for each record
+aiokafka      ``AIOKafkaConsumer.getmany``
+pandas        ``scan_arrow`` from the node, as a ``DataFrame`` with Arrow's types
+pandas, confluent   the records of ``consume`` as a ``DataFrame`` with the same columns
+send_table    the way back: a table that is sent, with acks=all
+
+Figures are records for each second of the reader's CPU time, all threads, so other work on the
+machine matters little. The table has medians; the goals are ratios of them. Writes
+bench/results/arrow.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pyarrow as pa
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as AioPartition
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import TopicPartition as ConfluentPartition
+from tidelog import Admin, Consumer, Producer, scan_arrow
+
+from bench.free_memory import touch_free_memory
+from bench.process import Node, running_node
+
+SIZES = (100, 1_000)  # bytes of a value
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+RECORD_COUNTS = {100: 2_000_000, 1_000: 400_000}
+SLOW_COUNTS = {100: 300_000, 1_000: 100_000}  # for clients that make objects
+ROUNDS = 3
+RESULTS = Path(__file__).parent / "results" / "arrow.json"
+
+Reader = Callable[[Node, str, int], None]
+
+
+def main() -> None:
+    """Measure and print."""
+    arguments = _parser().parse_args()
+    touch_free_memory()
+    cores = sorted(os.sched_getaffinity(0))
+    figures: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-arrow-") as folder:
+        objects = Path(folder) / "objects"
+        with running_node(
+            Path(folder) / "node",
+            f"--object-store=file://{objects}",
+            is_compiled=not arguments.from_source,
+        ) as node:
+            for process in (psutil.Process(node.pid), *psutil.Process(node.pid).children(True)):
+                process.cpu_affinity(cores[:1])
+            os.sched_setaffinity(0, cores[-1:])
+            for size in SIZES:
+                for codec in arguments.codecs:
+                    figures[f"{size} B, {codec}"] = _case(node, size, codec)
+                    print(f"{size} B, {codec}: {_shown(figures[f'{size} B, {codec}'])}", flush=True)
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+    _print_goals(figures)
+
+
+def _case(node: Node, size: int, codec: str) -> dict[str, float]:
+    topic = f"t-{size}-{codec}"
+    count = RECORD_COUNTS[size]
+    with Admin(node.bootstrap).sync() as admin:
+        admin.create_topic(topic, partition_count=1)
+    table = _table(size, count)
+    rates: dict[str, list[float]] = {}
+
+    def timed(name: str, records: int, act: Callable[[], None]) -> None:
+        began = time.process_time()
+        act()
+        rates.setdefault(name, []).append(records / (time.process_time() - began))
+
+    with Producer(node.bootstrap, compression=codec).sync() as producer:  # type: ignore[arg-type]
+        producer.send_table(topic, table.slice(0, 1000))
+        timed("send_table", count, lambda: _sent(producer, topic, table))
+    _poll_arrow(node, topic, 1000)  # It compiles, or loads what is compiled.
+    for _ in range(ROUNDS):
+        for name, reader in READERS.items():
+            records = count if name in FAST else SLOW_COUNTS[size]
+            timed(name, records, lambda: reader(node, topic, records))  # noqa: B023
+    return {name: statistics.median(each) for name, each in rates.items()}
+
+
+def _table(size: int, count: int) -> pa.Table:
+    """Return values that compress to about half: random bytes and zeros."""
+    noise = np.random.default_rng(1).integers(0, 256, (1000, size), np.uint8)
+    noise[:, size // 2 :] = 0
+    values = pa.array([row.tobytes() for row in noise] * (count // 1000), pa.binary())
+    return pa.table({"value": values})
+
+
+def _sent(producer: object, topic: str, table: pa.Table) -> None:
+    assert producer.send_table(topic, table) == table.num_rows  # type: ignore[attr-defined]
+
+
+def _poll_arrow(node: Node, topic: str, count: int) -> None:
+    asyncio.run(_polled(node, topic, count, is_arrow=True))
+
+
+def _poll(node: Node, topic: str, count: int) -> None:
+    asyncio.run(_polled(node, topic, count, is_arrow=False))
+
+
+async def _polled(node: Node, topic: str, count: int, *, is_arrow: bool) -> None:
+    async with Consumer(
+        node.bootstrap,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=4 * 1024 * 1024,
+        max_poll_records=10_000,
+    ) as consumer:
+        consumer.assign([(topic, 0)])
+        left = count
+        while left > 0:
+            if is_arrow:
+                left -= sum(batch.num_rows for batch in await consumer.poll_arrow())
+            else:
+                left -= len(await consumer.poll())
+
+
+def _confluent(node: Node, topic: str, count: int) -> None:
+    for _ in _consumed(node, topic, count):
+        pass
+
+
+def _consumed(node: Node, topic: str, count: int):  # type: ignore[no-untyped-def]
+    consumer = ConfluentConsumer(
+        {
+            "bootstrap.servers": node.bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "fetch.message.max.bytes": 4 * 1024 * 1024,
+        }
+    )
+    consumer.assign([ConfluentPartition(topic, 0, 0)])
+    left = count
+    while left > 0:
+        found = consumer.consume(10_000, timeout=1.0)
+        left -= len(found)
+        yield found
+    consumer.close()
+
+
+def _aiokafka(node: Node, topic: str, count: int) -> None:
+    async def read() -> None:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=node.bootstrap,
+            auto_offset_reset="earliest",
+            max_partition_fetch_bytes=4 * 1024 * 1024,
+        )
+        await consumer.start()
+        try:
+            consumer.assign([AioPartition(topic, 0)])
+            left = count
+            while left > 0:
+                found = await consumer.getmany(timeout_ms=1000, max_records=10_000)
+                left -= sum(map(len, found.values()))
+        finally:
+            await consumer.stop()
+
+    asyncio.run(read())
+
+
+def _pandas(node: Node, topic: str, count: int) -> None:
+    table = scan_arrow(topic, 0, count, bootstrap_servers=node.bootstrap).read_all()
+    frame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    assert len(frame) == count
+
+
+def _pandas_confluent(node: Node, topic: str, count: int) -> None:
+    rows = [
+        (m.key(), m.value(), m.topic(), m.partition(), m.offset(), m.timestamp()[1])
+        for found in _consumed(node, topic, count)
+        for m in found
+    ]
+    frame = pd.DataFrame.from_records(
+        rows, columns=["key", "value", "topic", "partition", "offset", "timestamp"]
+    )
+    frame["timestamp"] = pd.to_datetime(frame["timestamp"], unit="ms", utc=True)
+    assert len(frame) >= count
+
+
+READERS: dict[str, Reader] = {
+    "poll_arrow": _poll_arrow,
+    "poll": _poll,
+    "confluent": _confluent,
+    "aiokafka": _aiokafka,
+    "pandas": _pandas,
+    "pandas, confluent": _pandas_confluent,
+}
+FAST = {"poll_arrow", "pandas"}
+
+
+def _shown(rates: dict[str, float]) -> str:
+    return (
+        ", ".join(f"{name} {rate / 1e6:.2f}" for name, rate in rates.items())
+        + " million per CPU second"
+    )
+
+
+def _print_goals(figures: dict[str, dict[str, float]]) -> None:
+    for case, rates in figures.items():
+        by_record = rates["poll_arrow"] / rates["confluent"]
+        by_frame = rates["pandas"] / rates["pandas, confluent"]
+        own = rates["poll"] / rates["aiokafka"]
+        print(
+            f"{case}: poll_arrow over confluent {by_record:.1f} (4 wanted), pandas {by_frame:.1f}"
+            f" (10 wanted), poll over aiokafka {own:.2f} (1 wanted)"
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.arrow", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--codecs", nargs="*", default=CODECS, choices=CODECS)
+    parser.add_argument("--from-source", action="store_true", help="the node is not compiled")
+    return parser
+
+
+if __name__ == "__main__":
+    main()
