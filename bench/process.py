@@ -48,12 +48,16 @@ class Node(ServerProcess):
 
 @contextmanager
 def running_node(
-    data_dir: Path, *arguments: str, is_compiled: bool = True, port: int | None = None
+    data_dir: Path,
+    *arguments: str,
+    is_compiled: bool = True,
+    port: int | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Node]:
     """Start a node on a free port, and end it with SIGTERM.
 
     ``port`` is that of its first listener, if the arguments have listeners. It runs from a wheel
-    with the compiled hot path, or from the source.
+    with the compiled hot path, or from the source. ``variables`` are added to its environment.
     """
     python = str(installed_python()) if is_compiled else sys.executable
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -66,6 +70,6 @@ def running_node(
         [*command, *arguments],
         port=port,
         start_seconds_max=START_SECONDS_MAX,
-        environment=environment,
+        environment=environment | dict(variables or {}),
     ) as server:
         yield Node.of(server)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.free_memory import touch_free_memory
@@ -54,7 +54,9 @@ GOALS = (
         1.05,
         costs.OPEN,
     ),
-    Goal("handshakes a second, with certificates", *_FASTEST, "handshakes_per_s", 950, None, True),
+    Goal(
+        "handshakes a second, with certificates", *_FASTEST, "handshakes_per_s", 1_000, None, True
+    ),
     Goal("p99 of a client that is there meanwhile, ms", *_FASTEST, "p99_ms", 100, None),
 )
 
@@ -75,14 +77,13 @@ def main() -> None:
         help="where libssl.so.3 and libcrypto.so.3 of the node are, if not the machine's",
     )
     arguments = parser.parse_args()
-    if arguments.openssl:
-        os.environ["LD_LIBRARY_PATH"] = arguments.openssl
     began, load_before = time.monotonic(), os.getloadavg()[0]
     touch_free_memory()
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="bench-secure-") as name:
         folder = Path(name)
-        for cases, peers in _matrix(Tls(folder / "tls")):
+        tls = Tls(folder / "tls", node_openssl=arguments.openssl)
+        for cases, peers in _matrix(tls):
             wanted = [one for one in cases if arguments.only in (None, one.workload)]
             for peer in peers if wanted else ():
                 peer.install()
@@ -93,7 +94,10 @@ def main() -> None:
                 print(f"{time.monotonic() - began:6.0f} s  {where}: {figure.metric} {value}")
     _RESULTS.mkdir(parents=True, exist_ok=True)
     report.write_csv(figures, _RESULTS / "figures.csv")
-    facts = _facts(arguments.repeats, load_before, time.monotonic() - began)
+    facts = [
+        *_facts(arguments.repeats, load_before, time.monotonic() - began),
+        f"the node has {_openssl_version(tls.node_variables)}, the clients {_openssl_version({})}",
+    ]
     title = "What TLS, ACLs and quotas cost"
     page = report.page(figures, facts, title=title, goals=GOALS, peers=_PEERS)
     (_RESULTS / "report.md").write_text(page)
@@ -125,14 +129,14 @@ def _facts(repeats: int, load_before: float, seconds: float) -> Sequence[str]:
         "servers on one core, all clients on another",
         f"medians of {repeats} rounds (lowest–highest), the servers in turns in each",
         "TLS 1.3 with AES-256-GCM, ECDSA P-256, certificates of both sides",
-        f"the node has {_openssl_version()}",
     ]
 
 
-def _openssl_version() -> str:
+def _openssl_version(variables: Mapping[str, str]) -> str:
     program = "import ssl; print(ssl.OPENSSL_VERSION)"
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    command, environment = [sys.executable, "-c", program], os.environ | variables
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return ran.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from bench.secure import connecting
 from bench.secure.servers import Tls, TlsTidelog
 
 WORKLOAD = "handshakes"
-RATES = (200, 500, 1_000)
+RATES = (200, 500, 1_000, 1_200)
 _PROCESSES = 4
 _SECONDS = 10.0
 _PACE_SECONDS = 0.005
@@ -45,13 +45,12 @@ class _Work:
     def __call__(self, arena: Arena, peer: Peer) -> Mapping[str, float]:
         assert isinstance(peer, TlsTidelog)
         node = arena.node(peer)
-        tls, authority = self._tls, self._tls.authority
+        tls = self._tls
         command = [
             *(sys.executable, "-m", connecting.__name__, str(peer.tls_port)),
-            *(str(authority.trusted), str(tls.client_pem)),
-            *(str(self._rate / _PROCESSES), str(_SECONDS)),
+            *(str(tls.client_pem), str(self._rate / _PROCESSES), str(_SECONDS)),
         ]
-        context = authority.client_context(tls.client_pem)
+        context = tls.authority.client_context(tls.client_pem)
         with (
             arena.stopped_except(peer),
             socket.create_connection(("127.0.0.1", peer.tls_port)) as plain,

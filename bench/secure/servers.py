@@ -22,12 +22,18 @@ _SUITES = "TLS_AES_256_GCM_SHA384,TLS_AES_128_GCM_SHA256"  # OpenSSL prefers the
 
 
 class Tls:
-    """The certificates of a run, and how clients use them."""
+    """The certificates of a run, how clients use them, and the node's OpenSSL."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, node_openssl: str | None = None) -> None:
+        """``node_openssl`` is the folder of the node's OpenSSL, if it is not the machine's."""
         self.authority = Authority(folder)
         self.node_pem = self.authority.node_pem()
         self.client_pem = self.authority.client_pem("client")
+        # A client that trusts the authority sends its certificate too, and verifies its own by it
+        # before each handshake if it is not in the file.
+        with self.client_pem.open("ab") as file:
+            file.write(self.authority.trusted.read_bytes())
+        self.node_variables = {} if node_openssl is None else {"LD_LIBRARY_PATH": node_openssl}
 
     def of(self, node: Node, port: int) -> Node:
         """Return the same server as clients see it by its TLS listener."""
@@ -59,7 +65,8 @@ class TlsTidelog(Tidelog):
             "ssl.client.auth": "required",
             "broker.session.timeout.ms": str(SESSION_MS),
         }
-        with running_node(folder, "--log-level", "WARNING", *_set(settings), port=port) as node:
+        arguments = ("--log-level", "WARNING", *_set(settings))
+        with running_node(folder, *arguments, port=port, variables=self.tls.node_variables) as node:
             yield node
 
 
