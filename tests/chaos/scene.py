@@ -152,7 +152,8 @@ class Delivered:
     def missing(self, goal: dict[PartitionKey, int]) -> dict[PartitionKey, str]:
         """Return the partitions of which records below their end are left, and how many were had."""
         counts = {
-            name: sum(offset < end for offset in self._offsets.get(name, ()))
+            # A copy, because the threads of clients add to the set.
+            name: sum(offset < end for offset in tuple(self._offsets.get(name, ())))
             for name, end in goal.items()
         }
         return {
