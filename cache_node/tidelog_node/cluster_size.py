@@ -1,8 +1,8 @@
 """Lets another process change how many nodes a running ``tidelog up`` has.
 
 The parent listens on a Unix socket in the data directory, which only its user can open. A request
-is one line, ``{"nodes": 4}``. The answer is a line for each node that has joined or left,
-``{"node": 4, "is_running": true}``, and a last one: ``{"nodes": 4}``, or ``{"error": "..."}``.
+is one line, ``{"nodes": 4, "force": false}``. The answer is a line for each node that has joined or
+left, ``{"node": 4, "is_running": true}``, and a last one: ``{"nodes": 4}``, or ``{"error": "…"}``.
 
 Addresses of Unix sockets are short, and data directories may be deep: both sides bind and connect
 by the name alone, in the directory.
@@ -35,10 +35,11 @@ Said = dict[str, object]
 class ResizableCluster(Protocol):
     """The nodes of a running ``tidelog up``."""
 
-    def resize(self, count: int) -> AsyncIterator[tuple[int, bool]]:
+    def resize(self, count: int, *, force: bool) -> AsyncIterator[tuple[int, bool]]:
         """Start or stop nodes; yield each that has joined (true) or left.
 
-        Raises ``TidelogError`` if a node does not start, or for a number that is not allowed.
+        Raises ``TidelogError`` if a node does not start, for a number that is not allowed, and
+        unless ``force`` if partitions would be offline.
         """
 
 
@@ -70,12 +71,13 @@ class SizeServer:
             writer.write(json.dumps(values).encode() + b"\n")
 
         try:
-            count = await _read_count(reader)
-            if count is None:
+            wanted = await _read_request(reader)
+            if wanted is None:
                 say(error='a request is {"nodes": N}')
                 return
+            count, force = wanted
             async with self._turn:
-                async for number, is_running in self._cluster.resize(count):
+                async for number, is_running in self._cluster.resize(count, force=force):
                     say(node=number, is_running=is_running)
                     await writer.drain()
             say(nodes=count)
@@ -89,26 +91,33 @@ class SizeServer:
             writer.close()
 
 
-async def _read_count(reader: asyncio.StreamReader) -> int | None:
+async def _read_request(reader: asyncio.StreamReader) -> tuple[int, bool] | None:
     try:
         async with asyncio.timeout(REQUEST_SECONDS_MAX):
             request = json.loads(await reader.readline())
     except (ValueError, TimeoutError):
         return None
-    count = request.get("nodes") if isinstance(request, dict) else None
-    return count if isinstance(count, int) and not isinstance(count, bool) else None
+    if not isinstance(request, dict):
+        return None
+    count, force = request.get("nodes"), request.get("force", False)
+    if not isinstance(count, int) or isinstance(count, bool) or not isinstance(force, bool):
+        return None
+    return count, force
 
 
-def ask_for_nodes(data_dir: Path, count: int, said: Callable[[Said], None]) -> Said:
+def ask_for_nodes(
+    data_dir: Path, count: int, said: Callable[[Said], None], *, force: bool = False
+) -> Said:
     """Have the cluster run so many nodes; return the last line of the answer.
 
-    ``said`` gets the lines before. Raises ``OSError`` if no cluster runs there, or it ends.
+    ``said`` gets the lines before. ``force``: also if partitions would be offline. Raises
+    ``OSError`` if no cluster runs there, or it ends.
     """
     with socket.socket(socket.AF_UNIX) as client:
         with _inside(data_dir):
             client.connect(SOCKET)
         client.settimeout(ANSWER_SECONDS_MAX)
-        client.sendall(json.dumps({"nodes": count}).encode() + b"\n")
+        client.sendall(json.dumps({"nodes": count, "force": force}).encode() + b"\n")
         with client.makefile("rb") as lines:
             for line in lines:
                 answer: Said = json.loads(line)

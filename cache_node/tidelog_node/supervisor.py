@@ -40,6 +40,7 @@ from tidelog_core.log_format import TEXT
 from tidelog_core.metadata.endpoints import PLAINTEXT, PORT_MAX
 
 from tidelog_node.cluster_size import SizeServer
+from tidelog_node.leaving_nodes import require_others
 from tidelog_node.settings import HTTP_HOST, HTTP_ON
 
 logger = logging.getLogger(__name__)
@@ -140,6 +141,11 @@ class ClusterSettings:
         """Whether only a node's own tier worker sees its objects, and functions would see none."""
         return self._stores()[1].startswith("memory:")
 
+    @property
+    def metadata_url(self) -> str:
+        """The metadata store of all processes."""
+        return self._stores()[0]
+
     def _address(self, port: int) -> list[str]:
         advertised = self.advertised_host
         if self.security_protocol == PLAINTEXT:
@@ -216,6 +222,9 @@ async def _run(
                     ends_cluster=False,
                     on_ready=_announcing(announce_console),
                 )
+                nodes.on_resized = lambda: console.start_again(
+                    settings.console_command(nodes.http_addresses)
+                )
                 helpers.append(console)
                 beside.append(asyncio.create_task(console.run()))
             await stopping  # A node that was ready is started again whenever it ends.
@@ -254,6 +263,7 @@ class _Nodes:
         self._settings = settings
         self._children: dict[int, tuple[_Child, asyncio.Task[None]]] = {}
         self._is_stopping = False
+        self.on_resized: Callable[[], None] = lambda: None  # called when other nodes run
 
     def start(self, number: int) -> asyncio.Task[None]:
         """Run a node until it is stopped; the task ends too if it was never ready."""
@@ -273,9 +283,23 @@ class _Nodes:
         for child, _ in list(self._children.values()):
             await child.has_been_ready.wait()
 
-    async def resize(self, count: int) -> AsyncIterator[tuple[int, bool]]:
-        """Start nodes, or have those of the highest numbers leave, until there are so many."""
+    async def resize(self, count: int, *, force: bool) -> AsyncIterator[tuple[int, bool]]:
+        """Start nodes, or have those of the highest numbers leave, until there are so many.
+
+        Raises ``InvalidRequest`` if only those have some partitions, unless ``force``.
+        """
         dataclasses.replace(self._settings, node_count=count)  # Raises InvalidConfig.
+        if len(self._children) > count and not force:
+            await require_others(self._settings.metadata_url, count)
+        before = set(self._children)
+        try:
+            async for joined in self._resize(count):
+                yield joined
+        finally:
+            if before != set(self._children):
+                self.on_resized()
+
+    async def _resize(self, count: int) -> AsyncIterator[tuple[int, bool]]:
         while len(self._children) > count:
             number = max(self._children)
             child, task = self._children.pop(number)
@@ -324,6 +348,7 @@ class _Child:
         self._on_ready = on_ready
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
+        self._is_changing = False  # the process is to end, and another one begins
 
     @property
     def http_address(self) -> str:
@@ -339,9 +364,12 @@ class _Child:
             status = await self._run_once()
             if self._stopping.is_set():
                 return
+            if self._is_changing:
+                self._is_changing = False
+                continue
             if self._ends_cluster and not self.has_been_ready.is_set():
                 logger.error(
-                    "process ended, the cluster stops",
+                    "process ended before it was ready, not started again",
                     extra={"process_name": self._name, "status": status},
                 )
                 return
@@ -360,6 +388,13 @@ class _Child:
         """Have the process shut down; ``run`` returns when it has ended."""
         self._stopping.set()
         if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def start_again(self, command: Sequence[str]) -> None:
+        """Have the process end, and run this command instead."""
+        self._command = command
+        if self._process is not None and self._process.stdin is not None:
+            self._is_changing = True
             self._process.stdin.close()
 
     def leave(self) -> None:

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from tidelog_cli.clients import administer
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.nodes import all_partitions
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap
-
-if TYPE_CHECKING:
-    from tidelog.admin import Admin
-
-DISKLESS = "diskless.enable"
-NAMED_MAX = 5  # partitions in a message
 
 
 def scale(
@@ -36,7 +27,6 @@ def scale(
             "--force", help="Also if partitions would be offline, that no other node has."
         ),
     ] = False,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Have a running `tidelog up` on this machine run NODES nodes.
 
@@ -46,20 +36,8 @@ def scale(
     """
     from tidelog_node.cluster_size import ask_for_nodes
 
-    if not force:
-
-        async def find(admin: Admin) -> list[str]:
-            return await _only_on_leaving(admin, nodes)
-
-        lost = administer(bootstrap, find)
-        if lost:
-            names = ", ".join(lost[:NAMED_MAX]) + (", …" if len(lost) > NAMED_MAX else "")
-            raise CommandFailed(
-                f"only nodes that would leave have {names}: reassign with `tidelog topic reassign`,"
-                " or give --force and have these partitions offline until the nodes are back"
-            )
     try:
-        answer = ask_for_nodes(data_dir, nodes, _say)
+        answer = ask_for_nodes(data_dir, nodes, _say, force=force)
     except OSError as error:
         raise CommandFailed(
             f"no cluster of `tidelog up` can be reached in {data_dir} ({error.strerror or error}):"
@@ -72,17 +50,3 @@ def scale(
 
 def _say(answer: dict[str, object]) -> None:
     print(f"node {answer['node']} {'has joined' if answer['is_running'] else 'has left'}")
-
-
-async def _only_on_leaving(admin: Admin, count: int) -> list[str]:
-    """Return the partitions that no node up to this number has, and that are not diskless."""
-    lost = [
-        name
-        for name, partition in await all_partitions(admin)
-        if partition.replicas and min(partition.replicas) > count
-    ]
-    diskless: dict[str, bool] = {}
-    for topic in dict.fromkeys(name.topic for name in lost):
-        configs = await admin.describe_configs("topic", topic, keys=[DISKLESS])
-        diskless[topic] = configs[DISKLESS].value == "true"
-    return [str(name) for name in lost if not diskless[name.topic]]

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tidelog_core.errors import BrokerNotAvailable
+from tidelog_core.errors import BrokerNotAvailable, InvalidRequest
 from tidelog_node.cluster_size import SOCKET, Said, SizeServer, ask_for_nodes
 
 SECONDS_MAX = 30.0
@@ -23,7 +23,9 @@ class Numbers:
         self.running = [1]
         self.at_once = 0
 
-    async def resize(self, count: int) -> AsyncIterator[tuple[int, bool]]:
+    async def resize(self, count: int, *, force: bool) -> AsyncIterator[tuple[int, bool]]:
+        if count == 0 and not force:
+            raise InvalidRequest("only nodes that would leave have t-0")
         self.at_once += 1
         assert self.at_once == 1
         try:
@@ -50,9 +52,9 @@ async def served(data_dir: Path) -> AsyncIterator[Numbers]:
         await server.close()
 
 
-async def ask(data_dir: Path, count: int) -> tuple[Said, list[Said]]:
+async def ask(data_dir: Path, count: int, *, force: bool = False) -> tuple[Said, list[Said]]:
     said: list[Said] = []
-    work = asyncio.to_thread(ask_for_nodes, data_dir, count, said.append)
+    work = asyncio.to_thread(ask_for_nodes, data_dir, count, said.append, force=force)
     return await asyncio.wait_for(work, SECONDS_MAX), said
 
 
@@ -79,6 +81,17 @@ async def test_a_node_that_does_not_start_is_an_error_after_those_that_did(tmp_p
         assert cluster.running[-1] == 8
 
 
+async def test_what_would_have_partitions_offline_is_done_by_force(tmp_path: Path) -> None:
+    async with served(tmp_path) as cluster:
+        refused = {"error": "only nodes that would leave have t-0"}
+        assert await ask(tmp_path, 0) == (refused, [])
+        assert cluster.running == [1]
+        assert await ask(tmp_path, 0, force=True) == (
+            {"nodes": 0},
+            [{"node": 1, "is_running": False}],
+        )
+
+
 async def test_requests_take_turns(tmp_path: Path) -> None:
     async with served(tmp_path) as cluster:
         await asyncio.gather(*[ask(tmp_path, count) for count in (4, 2, 5, 3)])
@@ -87,8 +100,16 @@ async def test_requests_take_turns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "request_line",
-    [b"\n", b"{}\n", b"nonsense\n", b'{"nodes": true}\n', b'{"nodes": "3"}\n', b"[" * 5_000],
-    ids=["empty", "no number", "no JSON", "a truth", "a text", "too long"],
+    [
+        b"\n",
+        b"{}\n",
+        b"nonsense\n",
+        b'{"nodes": true}\n',
+        b'{"nodes": "3"}\n',
+        b"[" * 5_000,
+        b'{"nodes": 2, "force": 1}\n',
+    ],
+    ids=["empty", "no number", "no JSON", "a truth", "a text", "too long", "no truth"],
 )
 async def test_what_is_no_request_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_line: bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -15,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.errors import InvalidConfig
-from tidelog_node.supervisor import ClusterSettings, _announcing
+from tidelog_node.supervisor import ClusterSettings, _announcing, _Child
 
 from tests.support.cluster_process import (
     CLUSTER_PROGRAM,
@@ -98,7 +99,7 @@ def test_a_cluster_of_which_a_node_cannot_start_ends(tmp_path: Path) -> None:
             check=False,
         )
     assert ended.returncode == 1
-    assert b"process ended, the cluster stops" in ended.stderr
+    assert b"process ended before it was ready, not started again" in ended.stderr
 
 
 def test_nodes_stop_in_order_when_their_parent_is_killed(cluster: Cluster) -> None:
@@ -172,3 +173,29 @@ def test_only_usual_ports_may_become_free_ones(tmp_path: Path) -> None:
     assert "--port-or-free" not in asked.console_command(())
     assert "--http-port-or-free" in usual.command(1)
     assert "--port-or-free" in usual.console_command(())
+
+
+async def test_a_process_is_started_again_with_another_command() -> None:
+    """The console after nodes have joined or left: at once, and without an error."""
+    lines: list[str] = []
+    heard = asyncio.Event()
+
+    def on_ready(line: str) -> None:
+        lines.append(line)
+        heard.set()
+
+    child = _Child("console", _until_stdin_ends("one"), ends_cluster=False, on_ready=on_ready)
+    running = asyncio.create_task(child.run())
+    async with asyncio.timeout(SECONDS_MAX):
+        await heard.wait()
+        heard.clear()
+        child.start_again(_until_stdin_ends("two"))
+        await heard.wait()
+        child.stop()
+        await running
+    assert [line.strip() for line in lines] == ["one", "two"]
+
+
+def _until_stdin_ends(line: str) -> list[str]:
+    program = f"import sys; print({line!r}, flush=True); sys.stdin.read()"
+    return [sys.executable, "-c", program]
