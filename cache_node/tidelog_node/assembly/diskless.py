@@ -22,11 +22,11 @@ from tidelog_node.diskless.chain.store_watch import StoreWatch, probe_store
 from tidelog_node.diskless.entering.conversions import Conversions
 from tidelog_node.diskless.entering.lead_entries import LeadEntries
 from tidelog_node.diskless.feed.chain_feed import ChainFeeds
-from tidelog_node.diskless.feed.range_reader import range_reader
 from tidelog_node.diskless.gateway.gateway import Gateway
 from tidelog_node.diskless.gateway.links import LeaderLinks
 from tidelog_node.diskless.gateway.spool import GatewaySpool
 from tidelog_node.diskless.recovery.log_recovery import LogRecovery
+from tidelog_node.diskless.recovery.range_reader import range_reader
 from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
@@ -88,10 +88,11 @@ def start_diskless(
         history=logs.tier.history,
         timeout_s=node.static_config.replica_socket_timeout_ms / 1000,
     )
-    refill = LogRefill(node, node_chain.client)
+    read = range_reader(settings.object_store_url, node_chain.client, node.executor)
+    refill = LogRefill(node, read)
     feeds = ChainFeeds(
         store=node_chain.client,
-        read=range_reader(settings.object_store_url, node_chain.client, node.executor),
+        read=read,
         cluster_id=node.view.image.cluster_id,
         refill=refill,
         catch_up=catch_up,

@@ -36,10 +36,10 @@ from tidelog_core.records.batch import HEADER_SIZE, parse_header
 
 from tidelog_node.answers import Answer, CloseConnection, Reply, TaskReply
 from tidelog_node.diskless.chain.chain_partition import ChainPartition, CommittedForeign
-from tidelog_node.diskless.feed.slice_reads import SlicePlace, read_places
 from tidelog_node.diskless.gateway.gateway import may_pass
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches, require_first
 from tidelog_node.diskless.gateway.read_slots import ReadSlots
+from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
 from tidelog_node.handlers.produce import append_batch
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica

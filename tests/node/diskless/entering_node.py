@@ -159,7 +159,7 @@ async def entering_node(
                 node.context,
                 objects=it.objects,
                 chains=chains,
-                refill=LogRefill(node.context, it.objects),
+                refill=LogRefill(node.context, it.objects.get_range),
                 history=history,
                 catch_up=catch_up,
             ),

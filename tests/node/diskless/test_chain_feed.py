@@ -141,7 +141,7 @@ async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> Asy
         store=store,
         read=store.get_range,
         cluster_id=CLUSTER,
-        refill=LogRefill(node, store),
+        refill=LogRefill(node, store.get_range),
         catch_up=CatchUp(node, history=history, timeout_s=1.0),
         on_grown=lambda replica: _note(zone, replica),
     )

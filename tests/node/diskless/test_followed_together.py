@@ -50,7 +50,7 @@ class Follower:
             store=self.store,
             read=self.store.get_range,
             cluster_id=CLUSTER,
-            refill=LogRefill(node, self.store),
+            refill=LogRefill(node, self.store.get_range),
             catch_up=CatchUp(node, history=history, timeout_s=1.0),
             on_grown=lambda _: None,
         )

@@ -9,7 +9,7 @@ import pytest
 from tidelog_core.errors import InvalidObjectKey, ObjectNotFound
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_node.diskless.feed.range_reader import range_reader
+from tidelog_node.diskless.recovery.range_reader import range_reader
 
 
 async def test_objects_of_a_folder_are_read_without_the_store(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from tidelog_node.diskless.recovery.chain_slices import (
     find_slices,
     log_of,
 )
-from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import (
@@ -60,7 +60,7 @@ class Refilled:
 
     def __init__(self, chained: ChainedLog, store: CountedStore, view: ClusterView) -> None:
         self.chained, self.store = chained, store
-        self._refill = LogRefill(node_context(MemoryMetadataStore(), view), store)
+        self._refill = LogRefill(node_context(MemoryMetadataStore(), view), store.get_range)
 
     async def slices(self, start: int = 0) -> tuple[list[StoredSlice], int]:
         wanted = WantedSlices(self.chained.chains, start)
@@ -70,7 +70,9 @@ class Refilled:
     async def __call__(self, replica: Replica, start: int = 0) -> LocalLog:
         slices, end = await self.slices(start)
         self.store.read_bytes = 0
-        await self._refill.refill(replica, NAME, slices, end)
+        failures = await self._refill.refill({NAME: Tail(replica, slices, end)})
+        for error in failures.values():
+            raise error
         return replica.log
 
 

@@ -6,7 +6,7 @@ import pytest
 from crc32c import crc32c
 from tidelog_core.errors import CorruptObject
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_node.diskless.feed.slice_reads import (
+from tidelog_node.diskless.recovery.slice_reads import (
     GAP_BYTES_MAX,
     RUN_BYTES_MAX,
     SlicePlace,

@@ -2,7 +2,7 @@
 
     elected → note in the chain before who may get its partitions, seal it
             → look at the chains that others have noted → read the items
-            → find its slices, refill the log
+            → find its slices; then for groups of partitions, short tails first: refill the logs
             → one conditional write: next epoch, own chain, end offset → enter → lead
 
 An election only names the node that is to lead: after a start, after a leader's death, by a
@@ -31,7 +31,7 @@ import contextlib
 import dataclasses
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from tidelog_core.diskless.chain.store import ChainStore
@@ -69,7 +69,7 @@ from tidelog_node.tier.manifests import BucketManifests
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
-WRITES_MAX = 10  # of one group, before it begins again
+WRITES_MAX = 10  # of partitions that are led together, before they begin again
 CHAINS_AT_ONCE_MAX = 8
 NOTE_SECONDS = 3_600.0  # for so long a note in a chain is not written again
 NOTES_MAX = 256  # that are remembered
@@ -266,10 +266,8 @@ class LeadEntries:
         # Who restores from the bucket alone must know the topic of every acknowledged record.
         await self._manifests.ensure({name.topic_id for name in group})
         taken = _Taken(group, own, sealed_at, successors)
-        try:
-            await self._decide(taken, Takeover(sealer, own.name, handed_over=handed_over), chain)
-        finally:
-            self._confirm(taken)
+        steps = Takeover(sealer, own.name, handed_over=handed_over)
+        await self._decide(taken, steps, steps.begin())
 
     async def _seal(self, sealer: ChainSealer, own: EntryChain) -> int:
         """Note in the chain who may get its partitions, and seal it; return the seal's sequence."""
@@ -297,33 +295,46 @@ class LeadEntries:
         while len(self._noted) > NOTES_MAX:
             self._noted.popitem(last=False)
 
-    async def _decide(self, taken: _Taken, steps: Takeover, before: ChainName | None) -> None:
-        decisions: Sequence[takeover.TakeoverDecision] = steps.begin()
-        write_count = 0
-        while decisions:
-            decision, *rest = decisions
-            if not isinstance(decision, takeover.Lead):
-                self._confirm(taken)  # An image that comes before would have them leave.
-            match decision:
-                case takeover.ReadItems():
-                    await self._read(taken)
-                    decisions = [*rest, *steps.on_items(taken.stored())]
-                case takeover.Replay(items, end):
-                    seals = {} if before is None or end is None else {before: end}
-                    ends = await self._recover(taken, items, seals)
-                    left = {name: items[name] for name in ends}
-                    decisions = [*rest, *(steps.on_replayed(left, ends) if left else ())]
-                case takeover.WriteEpochs(items):
-                    _require_chain(taken.own)  # Else the next epoch would begin in an ended one.
-                    write_count += 1
-                    if write_count > WRITES_MAX:
-                        raise StoreUnavailable(f"epochs are not written after {WRITES_MAX} tries")
-                    decisions = [*rest, *steps.on_written(await self._write(taken, items))]
-                case takeover.Lead(name, stored, end_offset):
-                    self._lead(taken, name, stored, end_offset)
-                    decisions = rest
-                case takeover.Finished():
-                    decisions = rest
+    async def _decide(
+        self, taken: _Taken, steps: Takeover, decisions: Sequence[takeover.TakeoverDecision]
+    ) -> None:
+        try:
+            while decisions:
+                decision, *rest = decisions
+                if not isinstance(decision, takeover.Lead):
+                    self._confirm(taken)  # An image that comes before would have them leave.
+                match decision:
+                    case takeover.ReadItems():
+                        await self._read(taken)
+                        decisions = [*rest, *steps.on_items(taken.stored())]
+                    case takeover.Replay(items, end):
+                        await self._replay(taken, steps, items, end)
+                        decisions = rest
+                    case takeover.WriteEpochs(items):
+                        decisions = [*rest, *steps.on_written(await self._write(taken, items))]
+                    case takeover.Lead(name, stored, end_offset):
+                        self._lead(taken, name, stored, end_offset)
+                        decisions = rest
+                    case takeover.Finished():
+                        decisions = rest
+        finally:
+            self._confirm(taken)
+
+    async def _replay(
+        self,
+        taken: _Taken,
+        steps: Takeover,
+        items: Mapping[PartitionName, StoredChains],
+        end: int | None,
+    ) -> None:
+        """Recover the partitions in groups, and lead each group before the next is recovered."""
+        before = steps.chain
+        seals = {} if before is None or end is None else {before: end}
+        async with contextlib.aclosing(self._recover(taken, items, seals)) as groups:
+            async for ends in groups:
+                left = {name: items[name] for name in ends}
+                part = steps.part()
+                await self._decide(taken.part(ends), part, part.on_replayed(left, ends))
 
     # -- the steps --
 
@@ -343,21 +354,25 @@ class LeadEntries:
         taken: _Taken,
         items: Mapping[PartitionName, StoredChains],
         seals: Mapping[ChainName, int],
-    ) -> dict[PartitionName, int]:
-        """Make the logs what tier and chains have; return their ends. Raises the store's errors."""
+    ) -> AsyncGenerator[dict[PartitionName, int]]:
+        """Make the logs what tier and chains have; yield the ends of some partitions at a time.
+
+        Raises the store's errors.
+        """
         for name, stored in items.items():
             if (error := _later_epoch(taken, name, stored.chains)) is not None:
                 self._refuse(taken, name, error)
         records = {name: taken.records[name] for name in items if name in taken.group}
-        recovered, refused = await self._recovery.recover(
+        recovering = self._recovery.recover(
             taken.group, records, seals, is_doubtful=not taken.successors.is_whole
         )
-        for name, error in refused.items():
-            self._refuse(taken, name, error)
-        for name in taken.group.keys() & (records.keys() - recovered.keys()):
-            del taken.group[name]
-        taken.tiered_ends |= {name: one.tiered_end for name, one in recovered.items()}
-        return {name: one.end_offset for name, one in recovered.items()}
+        async with contextlib.aclosing(recovering) as parts:
+            async for recovered, refused in parts:
+                for name, error in refused.items():
+                    self._refuse(taken, name, error)
+                taken.tiered_ends |= {name: one.tiered_end for name, one in recovered.items()}
+                if recovered:
+                    yield {name: one.end_offset for name, one in recovered.items()}
 
     # -- metadata that were set back --
 
@@ -386,6 +401,10 @@ class LeadEntries:
         self, taken: _Taken, items: Mapping[PartitionName, StoredChains]
     ) -> WriteOutcome:
         """Write the next epochs, in several transactions if they are many."""
+        _require_chain(taken.own)  # Else the next epoch would begin in an ended one.
+        taken.write_count += 1
+        if taken.write_count > WRITES_MAX:
+            raise StoreUnavailable(f"epochs are not written after {WRITES_MAX} tries")
         changes = [
             PartitionChange(
                 dataclasses.replace(
@@ -448,6 +467,17 @@ class _Taken:
     records: dict[PartitionName, Partition] = dataclasses.field(default_factory=dict)
     tiered_ends: dict[PartitionName, int] = dataclasses.field(default_factory=dict)
     led: dict[Replica, int] = dataclasses.field(default_factory=dict)  # entered; their epochs
+    write_count: int = 0
+
+    def part(self, names: Iterable[PartitionName]) -> _Taken:
+        """Return some of the partitions, to be written and led on their own."""
+        return dataclasses.replace(
+            self,
+            group={name: self.group[name] for name in names},
+            records={name: self.records[name] for name in names},
+            tiered_ends={name: self.tiered_ends[name] for name in names},
+            led={},
+        )
 
     def stored(self) -> dict[PartitionName, StoredChains]:
         """Return what the items say of chains, as last read."""

@@ -47,8 +47,6 @@ from tidelog_core.replication.follower_state import Append, FollowerState
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.diskless.entering.lead_entries import name_of
-from tidelog_node.diskless.feed.range_reader import RangeReader
-from tidelog_node.diskless.feed.slice_reads import SlicePlace, read_places
 from tidelog_node.diskless.recovery.chain_slices import (
     StoredSlice,
     WantedSlices,
@@ -57,7 +55,9 @@ from tidelog_node.diskless.recovery.chain_slices import (
     referenced_slice,
     stored_slice,
 )
+from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.refilling import LogRefill, placed
+from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 

@@ -4,6 +4,9 @@ The chains are listed first, then the tier is read: what a listing lacks had bee
 tier has it by then. A log that ends below the tier's end begins again there, with the producers and
 leader epochs of the last tiered segment; what follows comes from the chains.
 
+Partitions are recovered in groups, those first whose logs lack least: so a long tail does not hold
+up the others (``waves``). Each group is led before the next one is read.
+
 A metadata store that was set back knows a tier that ends too early, and the objects of the chain
 are gone. Nothing else would show it: so unless the objects themselves say where a partition ends,
 the bucket is asked for segments above (``unknown_segments``).
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain.store import ChainStore
@@ -33,7 +36,8 @@ from tidelog_node.diskless.recovery.chain_slices import (
     find_slices,
     log_of,
 )
-from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery.object_reads import waves
+from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
@@ -52,7 +56,7 @@ class RecoveredLog(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """What became of some partitions; those of which another try may help are in neither."""
+    """What became of some partitions; those of which another try may help are in none."""
 
     logs: Mapping[PartitionName, RecoveredLog]
     refused: Mapping[PartitionName, MetadataSetBack]
@@ -86,8 +90,8 @@ class LogRecovery:
         seals: Mapping[ChainName, int],
         *,
         is_doubtful: bool = False,
-    ) -> Recovery:
-        """Recover the logs of ``records``; return those that could be, and those that never can.
+    ) -> AsyncGenerator[Recovery]:
+        """Recover the logs of ``records``; yield those that could be, and those that never can.
 
         ``seals`` has where the last chains end. ``is_doubtful`` says that later chains may have
         had records. Raises the store's errors, and ``CorruptObject`` if it is not known which
@@ -97,17 +101,22 @@ class LogRecovery:
         names = sorted({entry.chain for record in records.values() for entry in record.wal})
         listings = {chain: await self._chains.list_all(chain) for chain in names}
         starts: dict[PartitionName, int] = {}
-        recovered: dict[PartitionName, RecoveredLog] = {}
+        tails: dict[PartitionName, Tail] = {}
         refused: dict[PartitionName, MetadataSetBack] = {}
 
         async def begin(name: PartitionName) -> None:
             starts[name] = await self._begin(replicas[name], records[name])
 
-        async def recover(name: PartitionName) -> None:
+        async def find(name: PartitionName) -> None:
+            one = replicas[name], records[name], starts[name]
             try:
-                recovered[name] = await self._recover(
-                    replicas[name], records[name], starts[name], found, is_doubtful=is_doubtful
-                )
+                tails[name] = await self._tail(*one, found, is_doubtful=is_doubtful)
+            except MetadataSetBack as error:
+                refused[name] = error
+
+        async def explain(name: PartitionName) -> None:
+            try:
+                await self._explain(replicas[name], records[name], starts[name], failures[name])
             except MetadataSetBack as error:
                 refused[name] = error
 
@@ -117,8 +126,18 @@ class LogRecovery:
             for name, start in starts.items()
         }
         found = await find_slices(self._chains, wanted, seals, listings)
-        await self._each(replicas, starts, recover)
-        return Recovery(recovered, refused)
+        await self._each(replicas, starts, find)
+        yield Recovery({}, refused)
+        for wave in waves({name: tail.unproven_bytes for name, tail in tails.items()}):
+            refused = {}
+            failures = await self._refill.refill({name: tails[name] for name in wave})
+            await self._each(replicas, failures, explain)
+            recovered = {
+                name: RecoveredLog(starts[name], tails[name].end_offset)
+                for name in wave
+                if name not in failures
+            }
+            yield Recovery(recovered, refused)
 
     async def _each(
         self,
@@ -153,7 +172,7 @@ class LogRecovery:
         tier = tier_end(segments, record.log_start_offset)
         return record.log_start_offset if tier is None else tier.offset
 
-    async def _recover(
+    async def _tail(
         self,
         replica: Replica,
         record: Partition,
@@ -161,21 +180,28 @@ class LogRecovery:
         found: ReadChains,
         *,
         is_doubtful: bool,
-    ) -> RecoveredLog:
+    ) -> Tail:
+        """Return what the log is to have. Raises ``CorruptObject`` if offsets are missing."""
         name = PartitionName(record.topic_id, record.partition)
         wanted = WantedSlices(record.wal, start_offset)
+        cluster_id = self._node.view.image.cluster_id
         try:
-            slices, end_offset = log_of(
-                name, wanted, found.slices[name], cluster_id=self._node.view.image.cluster_id
-            )
-            last = current_chain(record.wal)
-            if last is not None and (is_doubtful or not found.is_end_certain(name, last.chain)):
-                await self._require_no_segment(replica, record, end_offset)
-            await self._refill.refill(replica, name, slices, end_offset)
-        except CorruptObject:  # Offsets are missing, or an object that has them.
-            await self._require_no_segment(replica, record, start_offset, is_broken=True)
+            slices, end_offset = log_of(name, wanted, found.slices[name], cluster_id=cluster_id)
+        except CorruptObject as error:
+            await self._explain(replica, record, start_offset, error)
             raise
-        return RecoveredLog(start_offset, end_offset)
+        last = current_chain(record.wal)
+        if last is not None and (is_doubtful or not found.is_end_certain(name, last.chain)):
+            await self._require_no_segment(replica, record, end_offset)
+        return Tail(replica, slices, end_offset)
+
+    async def _explain(
+        self, replica: Replica, record: Partition, start_offset: int, error: Exception
+    ) -> None:
+        """Raise ``MetadataSetBack`` if that is why the records are missing, else the error."""
+        if isinstance(error, CorruptObject):  # Offsets are missing, or an object that has them.
+            await self._require_no_segment(replica, record, start_offset, is_broken=True)
+        raise error
 
     async def _require_no_segment(
         self, replica: Replica, record: Partition, offset: int, *, is_broken: bool = False

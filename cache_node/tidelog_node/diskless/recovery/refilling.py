@@ -1,4 +1,4 @@
-"""Makes a local log what the tier and the chains have, before its partition is led.
+"""Makes local logs what the tier and the chains have, before their partitions are led.
 
     below the high watermark     this process has seen it committed
     up to the chains' end        kept where the local bytes have the CRC of the chain's slice
@@ -6,8 +6,9 @@
 
 After an unclean stop a diskless log proves nothing: it was never flushed, and a machine that lost
 power may give back other bytes than it took. So every slice is compared, and the log is cut at the
-first one that differs. Slices are fetched ahead, by count and by bytes, and appended in order like
-a leader's: producers, transactions and leader epochs follow from the batches.
+first one that differs. Objects are read for all partitions that need them (``object_reads``), and
+ahead, by count and by bytes. Slices are appended in order like a leader's: producers, transactions
+and leader epochs follow from the batches.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from crc32c import crc32c
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -29,67 +31,104 @@ from tidelog_core.errors import (
     ObjectNotFound,
     OffsetOutOfRange,
     StorageError,
+    TidelogError,
 )
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.model import FileSlice
-from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.header import Buffer, iter_headers
 
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
+from tidelog_node.diskless.recovery.object_reads import ObjectRead, plan_reads
+from tidelog_node.diskless.recovery.range_reader import RangeReader
+from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_unchecked
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-SLICES_AT_ONCE_MAX = 64
-BYTES_AHEAD_MAX = 64 << 20  # of all partitions together; one slice may always be fetched
+READS_AT_ONCE_MAX = 64
+READS_AHEAD_MAX = 256  # of one refill
+BYTES_AHEAD_MAX = 64 << 20  # of all refills together; one object may always be read
+COMPARED_AT_ONCE_MAX = 16  # logs
 READ_BYTES = 1 << 20
+
+
+class Tail(NamedTuple):
+    """The records that a log is to have behind those that the tier has."""
+
+    replica: Replica
+    slices: Sequence[StoredSlice]  # in order of offset, without a gap
+    end_offset: int
+
+    @property
+    def unproven_bytes(self) -> int:
+        """The bytes that are compared or read: this process has not seen them committed here."""
+        known_end = self.replica.log.high_watermark
+        return sum(one.size_bytes for one in self.slices if one.end_offset > known_end)
 
 
 class LogRefill:
     """Refills logs from chains. For the tasks of one event loop."""
 
-    def __init__(self, node: NodeContext, store: ObjectStore) -> None:
+    def __init__(self, node: NodeContext, read: RangeReader) -> None:
+        """``read`` reads the objects of chains."""
         self._node = node
-        self._store = store
-        self._slots = asyncio.Semaphore(SLICES_AT_ONCE_MAX)
+        self._read = read
+        self._read_slots = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._log_slots = asyncio.Semaphore(COMPARED_AT_ONCE_MAX)
         self._bytes_ahead = 0
 
     async def refill(
-        self, replica: Replica, name: PartitionName, slices: Sequence[StoredSlice], end_offset: int
-    ) -> None:
-        """Make the replica's log end at ``end_offset`` with the slices' bytes.
+        self, tails: Mapping[PartitionName, Tail]
+    ) -> dict[PartitionName, TidelogError | OSError]:
+        """Make the logs end where their tails do, with the slices' bytes; return the failures.
 
-        The log holds, or begins at, the offset where the first slice is wanted. Nobody appends to
-        it meanwhile. Raises ``CorruptObject`` with object and partition, and the store's errors.
+        A log holds, or begins at, the offset where its first slice is wanted. Nobody appends to
+        it meanwhile. A failure is ``CorruptObject`` with object and partition, or one of the store
+        or the log; a log that failed has some of the slices.
         """
-        log = replica.log
+        failures: dict[PartitionName, TidelogError | OSError] = {}
+        missing: dict[PartitionName, Sequence[StoredSlice]] = {}
+
+        async def begin(name: PartitionName, tail: Tail) -> None:
+            async with self._log_slots:
+                try:
+                    missing[name] = await self._keep(tail)
+                except (TidelogError, OSError) as error:
+                    failures[name] = error
+
+        async with asyncio.TaskGroup() as group:
+            for name, tail in tails.items():
+                group.create_task(begin(name, tail))
+        await self._fetch(tails, missing, failures)
+        for name, tail in tails.items():
+            if name not in failures:
+                try:
+                    _finish(tail)
+                except (TidelogError, OSError) as error:
+                    failures[name] = error
+        return failures
+
+    # -- the local bytes --
+
+    async def _keep(self, tail: Tail) -> list[StoredSlice]:
+        """Keep what the log has of the slices and cut the rest; return those that it lacks."""
+        log, slices = tail.replica.log, tail.slices
         kept_count = await self.count_kept(log, slices)
-        _require_unled(replica)
-        valid_end = slices[kept_count].base_offset if kept_count < len(slices) else end_offset
+        _require_unled(tail.replica)
+        valid_end = slices[kept_count].base_offset if kept_count < len(slices) else tail.end_offset
         valid_end = max(valid_end, log.high_watermark)
         if log.log_end_offset > valid_end:
             logger.warning(
                 "local log has other records than its chain, cut",
                 extra={
-                    "partition": str(replica.partition),
+                    "partition": str(tail.replica.partition),
                     "offset": valid_end,
                     "log_end_offset": log.log_end_offset,
                 },
             )
             log.truncate_to(valid_end)
-        missing = [one for one in slices if one.end_offset > log.log_end_offset]
-        if missing:
-            await self._fetch(replica, name, missing)
-        if log.log_end_offset != end_offset:
-            raise StorageError(
-                f"the log of {replica.partition} ends at {log.log_end_offset} instead of"
-                f" {end_offset}, where its chains end"
-            )
-        if log.advance_high_watermark(end_offset):
-            replica.note_changed()
-
-    # -- the local bytes --
+        return [one for one in slices if one.end_offset > log.log_end_offset]
 
     async def count_kept(self, log: LocalLog, slices: Sequence[StoredSlice]) -> int:
         """Return how many of the first slices the log has, byte for byte.
@@ -148,43 +187,100 @@ class LogRefill:
     # -- the chains' bytes --
 
     async def _fetch(
-        self, replica: Replica, name: PartitionName, slices: Sequence[StoredSlice]
+        self,
+        tails: Mapping[PartitionName, Tail],
+        missing: Mapping[PartitionName, Sequence[StoredSlice]],
+        failures: dict[PartitionName, TidelogError | OSError],
     ) -> None:
-        """Append the slices in order; some are fetched ahead."""
-        ahead: deque[tuple[StoredSlice, asyncio.Task[bytearray]]] = deque()
-        left = iter(slices)
+        """Append the missing slices in order; some objects are read ahead."""
+        ahead: deque[tuple[ObjectRead, int, asyncio.Task[list[bytearray]]]] = deque()
+        # Planned as it goes on: what only partitions need that have failed is not read.
+        left = (one for one in plan_reads(missing) if not failures.keys() >= one.slices.keys())
         following = next(left, None)
         try:
             while following is not None or ahead:
-                while following is not None and (not ahead or self._has_room(following)):
-                    self._bytes_ahead += following.size_bytes
-                    task = asyncio.create_task(self.read_slice(name, following))
-                    ahead.append((following, task))
+                while following is not None and (not ahead or self._has_room(following, ahead)):
+                    size_bytes = _size_bytes(following)
+                    self._bytes_ahead += size_bytes
+                    task = asyncio.create_task(self._read_object(following))
+                    ahead.append((following, size_bytes, task))
                     following = next(left, None)
-                one, task = ahead.popleft()
+                read, size_bytes, task = ahead.popleft()
                 try:
-                    data = await task
+                    parts = await task
+                except (TidelogError, OSError) as error:
+                    for name in read.slices:
+                        failures.setdefault(name, self._named(error, read, name))
+                else:
+                    self._append_all(tails, read, parts, failures)
+                    await asyncio.sleep(0)  # What was read ahead does not suspend this task.
                 finally:
-                    self._bytes_ahead -= one.size_bytes
-                _require_unled(replica)
-                self.append_slice(replica, data)
+                    self._bytes_ahead -= size_bytes
         finally:
-            for one, task in ahead:
-                self._bytes_ahead -= one.size_bytes
+            for _, size_bytes, task in ahead:
+                self._bytes_ahead -= size_bytes
                 task.cancel()
-            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+            await asyncio.gather(*(task for _, _, task in ahead), return_exceptions=True)
 
-    def _has_room(self, one: StoredSlice) -> bool:
-        return self._bytes_ahead + one.size_bytes <= BYTES_AHEAD_MAX
+    def _has_room(self, read: ObjectRead, ahead: Sequence[object]) -> bool:
+        has_bytes = self._bytes_ahead + _size_bytes(read) <= BYTES_AHEAD_MAX
+        return has_bytes and len(ahead) < READS_AHEAD_MAX
+
+    async def _read_object(self, read: ObjectRead) -> list[bytearray]:
+        """Return the bytes of the slices, partition by partition. Raises the store's errors."""
+        places = [
+            SlicePlace(one.position, one.size_bytes, one.crc32c)
+            for slices in read.slices.values()
+            for one in slices
+        ]
+        return await read_unchecked(self._get_range, self._key(read), places)
+
+    async def _get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
+        async with self._read_slots:
+            return await self._read(key, start, end)
+
+    def _append_all(
+        self,
+        tails: Mapping[PartitionName, Tail],
+        read: ObjectRead,
+        parts: Sequence[bytearray],
+        failures: dict[PartitionName, TidelogError | OSError],
+    ) -> None:
+        """Append what was read; a partition that has failed takes nothing more."""
+        left = iter(parts)
+        for name, slices in read.slices.items():
+            found = [next(left) for _ in slices]
+            if name in failures:
+                continue
+            whole: list[bytearray] = []
+            try:
+                _require_unled(tails[name].replica)
+                for one, data in zip(slices, found, strict=True):
+                    try:
+                        whole.append(self._checked(name, one, data))
+                    except CorruptObject as error:
+                        failures[name] = error
+                        break
+                if whole:  # By one append: each one has its costs.
+                    data = whole[0] if len(whole) == 1 else bytearray().join(whole)
+                    self.append_slice(tails[name].replica, data)
+            except (TidelogError, OSError) as error:
+                failures[name] = error
 
     async def read_slice(self, name: PartitionName, one: StoredSlice) -> bytearray:
         """Return the slice's bytes. Raises ``CorruptObject``, and the store's errors."""
-        key = wal_key(self._node.view.image.cluster_id, one.chain, one.sequence)
-        async with self._slots:
-            try:
-                data = await self._store.get_range(key, one.position, one.position + one.size_bytes)
-            except ObjectNotFound:
-                raise CorruptObject(key, f"it is missing, and {name} needs it") from None
+        key = self._key(one)
+        try:
+            data = await self._get_range(key, one.position, one.position + one.size_bytes)
+        except ObjectNotFound:
+            raise _missing(key, name) from None
+        return self._checked(name, one, data)
+
+    def _checked(
+        self, name: PartitionName, one: StoredSlice, data: bytes | bytearray | memoryview
+    ) -> bytearray:
+        """Return the batches of the slice as the log has them. Raises ``CorruptObject``."""
+        key = self._key(one)
         if len(data) != one.size_bytes or crc32c(data) != one.crc32c:
             raise CorruptObject(
                 key,
@@ -192,7 +288,19 @@ class LogRefill:
                 f" {one.position} has {len(data)} of {one.size_bytes} bytes, or its CRC does"
                 " not match",
             )
-        return placed(data, one, key=key) if one.is_reference else bytearray(data)
+        if one.is_reference:
+            return placed(data, one, key=key)
+        return data if isinstance(data, bytearray) else bytearray(data)
+
+    def _key(self, one: StoredSlice | ObjectRead) -> str:
+        place = one.place if isinstance(one, ObjectRead) else one
+        return wal_key(self._node.view.image.cluster_id, place.chain, place.sequence)
+
+    def _named(
+        self, error: TidelogError | OSError, read: ObjectRead, name: PartitionName
+    ) -> TidelogError | OSError:
+        """Return the error of reading an object as the partition has it."""
+        return _missing(self._key(read), name) if isinstance(error, ObjectNotFound) else error
 
     def append_slice(self, replica: Replica, data: bytearray) -> None:
         """Append the slice's batches that have records at or above the log's end.
@@ -208,6 +316,26 @@ class LogRefill:
             # The log start is within a batch: the log has to begin with all of it.
             log.truncate_fully_and_start_at(base_offset, leader_epochs=log.leader_epochs)
         replica.append_as_follower(memoryview(data)[position:])
+
+
+def _finish(tail: Tail) -> None:
+    """Take all of the log for committed. Raises ``StorageError`` if it ends elsewhere."""
+    log = tail.replica.log
+    if log.log_end_offset != tail.end_offset:
+        raise StorageError(
+            f"the log of {tail.replica.partition} ends at {log.log_end_offset} instead of"
+            f" {tail.end_offset}, where its chains end"
+        )
+    if log.advance_high_watermark(tail.end_offset):
+        tail.replica.note_changed()
+
+
+def _missing(key: str, name: PartitionName) -> CorruptObject:
+    return CorruptObject(key, f"it is missing, and {name} needs it")
+
+
+def _size_bytes(read: ObjectRead) -> int:
+    return sum(one.size_bytes for slices in read.slices.values() for one in slices)
 
 
 def _require_unled(replica: Replica) -> None:

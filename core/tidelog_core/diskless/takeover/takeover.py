@@ -111,6 +111,18 @@ class Takeover:
         self._ends: dict[PartitionName, tuple[EpochChain | None, int]] = {}
         self._planned: dict[PartitionName, StoredChains] = {}
 
+    @property
+    def chain(self) -> ChainName | None:
+        """The chain whose partitions are taken, ``None`` for new partitions."""
+        return None if self._sealer is None else self._sealer.chain
+
+    def part(self) -> Takeover:
+        """Return the takeover of some of the partitions, which goes on with ``on_replayed``.
+
+        So those that are replayed first are written and led first.
+        """
+        return Takeover(self._sealer, self._heir, handed_over=self._handed_over, rules=self._rules)
+
     def may_begin(self) -> bool:
         """Return whether the chain's partitions may be taken now."""
         is_sealed = self._sealer is None or self._sealer.end is not None

@@ -14,6 +14,8 @@ from crc32c import crc32c
 from tidelog_core.errors import CorruptObject
 from tidelog_core.objects.store import ObjectStore
 
+from tidelog_node.diskless.recovery.range_reader import RangeReader
+
 GAP_BYTES_MAX = 256 << 10  # between two slices that one request reads
 RUN_BYTES_MAX = 8 << 20  # of one request, unless a slice is larger
 
@@ -38,16 +40,28 @@ async def read_places(
 
     Raises ``ObjectNotFound``, ``CorruptObject`` if a CRC does not match, and the store's errors.
     """
+    found = await read_unchecked(store.get_range, key, places)
+    for place, data in zip(places, found, strict=True):
+        check_place(data, place, key=key)
+    return found
+
+
+async def read_unchecked(
+    read: RangeReader, key: str, places: Sequence[SlicePlace]
+) -> list[bytearray]:
+    """Return what the object has at these places, in their order; less if it is too short.
+
+    Raises ``ObjectNotFound`` and the store's errors.
+    """
     runs = read_runs(places)
-    read = await asyncio.gather(*(store.get_range(key, start, end) for start, end in runs))
+    parts = await asyncio.gather(*(read(key, start, end) for start, end in runs))
     found: list[bytearray] = []
     for place in places:
         (data,) = [
             bytearray(memoryview(part)[place.position - start : place.end - start])
-            for (start, end), part in zip(runs, read, strict=True)
+            for (start, end), part in zip(runs, parts, strict=True)
             if start <= place.position and place.end <= end
         ]
-        check_place(data, place, key=key)
         found.append(data)
     return found
 
