@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections import Counter
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.wal.header import HEADER_SIZE
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.records.header import iter_headers
 from tidelog_node.diskless.entering import lead_entries
 from tidelog_node.diskless.recovery import object_reads
@@ -28,7 +33,17 @@ class HeldStore(MemoryObjectStore):
         super().__init__()
         self.answered_max: int | None = None  # of the objects with the long tail
         self.read_keys: list[str] = []
-        self._released = asyncio.Event()
+        self.released = asyncio.Event()
+        self.footers_read = Counter[str]()
+        self.may_list = asyncio.Event()
+        self.may_list.set()
+        self.waits_to_list = asyncio.Event()
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        self.waits_to_list.set()
+        await self.may_list.wait()
+        async for meta in super().list(prefix, start_after=start_after):
+            yield meta
 
     def hold(self, answered_max: int | None) -> None:
         self.answered_max = answered_max
@@ -36,10 +51,11 @@ class HeldStore(MemoryObjectStore):
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         data = await super().get_range(key, start, end)
+        self.footers_read[key] += start == 0 and len(data) > HEADER_SIZE
         if start and len(data) > 1_000:  # Footers are read from the start on: objects are small.
             self.read_keys.append(key)
             if self.answered_max is not None and len(self.read_keys) > self.answered_max:
-                await self._released.wait()
+                await self.released.wait()
         return data
 
 
@@ -116,10 +132,34 @@ async def test_a_group_that_cannot_be_written_leaves_the_one_before_led(tmp_path
         short = await it.until_led(SHORT)
         sealed = it.chain
         sealed.is_deposed = True
-        objects._released.set()
+        objects.released.set()
         long = await it.until_led(LONG)
         assert short.is_leader
         assert it.chain is not sealed
         assert it.stored(LONG).wal[-1].chain == it.chain.name
         assert sealed.name not in {one.chain for one in it.stored(LONG).wal}
         assert long.log.log_end_offset == LONG_OBJECTS
+
+
+async def test_partitions_elected_meanwhile_join_the_group_that_seals_their_chain(
+    tmp_path: Path,
+) -> None:
+    """Elections come in several writes; the footers of the chain are read once for all."""
+    objects = HeldStore()
+    async with entering_node(tmp_path, objects) as it:
+        await fill(it)
+        first = it.chain.name
+        await it.node.change_partition(SHORT, leader=2)
+    objects.may_list.clear()
+    objects.waits_to_list.clear()
+    objects.footers_read.clear()
+    async with entering_node(tmp_path, objects) as it:
+        await objects.waits_to_list.wait()
+        await it.node.change_partition(SHORT, leader=1)
+        assert it.entries.has_unentered
+        objects.may_list.set()
+        for number in range(3):
+            await it.until_led(number)
+        keys = [wal_key(it.cluster_id, first, n) for n in range(LONG_OBJECTS + 1)]
+        assert [objects.footers_read[key] for key in keys] == [1] * len(keys)
+        assert it.chain_calls == 1

@@ -147,6 +147,9 @@ class LeadEntries:
         self._waiting: dict[PartitionName, Replica] = {}
         self._entering: set[PartitionName] = set()
         self._failed: set[PartitionName] = set()  # until they are tried again
+        # By the chain before: groups whose items are not read yet. Elections come some at a time,
+        # and each group lists its chain and reads its footers.
+        self._open: dict[Before, dict[PartitionName, Replica]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(CHAINS_AT_ONCE_MAX)
         self._stir = asyncio.Event()
@@ -163,6 +166,10 @@ class LeadEntries:
                 await wait_and_clear(self._stir, None)
                 for before, group in self._take_waiting().items():
                     self._entering |= group.keys()
+                    if before in self._open:
+                        self._open[before] |= group
+                        continue
+                    self._open[before] = group
                     task = asyncio.create_task(self._enter(before, group), name="entering leads")
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
@@ -214,7 +221,7 @@ class LeadEntries:
         delay_seconds = RETRY_SECONDS
         try:
             async with self._slots:
-                await self._take_over(before, dict(group))
+                await self._take_over(before, group)
         except OwnChainEnded as error:
             logger.info(
                 "diskless partitions enter another chain",
@@ -230,6 +237,7 @@ class LeadEntries:
             # Any failure: the partitions have no leader until they are entered.
             logger.exception("diskless partitions not led yet, will retry")
         finally:
+            self._close(before, group)
             self._entering -= group.keys()
             self._count_refused()
         left = [replica for replica in group.values() if self._unentered(replica) is not None]
@@ -237,6 +245,11 @@ class LeadEntries:
             self._failed.update(map(name_of, left))
             asyncio.get_running_loop().call_later(delay_seconds, self._note_all, left)
         self._stir.set()
+
+    def _close(self, before: Before, group: dict[PartitionName, Replica]) -> None:
+        """Let no more partitions join the group."""
+        if self._open.get(before) is group:
+            del self._open[before]
 
     def _note_all(self, replicas: Iterable[Replica]) -> None:
         for replica in replicas:
@@ -253,8 +266,7 @@ class LeadEntries:
             # The partition has left it, and an epoch that has left does not come back.
             own.abandon("a partition of it has to be entered again")
             own = await self._own_chain()
-        if any(map(own.has_uncommitted, group.values())):
-            raise StoreUnavailable("the own chain still owes records of an earlier epoch")
+        _require_committed(own, group)
         handed_over = chain if before.is_handed_over else None
         if handed_over is not None:
             await self._note_heir(handed_over, own)
@@ -263,9 +275,11 @@ class LeadEntries:
             sealed_at = await self._seal(sealer, own)
             # Before the items are read: then a healthy store's have all epochs of the chains.
             successors = await self._successors.find(chain, sealed_at, own=own.name)
+        self._close(before, group)
+        _require_committed(own, group)
         # Who restores from the bucket alone must know the topic of every acknowledged record.
         await self._manifests.ensure({name.topic_id for name in group})
-        taken = _Taken(group, own, sealed_at, successors)
+        taken = _Taken(dict(group), own, sealed_at, successors)
         steps = Takeover(sealer, own.name, handed_over=handed_over)
         await self._decide(taken, steps, steps.begin())
 
@@ -506,6 +520,11 @@ def _later_epoch(taken: _Taken, name: PartitionName, chains: EpochChains) -> Met
     found = f"records of epoch {later.leader_epoch} in the chain {later.chain}"
     partition = taken.group[name].partition
     return MetadataSetBack(partition, known=describe_epoch(chains), found=found)
+
+
+def _require_committed(own: EntryChain, group: Mapping[PartitionName, Replica]) -> None:
+    if any(map(own.has_uncommitted, group.values())):
+        raise StoreUnavailable("the own chain still owes records of an earlier epoch")
 
 
 def _require_chain(own: EntryChain) -> None:

@@ -17,7 +17,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +49,7 @@ logger = logging.getLogger(__name__)
 READS_AT_ONCE_MAX = 64
 READS_AHEAD_MAX = 256  # of one refill
 BYTES_AHEAD_MAX = 64 << 20  # of all refills together; one object may always be read
+GATHERED_BYTES_MAX = 8 << 20  # of one refill, and an object
 COMPARED_AT_ONCE_MAX = 16  # logs
 READ_BYTES = 1 << 20
 
@@ -197,6 +198,7 @@ class LogRefill:
         # Planned as it goes on: what only partitions need that have failed is not read.
         left = (one for one in plan_reads(missing) if not failures.keys() >= one.slices.keys())
         following = next(left, None)
+        gathered = _Gathered()
         try:
             while following is not None or ahead:
                 while following is not None and (not ahead or self._has_room(following, ahead)):
@@ -212,10 +214,11 @@ class LogRefill:
                     for name in read.slices:
                         failures.setdefault(name, self._named(error, read, name))
                 else:
-                    self._append_all(tails, read, parts, failures)
-                    await asyncio.sleep(0)  # What was read ahead does not suspend this task.
+                    self._gather(read, parts, gathered, failures)
                 finally:
                     self._bytes_ahead -= size_bytes
+                if gathered.size_bytes >= GATHERED_BYTES_MAX or (following is None and not ahead):
+                    await self._append_all(tails, gathered, failures)
         finally:
             for _, size_bytes, task in ahead:
                 self._bytes_ahead -= size_bytes
@@ -239,33 +242,39 @@ class LogRefill:
         async with self._read_slots:
             return await self._read(key, start, end)
 
-    def _append_all(
+    def _gather(
         self,
-        tails: Mapping[PartitionName, Tail],
         read: ObjectRead,
         parts: Sequence[bytearray],
+        gathered: _Gathered,
         failures: dict[PartitionName, TidelogError | OSError],
     ) -> None:
-        """Append what was read; a partition that has failed takes nothing more."""
+        """Take what was read, if it is right; a partition that has failed takes nothing more."""
         left = iter(parts)
         for name, slices in read.slices.items():
             found = [next(left) for _ in slices]
             if name in failures:
                 continue
-            whole: list[bytearray] = []
+            try:
+                for one, data in zip(slices, found, strict=True):
+                    gathered.add(name, self._checked(name, one, data))
+            except CorruptObject as error:
+                failures[name] = error
+
+    async def _append_all(
+        self,
+        tails: Mapping[PartitionName, Tail],
+        gathered: _Gathered,
+        failures: dict[PartitionName, TidelogError | OSError],
+    ) -> None:
+        """Append what was gathered, by one append of each partition."""
+        for name, data in gathered.take():
             try:
                 _require_unled(tails[name].replica)
-                for one, data in zip(slices, found, strict=True):
-                    try:
-                        whole.append(self._checked(name, one, data))
-                    except CorruptObject as error:
-                        failures[name] = error
-                        break
-                if whole:  # By one append: each one has its costs.
-                    data = whole[0] if len(whole) == 1 else bytearray().join(whole)
-                    self.append_slice(tails[name].replica, data)
+                self.append_slice(tails[name].replica, data)
             except (TidelogError, OSError) as error:
                 failures[name] = error
+            await asyncio.sleep(0)  # What was read ahead does not suspend this task.
 
     async def read_slice(self, name: PartitionName, one: StoredSlice) -> bytearray:
         """Return the slice's bytes. Raises ``CorruptObject``, and the store's errors."""
@@ -303,9 +312,9 @@ class LogRefill:
         return _missing(self._key(read), name) if isinstance(error, ObjectNotFound) else error
 
     def append_slice(self, replica: Replica, data: bytearray) -> None:
-        """Append the slice's batches that have records at or above the log's end.
+        """Append the batches that have records at or above the log's end.
 
-        Raises ``StorageError`` if the log ends before the slice begins.
+        Raises ``StorageError`` if the log ends before they begin.
         """
         log = replica.log
         position, base_offset = _first_batch(data, log.log_end_offset)
@@ -316,6 +325,25 @@ class LogRefill:
             # The log start is within a batch: the log has to begin with all of it.
             log.truncate_fully_and_start_at(base_offset, leader_epochs=log.leader_epochs)
         replica.append_as_follower(memoryview(data)[position:])
+
+
+class _Gathered:
+    """Slices that were read, until they are appended: many by one append, because each costs."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._parts: dict[PartitionName, list[bytearray]] = {}
+
+    def add(self, name: PartitionName, data: bytearray) -> None:
+        """Add the partition's next batches."""
+        self._parts.setdefault(name, []).append(data)
+        self.size_bytes += len(data)
+
+    def take(self) -> Iterator[tuple[PartitionName, bytearray]]:
+        """Yield all partitions with their batches, and forget them."""
+        parts, self._parts, self.size_bytes = self._parts, {}, 0
+        for name, some in parts.items():
+            yield name, some[0] if len(some) == 1 else bytearray().join(some)
 
 
 def _finish(tail: Tail) -> None:
