@@ -82,13 +82,13 @@ def start_diskless(
     if logs.costs is not None:
         logs.costs.count_worker(node_chain.worker_status)
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
-    chains = ChainStore(node_chain.client, node.view.image.cluster_id)
+    read = range_reader(settings.object_store_url, node_chain.client, node.executor)
+    chains = ChainStore(node_chain.client, node.view.image.cluster_id, read=read)
     catch_up = CatchUp(
         node,
         history=logs.tier.history,
         timeout_s=node.static_config.replica_socket_timeout_ms / 1000,
     )
-    read = range_reader(settings.object_store_url, node_chain.client, node.executor)
     refill = LogRefill(node, read)
     feeds = ChainFeeds(
         store=node_chain.client,
