@@ -47,6 +47,8 @@ class NodeSettings:
     http_host: str = HTTP_HOST  # of probes and metrics
     http_port: int | None = None  # None: there are no probes and metrics; 0: a free port
     http_port_or_free: bool = False  # a free port if that one is in use
+    registry_host: str = HTTP_HOST  # of the schema registry
+    registry_port: int | None = None  # None: there is no registry; 0: a free port
     stops_with_parent: bool = False  # whether the end of stdin stops the node, as SIGTERM does
 
 
@@ -81,6 +83,8 @@ def parse_settings(
     values["rack"] = take("rack")
     values["http_host"] = take("http_host") or HTTP_HOST
     values["http_port"] = take_number("http_port", 0, PORT_MAX)
+    values["registry_host"] = take("registry_host") or HTTP_HOST
+    values["registry_port"] = take_number("registry_port", 0, PORT_MAX)
     level = take("log_level")
     if level is not None:
         if level.upper() not in LOG_LEVELS:
@@ -130,6 +134,8 @@ def _parser() -> argparse.ArgumentParser:
         ("--rack", "rack or availability zone of this node"),
         ("--http-port", "port of /livez, /readyz and /metrics, 0 for a free port (off)"),
         ("--http-host", "address of /livez, /readyz and /metrics (127.0.0.1)"),
+        ("--registry-port", "port of the schema registry, 0 for a free port (off)"),
+        ("--registry-host", "address of the schema registry (127.0.0.1)"),
         ("--log-level", "DEBUG, INFO, WARNING or ERROR (INFO)"),
         ("--log-format", "text, or json: one object a line (text)"),
     ):

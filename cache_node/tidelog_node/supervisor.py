@@ -68,6 +68,8 @@ class ClusterSettings:
     http_port: int | None = None
     has_usual_http_port: bool = False  # a node takes a free port if its own is in use
     http_host: str = HTTP_HOST
+    registry_port: int | None = None  # None: no schema registry. As ``http_port`` otherwise
+    registry_host: str = HTTP_HOST
     advertised_host: str | None = None  # the host that clients connect to; None: ``host``
     metadata_store_url: str | None = None  # default: SQLite in the data directory
     object_store_url: str | None = None  # default: a folder in the data directory
@@ -87,6 +89,9 @@ class ClusterSettings:
             problems.append(f"port {self.port} must be from 1 to {PORT_MAX}, as every node's")
         if self.http_port and self.http_port > PORT_MAX - self.node_count + 1:
             problems.append(f"http port {self.http_port} must be up to {PORT_MAX}, as every node's")
+        if self.registry_port and self.registry_port > PORT_MAX - self.node_count + 1:
+            what = f"registry port {self.registry_port}"
+            problems.append(f"{what} must be up to {PORT_MAX}, as every node's")
         problems += [
             f"{name} cannot be given for all nodes of a machine: {ALTERNATIVE}"
             for name in self.config_overrides
@@ -108,6 +113,9 @@ class ClusterSettings:
             port = self.http_port and self.http_port + broker_id - 1
             command += ["--http-host", self.http_host, "--http-port", str(port)]
             command += ["--http-port-or-free"] if self.has_usual_http_port else []
+        if self.registry_port is not None:
+            port = self.registry_port and self.registry_port + broker_id - 1
+            command += ["--registry-host", self.registry_host, "--registry-port", str(port)]
         return command + self._overrides()
 
     def functions_command(self) -> list[str]:

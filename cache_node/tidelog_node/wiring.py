@@ -19,6 +19,7 @@ from tidelog_node.assembly.cluster import open_cluster
 from tidelog_node.assembly.diskless import start_diskless
 from tidelog_node.assembly.logs import open_logs, start_replication, start_rewriting, start_upkeep
 from tidelog_node.assembly.monitoring import Coordinators, Monitoring, start_monitoring
+from tidelog_node.assembly.registry import start_registry
 from tidelog_node.assembly.serving import build_serving
 from tidelog_node.assembly.transactions import build_transactions
 from tidelog_node.background import Background
@@ -107,9 +108,12 @@ async def _start(
     stack.callback(server.stop_accepting)
     tasks = Background(stop)
     stack.push_async_callback(tasks.close)
-    tasks.add(node.view.run(node.static_config.metadata_poll_interval_ms / 1000))
-    tasks.add(cluster.tls.run(node.static_config.ssl_reload_interval_ms / 1000))
-    for work in (*serving.background(), *watching):
+    for work in (
+        node.view.run(node.static_config.metadata_poll_interval_ms / 1000),
+        cluster.tls.run(node.static_config.ssl_reload_interval_ms / 1000),
+        *serving.background(),
+        *watching,
+    ):
         tasks.add(work)
     if serving.share_exchange is not None:
         stack.push_async_callback(serving.share_exchange.close)
@@ -140,6 +144,7 @@ async def _start(
     leading = Background(stop)
     stack.push_async_callback(leading.close)
     member.begin_leading(leading.add)
+    await start_registry(settings, stack, cluster, serving)
     # Not before: a client that gets metadata without nodes waits long before it asks again.
     server.start_accepting()
     logger.info("node serves", extra={"broker_id": node.broker_id, "port": endpoints[0].port})

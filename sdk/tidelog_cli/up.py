@@ -90,6 +90,17 @@ def up(
     no_http: Annotated[
         bool, typer.Option("--no-http", help="No /livez, /readyz and /metrics.")
     ] = False,
+    registry_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_535,
+            show_default=False,
+            help="Port of a schema registry on the first node; the others use the ports after it."
+            " Default: no registry.",
+        ),
+    ] = None,
+    registry_host: Annotated[str, typer.Option(help="Address of the schema registry.")] = LOOPBACK,
     console_port: Annotated[
         int | None,
         typer.Option(
@@ -138,6 +149,9 @@ def up(
     if http_port and not no_http:
         ports = range(http_port, min(http_port + nodes, 65_536))
         _require_free_ports(http_host, ports, "--http-port")
+    if registry_port is not None:
+        ports = range(registry_port, min(registry_port + nodes, 65_536))
+        _require_free_ports(registry_host, ports, "--registry-port")
     console = None if no_console else _choose_console_port(console_port, say)
     protocol, protection, authority = "PLAINTEXT", dict[str, str](), None
     if secure:
@@ -155,6 +169,8 @@ def up(
         http_port=None if no_http else HTTP_PORT if http_port is None else http_port,
         has_usual_http_port=http_port is None,
         http_host=http_host,
+        registry_port=registry_port,
+        registry_host=registry_host,
         advertised_host=advertised_host,
         metadata_store_url=metadata,
         object_store_url=objects,
@@ -166,10 +182,14 @@ def up(
         has_usual_console_port=console_port is None,
         authority_file=authority,
     )
+    registry = None
+    if registry_port is not None:
+        scheme = "https" if secure else "http"
+        registry = f"{scheme}://{_address(registry_host, registry_port)}"
     next_step = _next_step(data_dir, advertised_host or host, port, is_secure=secure)
     status = run_cluster(
         settings,
-        announce=lambda line: _announce(line, next_step),
+        announce=lambda line: _announce(line, next_step, registry),
         announce_console=lambda url: print(f"console: {url}", flush=True),
     )
     if status:
@@ -220,7 +240,7 @@ def _check_hosts(host: str, advertised_host: str | None) -> None:
 
 def _next_step(data_dir: Path, host: str, port: int, *, is_secure: bool) -> str:
     """Return the line that says what to type next."""
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    address = _address(host, port)
     options = "" if address in DEFAULT_ADDRESSES else f" -b {address}"
     tidelog = "tidelog"
     if is_secure:
@@ -228,8 +248,14 @@ def _next_step(data_dir: Path, host: str, port: int, *, is_secure: bool) -> str:
     return f"try: echo hello | {tidelog} produce greetings{options}"
 
 
-def _announce(line: str, next_step: str) -> None:
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _announce(line: str, next_step: str, registry: str | None) -> None:
     print(f"{line}\n{next_step}", flush=True)
+    if registry is not None:
+        print(f"schema registry: {registry}", flush=True)
 
 
 def _require_node() -> None:

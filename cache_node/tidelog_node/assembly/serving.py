@@ -108,6 +108,8 @@ class Serving:
     token_expiry: TokenExpiry | None  # if clients may log in with delegation tokens
     audit: AuditPublisher | None  # if events are recorded
     client_metrics: Forwarder | None  # if clients may push their metrics
+    access: Access | None  # the rights of clients; ``None``: there is no authorizer
+    logins: LoginLog
 
     def background(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield the work of the parts that have any, for as long as the node runs."""
@@ -266,6 +268,8 @@ def build_serving(
         token_expiry=expiry,
         audit=publisher,
         client_metrics=client_metrics.forwarder,
+        access=access,
+        logins=logins,
     )
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 ID_MAX = 2**31 - 1  # of schemas and versions: both are an int of 32 bits in clients
 SCHEMA_CHARACTERS_MAX = 300_000
-SUBJECT_CHARACTERS_MAX = 400  # a key of the metadata store holds it, and a context before it
+SUBJECT_BYTES_MAX = 400  # a key of the metadata store holds it, and a context before it
 REFERENCES_MAX = 30  # of one schema: each is a write of one commit
 RESOLVED_MAX = 200  # schemas that one schema refers to, through others too
 VERSIONS_MAX = 5_000  # of one subject

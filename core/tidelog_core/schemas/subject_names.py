@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 
-from tidelog_core.schemas.model import SUBJECT_CHARACTERS_MAX
+from tidelog_core.schemas.model import SUBJECT_BYTES_MAX
 
 DEFAULT_CONTEXT = "."
 WILDCARD = "*"
@@ -69,7 +69,7 @@ class SubjectName:
 
 def is_valid_subject(text: str, *, for_settings: bool = False) -> bool:
     """Return whether schemas, or settings, may have this name."""
-    if len(text) > SUBJECT_CHARACTERS_MAX:
+    if len(text.encode(errors="replace")) > SUBJECT_BYTES_MAX:
         return False
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in text):
         return False

@@ -1,0 +1,69 @@
+"""Builds the schema registry of a node, if it has a port for one."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+
+from tidelog_core.schema_registry.api import RegistryApi
+from tidelog_core.schema_registry.registry import SchemaRegistry
+from tidelog_core.software_version import tidelog_version
+
+from tidelog_node.assembly.cluster import Cluster
+from tidelog_node.assembly.serving import Serving
+from tidelog_node.authentication.login_credentials import ImageCredentials
+from tidelog_node.authentication.password_checks import PasswordChecks
+from tidelog_node.security.listeners import is_loopback
+from tidelog_node.settings import NodeSettings
+
+logger = logging.getLogger(__name__)
+
+OPEN_HINT = "give its first listener the protocol SASL_SSL, or the registry a loopback address"
+
+
+async def start_registry(
+    settings: NodeSettings, stack: AsyncExitStack, cluster: Cluster, serving: Serving
+) -> None:
+    """Serve schemas until the stack is left. Raises ``OSError`` if the port is in use."""
+    if settings.registry_port is None:
+        return
+    # Only now: a node without a registry does without aiohttp.
+    from tidelog_node.registry.callers import CallerDesk
+    from tidelog_node.registry.http_server import RegistryServer
+
+    node = cluster.node
+    listener = settings.listeners.clients[0]
+    # One thread: schemas that take long to parse make each other wait, and nobody else.
+    executor = ThreadPoolExecutor(1, "tidelog-schemas")
+    stack.callback(executor.shutdown, wait=False, cancel_futures=True)
+
+    def credentials() -> ImageCredentials:
+        image = node.view.image
+        return ImageCredentials(
+            image.scram_users, image.delegation_tokens, cluster.token_secret, node.clock_ms
+        )
+
+    api = RegistryApi(
+        SchemaRegistry(node.store, executor),
+        cluster_id=node.view.image.cluster_id or "",
+        version=tidelog_version(),
+    )
+    desk = CallerDesk(
+        listener,
+        cluster.tls,
+        passwords=PasswordChecks(credentials, node.executor),
+        access=serving.access,
+        logins=serving.logins,
+    )
+    server = RegistryServer(api, desk, lambda: cluster.tls.context(listener.name))
+    stack.push_async_callback(server.close)
+    host = settings.registry_host
+    port = await server.start(host, settings.registry_port)
+    extra = {"host": host, "port": port, "listener": listener.name}
+    logger.info("schema registry serves", extra=extra)
+    if not is_loopback(host) and not listener.protocol.has_sasl:
+        logger.warning(
+            "schema registry is open to everyone who can reach it",
+            extra={**extra, "hint": OPEN_HINT},
+        )

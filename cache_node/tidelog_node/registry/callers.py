@@ -1,0 +1,145 @@
+"""Who calls the registry, and what the ACLs let the caller do.
+
+The registry has the security of one listener for clients. If clients log in there, a caller sends
+the same name and password by HTTP's Basic authentication; if they have certificates, the
+certificate says who calls. ACLs have no resource for subjects: a subject of a topic, such as
+``orders-value``, takes the topic's, and any other takes the cluster's. Rights to the cluster count
+for every subject.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+from tidelog_core.errors import AuthenticationFailed
+from tidelog_core.model import USER_KIND, Principal
+from tidelog_core.schema_registry.calls import Everything, Permissions, Right
+from tidelog_core.schemas.refusals import RegistryRefusal
+from tidelog_core.schemas.subject_names import SubjectName
+from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
+from tidelog_core.security.plain import PlainLogin
+
+from tidelog_node.answers import CloseConnection
+from tidelog_node.authentication.authentication import Logins
+from tidelog_node.authentication.password_checks import PasswordChecks
+from tidelog_node.authorization.access import Access
+from tidelog_node.security.listener_tls import ListenerTls
+from tidelog_node.security.listeners import Listener
+from tidelog_node.session import Session
+
+BASIC = "basic"
+HEADER_CHARACTERS_MAX = 8_192
+SUFFIXES = ("-key", "-value")  # of the subjects of a topic
+_TOPIC_OPERATIONS = {
+    Right.READ: AclOperation.DESCRIBE,
+    Right.WRITE: AclOperation.WRITE,
+    Right.DELETE: AclOperation.DELETE,
+    Right.READ_SETTINGS: AclOperation.DESCRIBE_CONFIGS,
+    Right.WRITE_SETTINGS: AclOperation.ALTER_CONFIGS,
+}
+_CLUSTER_OPERATIONS = {
+    **_TOPIC_OPERATIONS,
+    Right.WRITE: AclOperation.ALTER,
+    Right.DELETE: AclOperation.ALTER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOfCaller:
+    """What a request says of its caller."""
+
+    host: str
+    port: int
+    authorization: str = ""  # the header
+    certificate: bytes | None = None  # DER
+
+
+class CallerDesk:
+    """Finds out who calls. For the node's event loop."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        tls: ListenerTls,
+        *,
+        passwords: PasswordChecks,
+        access: Access | None,
+        logins: Logins,
+    ) -> None:
+        """``access`` is ``None`` if the node has no authorizer."""
+        self._listener = listener
+        self._tls = tls
+        self._passwords = passwords
+        self._access = access
+        self._logins = logins
+
+    async def admit(self, request: RequestOfCaller) -> Permissions:
+        """Return what the caller may do. Raises ``RegistryRefusal`` if it is not who it says."""
+        session = Session(request.host, request.port, self._listener.name)
+        if self._listener.protocol.has_sasl:
+            login = parse_basic(request.authorization)
+            try:
+                await self._passwords.check(request.host, login)
+            except AuthenticationFailed as error:
+                self._logins.refused(session, str(error))
+                raise unauthorized() from None
+            except CloseConnection as error:
+                raise RegistryRefusal(503, f"{error}: try again") from None
+            session.become(Principal(USER_KIND, login.user))
+        elif self._listener.protocol.has_tls:
+            try:
+                session.become(self._tls.principal(self._listener.name, request.certificate))
+            except PermissionError as error:
+                raise RegistryRefusal(40301, str(error)) from None
+        return Everything() if self._access is None else _AclPermissions(self._access, session)
+
+
+def unauthorized() -> RegistryRefusal:
+    """Return the refusal of a caller who is not known."""
+    return RegistryRefusal(401, "Unauthorized")
+
+
+def parse_basic(header: str) -> PlainLogin:
+    """Return the name and password in the header. Raises ``RegistryRefusal``. Source: RFC 7617."""
+    scheme, _, encoded = header.strip().partition(" ")
+    if scheme.lower() != BASIC or len(encoded) > HEADER_CHARACTERS_MAX:
+        raise unauthorized()
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        raise unauthorized() from None
+    user, colon, password = text.partition(":")
+    if not (user and colon and password) or "\0" in text:
+        raise unauthorized()
+    return PlainLogin(user, password)
+
+
+@dataclass(frozen=True, slots=True)
+class _AclPermissions:
+    """The rights of one caller, by the ACLs."""
+
+    access: Access
+    session: Session
+
+    def may(self, right: Right, subject: str) -> bool:
+        """Return whether the caller may do it to the subject; "": to everything."""
+        return self._has(right, subject) or self.access.may(*self._asked(right, subject))
+
+    def sees(self, right: Right, subject: str) -> bool:
+        """Return what ``may`` does; what is left out of a list is not logged as denied."""
+        return self._has(right, subject) or self.access.sees(*self._asked(right, subject))
+
+    def _has(self, right: Right, subject: str) -> bool:
+        """Whether a right to the cluster counts, so that the topic's need not."""
+        operation = _CLUSTER_OPERATIONS[right]
+        return bool(subject) and self.access.has_right_to_cluster(self.session, operation)
+
+    def _asked(self, right: Right, subject: str) -> tuple[Session, AclOperation, ResourceType, str]:
+        name = SubjectName.parse(subject).subject
+        for suffix in SUFFIXES:
+            if name.endswith(suffix) and name != suffix:
+                topic = name.removesuffix(suffix)
+                return self.session, _TOPIC_OPERATIONS[right], ResourceType.TOPIC, topic
+        return self.session, _CLUSTER_OPERATIONS[right], ResourceType.CLUSTER, CLUSTER_NAME

@@ -1,0 +1,287 @@
+"""The registry's HTTP server, bounded in every direction.
+
+Theory of operation. aiohttp reads and writes HTTP, and connections are kept for further requests.
+Each connection has one timer that ends it: until its next request is there, and then until that
+is answered. If there are ``CONNECTIONS_MAX``, a new one takes the place of the one that has said
+nothing for the longest time. At most ``REQUESTS_MAX`` requests have a body in memory or are
+answered; the others wait for their turn, and the client's data waits in its socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+from tidelog_core.schema_registry.api import RegistryApi
+from tidelog_core.schema_registry.calls import Answer, Call, Permissions
+from tidelog_core.schemas.refusals import TIMEOUT_ERROR, RegistryRefusal
+
+from tidelog_node.registry.callers import RequestOfCaller
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 256
+REQUESTS_MAX = 16
+BACKLOG = 1_024
+ACCEPT_RETRY_SECONDS = 1.0  # after running out of descriptors
+HANDSHAKE_SECONDS_MAX = 10.0
+SILENT_SECONDS_MAX = 10.0  # until the first request
+IDLE_SECONDS_MAX = 60.0  # between two requests
+BODY_SECONDS_MAX = 10.0
+ANSWER_SECONDS_MAX = 25.0
+REQUEST_SECONDS_MAX = 60.0  # with the time that it waits for its turn, and is sent
+BODY_BYTES_MAX = 2 << 20  # a schema of full length, escaped
+LINE_BYTES_MAX = 8_190
+HEADERS_MAX = 64
+READ_BUFFER_BYTES = 65_536
+FOREIGN_SITES = frozenset({"cross-site", "same-site"})
+# The client's mistakes, which are its own concern. Ours are logged by ``RegistryServer``.
+_SILENT = logging.Logger("registry-protocol")
+_SILENT.disabled = True
+
+
+class Desk(Protocol):
+    """Finds out who calls; ``CallerDesk``."""
+
+    async def admit(self, request: RequestOfCaller) -> Permissions:
+        """Return what the caller may do. Raises ``RegistryRefusal`` if it is not who it says."""
+
+
+class RegistryServer:
+    """Serves the API. For the tasks of one event loop."""
+
+    def __init__(
+        self, api: RegistryApi, desk: Desk, tls: Callable[[], ssl.SSLContext | None]
+    ) -> None:
+        """``tls`` returns the context for the next connection; ``None``: without TLS."""
+        self._api = api
+        self._desk = desk
+        self._tls = tls
+        self._door = _Door(self._answer)
+        self._turns = asyncio.Semaphore(REQUESTS_MAX)
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen at the address and return its port. Raises ``OSError``."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, _, _, _, address = found[0]
+            listener = socket.create_server(address, family=family, backlog=BACKLOG)
+        except OSError as error:
+            problem = f"cannot listen on {host!r} port {port} for schemas: {error.strerror}"
+            raise OSError(error.errno, problem) from error
+        listener.setblocking(False)
+        self._listener = listener
+        self._accepting = loop.create_task(self._accept(listener))
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        tasks = [one for one in (self._accepting, *self._beginning) if one is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        self._door.end_all()
+        await self._door.shutdown(0)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept one client after the other, so that a crowd takes no long turn of the loop."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+            except ConnectionError:
+                continue  # The client has left already.
+            except OSError as error:
+                logger.warning("cannot accept registry clients", extra={"reason": str(error)})
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
+                continue
+            if len(self._beginning) >= CONNECTIONS_MAX:
+                sock.close()
+                continue
+            task = loop.create_task(self._begin(sock))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, sock: socket.socket) -> None:
+        """Make the connection one of the door's, after its handshake if there is TLS."""
+        tls = self._tls()
+        timeout = None if tls is None else HANDSHAKE_SECONDS_MAX
+        with suppress(OSError):  # The client is gone, or speaks no TLS.
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._door, sock, ssl=tls, ssl_handshake_timeout=timeout
+            )
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._door.begin_request(request.protocol)
+        try:
+            async with self._turns:
+                answer, keeps = await self._answer_in_turn(request)
+        finally:
+            self._door.end_request(request.protocol)
+        headers = {"Content-Type": answer.content_type, "X-Content-Type-Options": "nosniff"}
+        if answer.status == web.HTTPUnauthorized.status_code:
+            headers["WWW-Authenticate"] = 'Basic realm="tidelog"'
+        response = web.Response(body=answer.body, status=answer.status, headers=headers)
+        if not keeps:
+            response.force_close()
+        return response
+
+    async def _answer_in_turn(self, request: web.BaseRequest) -> tuple[Answer, bool]:
+        """Return the answer, and whether the connection can have another request."""
+        try:
+            body = await _read_body(request)
+        except TimeoutError:
+            return Answer.refused(408, "HTTP 408 Request Timeout"), False
+        except RegistryRefusal as refusal:
+            return Answer.refused(refusal.error_code, str(refusal)), False
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                return await self._call(request, body), True
+        except TimeoutError:
+            return Answer.refused(TIMEOUT_ERROR, "Operation timed out: try again"), True
+        except Exception:
+            extra = {"method": request.method, "path": request.path}
+            logger.exception("registry request failed", extra=extra)
+            return Answer.refused(500, "Internal Server Error; the node's log has more"), True
+
+    async def _call(self, request: web.BaseRequest, body: bytes) -> Answer:
+        headers = request.headers
+        if headers.get("Sec-Fetch-Site", "") in FOREIGN_SITES:
+            return Answer.refused(403, "HTTP 403 Forbidden: a page of another site asks")
+        try:
+            permissions = await self._desk.admit(_caller(request))
+        except RegistryRefusal as refusal:
+            return Answer.refused(refusal.error_code, str(refusal))
+        path, _, query = request.raw_path.partition("?")
+        call = Call(
+            method=request.method,
+            path=path,
+            query=query,
+            body=body,
+            content_type=headers.get("Content-Type", ""),
+            accept=headers.get("Accept", ""),
+            permissions=permissions,
+        )
+        return await self._api.answer(call)
+
+
+def _caller(request: web.BaseRequest) -> RequestOfCaller:
+    transport = request.transport
+    peer = None if transport is None else transport.get_extra_info("peername")
+    tls = None if transport is None else transport.get_extra_info("ssl_object")
+    host, port = (str(peer[0]), int(peer[1])) if peer else ("", 0)
+    certificate = None if tls is None else tls.getpeercert(binary_form=True)
+    return RequestOfCaller(host, port, request.headers.get("Authorization", ""), certificate)
+
+
+async def _read_body(request: web.BaseRequest) -> bytes:
+    """Return the body. Raises ``RegistryRefusal`` if it is too long, and ``TimeoutError``."""
+    too_long = RegistryRefusal(413, f"the request has more than {BODY_BYTES_MAX} bytes")
+    if (request.content_length or 0) > BODY_BYTES_MAX:
+        raise too_long
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS_MAX):
+            async for part in request.content.iter_any():
+                size += len(part)
+                if size > BODY_BYTES_MAX:
+                    raise too_long
+                parts.append(part)
+    except (web.PayloadAccessError, web.RequestPayloadError, ValueError) as error:
+        raise RegistryRefusal(400, f"the body cannot be read: {error}") from None
+    return b"".join(parts)
+
+
+@dataclass(slots=True)
+class _Connection:
+    """An open connection. The door has the one that waits for the longest time first."""
+
+    transport: asyncio.Transport
+    timer: asyncio.TimerHandle
+    has_request: bool = False
+
+
+class _Door(web.Server):
+    """Limits the number of connections, and how long each may wait."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Any]) -> None:
+        super().__init__(
+            handler,
+            handler_cancellation=True,
+            keepalive_timeout=IDLE_SECONDS_MAX,
+            lingering_time=0,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=LINE_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+            read_bufsize=READ_BUFFER_BYTES,
+            auto_decompress=False,
+            access_log=None,
+            logger=_SILENT,
+        )
+        self._open: dict[Any, _Connection] = {}
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Let the client in, or turn it away."""
+        super().connection_made(handler, transport)
+        if len(self._open) >= CONNECTIONS_MAX and not self._end_longest_waiting():
+            transport.abort()
+            return
+        timer = asyncio.get_running_loop().call_later(SILENT_SECONDS_MAX, transport.abort)
+        self._open[handler] = _Connection(transport, timer)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        """Forget the client."""
+        super().connection_lost(handler, exc)
+        self._forget(handler)
+
+    def begin_request(self, handler: object) -> None:
+        """Note that the connection has a request: it is not ended for a new one."""
+        self._restart(handler, REQUEST_SECONDS_MAX, has_request=True)
+
+    def end_request(self, handler: object) -> None:
+        """Note that its answer is sent, and the connection waits for the next request."""
+        self._restart(handler, IDLE_SECONDS_MAX, has_request=False)
+
+    def end_all(self) -> None:
+        """End every connection."""
+        for handler, connection in tuple(self._open.items()):
+            self._forget(handler)
+            connection.transport.abort()
+
+    def _restart(self, handler: object, seconds: float, *, has_request: bool) -> None:
+        connection = self._open.pop(handler, None)
+        if connection is None:
+            return
+        connection.timer.cancel()
+        loop = asyncio.get_running_loop()
+        connection.timer = loop.call_later(seconds, connection.transport.abort)
+        connection.has_request = has_request
+        self._open[handler] = connection
+
+    def _end_longest_waiting(self) -> bool:
+        for handler, connection in self._open.items():
+            if not connection.has_request:
+                self._forget(handler)
+                connection.transport.abort()
+                return True
+        return False
+
+    def _forget(self, handler: object) -> None:
+        known = self._open.pop(handler, None)
+        if known is not None:
+            known.timer.cancel()

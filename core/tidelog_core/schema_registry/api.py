@@ -1,0 +1,370 @@
+"""The REST API of the schema registry: paths, options, answers and error codes of Confluent's.
+
+    answer = await api.answer(Call("GET", "/subjects"))
+
+Nothing here knows sockets: a node's HTTP server and a function call it alike. Source: the resources
+of Confluent's Schema Registry 8.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from tidelog_core.errors import OutcomeUnknown, TidelogError
+from tidelog_core.schema_registry.calls import (
+    V1_JSON,
+    Answer,
+    Call,
+    Options,
+    Right,
+    parse_id,
+    parse_version,
+    parse_wanted,
+)
+from tidelog_core.schema_registry.deletion import SchemaDeletion
+from tidelog_core.schema_registry.registry import SchemaRegistry
+from tidelog_core.schema_registry.schema_answers import schema_answer, version_answer
+from tidelog_core.schema_registry.settings_api import SettingsApi
+from tidelog_core.schemas.languages import supported_types
+from tidelog_core.schemas.model import SUBJECT_BYTES_MAX
+from tidelog_core.schemas.refusals import (
+    STORE_ERROR,
+    TIMEOUT_ERROR,
+    RegistryRefusal,
+    invalid_subject,
+    schema_not_found,
+    subject_not_found,
+)
+from tidelog_core.schemas.subject_names import EVERY_CONTEXT, SubjectName
+
+logger = logging.getLogger(__name__)
+
+NOT_FOUND = RegistryRefusal(404, "HTTP 404 Not Found")
+NOT_ALLOWED = RegistryRefusal(405, "HTTP 405 Method Not Allowed")
+FORBIDDEN = 40301
+SCHEMAS_MAX = 1_000  # in one answer; clients ask for pages
+INVALID_SCHEMA = 42201
+# What comes after these parts of a path is a name, whatever it says.
+_NAMED_AFTER = frozenset({"subjects", "versions", "ids", "guids", "config", "mode"})
+RETRY = "The store's answer was lost: try again, which is safe."
+
+Handle = Callable[[Call, Options, list[str]], Awaitable[object]]
+
+
+class RegistryApi:
+    """Answers calls. For the tasks of one event loop."""
+
+    def __init__(self, registry: SchemaRegistry, *, cluster_id: str, version: str) -> None:
+        self._registry = registry
+        self._deletion = SchemaDeletion(registry)
+        self._cluster_id = cluster_id
+        self._version = version
+        settings = SettingsApi(registry, require)
+        self._routes: dict[tuple[str, ...], dict[str, Handle]] = {
+            (): {"GET": self._root},
+            ("subjects",): {"GET": self._subjects},
+            ("subjects", "*"): {"POST": self._look_up, "DELETE": self._delete_subject},
+            ("subjects", "*", "versions"): {"GET": self._versions, "POST": self._register},
+            ("subjects", "*", "versions", "*"): {
+                "GET": self._get_version,
+                "DELETE": self._delete_version,
+            },
+            ("subjects", "*", "versions", "*", "schema"): {"GET": self._version_text},
+            ("subjects", "*", "versions", "*", "referencedby"): {"GET": self._referenced_by},
+            ("schemas",): {"GET": self._schemas},
+            ("schemas", "types"): {"GET": self._types},
+            ("schemas", "ids", "*"): {"GET": self._by_id},
+            ("schemas", "ids", "*", "schema"): {"GET": self._text_by_id},
+            ("schemas", "ids", "*", "subjects"): {"GET": self._subjects_by_id},
+            ("schemas", "ids", "*", "versions"): {"GET": self._versions_by_id},
+            ("schemas", "guids", "*"): {"GET": self._by_guid},
+            ("schemas", "guids", "*", "ids"): {"GET": self._ids_by_guid},
+            ("compatibility", "subjects", "*", "versions"): {"POST": self._check_all},
+            ("compatibility", "subjects", "*", "versions", "*"): {"POST": self._check_one},
+            ("contexts",): {"GET": self._contexts},
+            ("v1", "metadata", "id"): {"GET": self._metadata_id},
+            ("v1", "metadata", "version"): {"GET": self._metadata_version},
+            **settings.routes(),
+        }
+
+    async def answer(self, call: Call) -> Answer:
+        """Return the answer to a call. Raises nothing that a request can cause."""
+        content_type = V1_JSON
+        try:
+            content_type = call.answer_type()
+            handle = self._route(call)
+            options, path = call.options(), call.segments
+            _require_short([*path, *options.values.values()])
+            value = await handle(call, options, path)
+            return Answer.of(value, content_type)
+        except RegistryRefusal as refusal:
+            return Answer.refused(refusal.error_code, str(refusal), content_type)
+        except OutcomeUnknown:
+            return Answer.refused(TIMEOUT_ERROR, RETRY, content_type)
+        except TidelogError as error:
+            logger.warning("schema registry cannot use its store", extra={"reason": str(error)})
+            return Answer.refused(STORE_ERROR, f"Error from the store: {error}", content_type)
+
+    def _route(self, call: Call) -> Handle:
+        segments = call.segments
+        methods = self._routes.get(_pattern(segments))
+        if methods is None:
+            raise NOT_FOUND
+        handle = methods.get("GET" if call.method == "HEAD" else call.method)
+        if handle is None:
+            raise NOT_ALLOWED
+        return handle
+
+    async def _root(self, call: Call, options: Options, path: list[str]) -> object:
+        del call, options, path
+        return {}
+
+    # -- subjects --------------------------------------------------------------------------
+
+    async def _subjects(self, call: Call, options: Options, path: list[str]) -> object:
+        del path
+        prefix = options.text("subjectPrefix", EVERY_CONTEXT)
+        only_deleted = options.is_set("deletedOnly")
+        with_deleted = options.is_set("deleted") or only_deleted
+        found = []
+        for one in await self._registry.read.subjects(_stored_prefix(prefix)):
+            if not _has_prefix(one.subject, prefix):
+                continue
+            is_live = bool(one.live)
+            is_wanted = not is_live if only_deleted else is_live or with_deleted
+            if is_wanted and one.versions and call.permissions.sees(Right.READ, one.subject):
+                found.append(one.subject)
+        return options.page(found)
+
+    async def _look_up(self, call: Call, options: Options, path: list[str]) -> object:
+        require(call, Right.READ, path[1])
+        found = await self._registry.look_up(
+            path[1],
+            parse_wanted(call.json()).schema,
+            normalize=options.is_set("normalize"),
+            with_deleted=options.is_set("deleted"),
+        )
+        return await version_answer(self._registry, found, options)
+
+    async def _delete_subject(self, call: Call, options: Options, path: list[str]) -> object:
+        require(call, Right.DELETE, path[1])
+        is_permanent = options.is_set("permanent")
+        return await self._deletion.delete_subject(path[1], is_permanent=is_permanent)
+
+    async def _versions(self, call: Call, options: Options, path: list[str]) -> object:
+        require(call, Right.READ, path[1])
+        name = SubjectName.parse(path[1])
+        subject = await self._registry.read.subject(name)
+        versions = subject.live
+        if options.is_set("deletedOnly"):
+            versions = tuple(one for one in subject.versions if one.is_deleted)
+        elif options.is_set("deleted"):
+            versions = subject.versions
+        if not versions:
+            raise subject_not_found(name.text)
+        return options.page([one.version for one in versions])
+
+    async def _register(self, call: Call, options: Options, path: list[str]) -> object:
+        require(call, Right.WRITE, path[1])
+        wanted = parse_wanted(call.json())
+        for one in wanted.schema.references:
+            require(call, Right.READ, SubjectName.parse(path[1]).reference(one.subject).text)
+        found = await self._registry.register(
+            path[1],
+            wanted,
+            normalize=options.is_set("normalize"),
+            force=options.is_set("force"),
+        )
+        answered = await version_answer(self._registry, found, options)
+        del answered["subject"]
+        return answered
+
+    async def _get_version(self, call: Call, options: Options, path: list[str]) -> object:
+        require(call, Right.READ, path[1])
+        found = await self._registry.version(
+            path[1], parse_version(path[3]), with_deleted=options.is_set("deleted")
+        )
+        return await version_answer(self._registry, found, options)
+
+    async def _version_text(self, call: Call, options: Options, path: list[str]) -> object:
+        found: Any = await self._get_version(call, options, path)
+        return found["schema"].encode(errors="replace")
+
+    async def _referenced_by(self, call: Call, options: Options, path: list[str]) -> object:
+        require(call, Right.READ, path[1])
+        found = await self._registry.referrers(
+            path[1], parse_version(path[3]), with_deleted=options.is_set("deleted")
+        )
+        return options.page(found)
+
+    async def _delete_version(self, call: Call, options: Options, path: list[str]) -> object:
+        require(call, Right.DELETE, path[1])
+        return await self._deletion.delete_version(
+            path[1], parse_version(path[3]), is_permanent=options.is_set("permanent")
+        )
+
+    # -- schemas ---------------------------------------------------------------------------
+
+    async def _schemas(self, call: Call, options: Options, path: list[str]) -> object:
+        del path
+        prefix = options.text("subjectPrefix", EVERY_CONTEXT) or EVERY_CONTEXT
+        keys = []
+        for subject in await self._registry.read.subjects(_stored_prefix(prefix)):
+            if not _has_prefix(subject.subject, prefix):
+                continue
+            if not call.permissions.sees(Right.READ, subject.subject):
+                continue
+            versions = subject.versions if options.is_set("deleted") else subject.live
+            latest = versions[-1:] if options.is_set("latestOnly") else versions
+            keys += [(subject.subject, one.version) for one in latest]
+        found = []
+        for name, version in options.page(keys)[:SCHEMAS_MAX]:
+            stored = await self._registry.version(name, version, with_deleted=True)
+            found.append(await version_answer(self._registry, stored, options))
+        return found
+
+    async def _types(self, call: Call, options: Options, path: list[str]) -> object:
+        del call, options, path
+        return [one.value for one in supported_types()]
+
+    async def _by_id(self, call: Call, options: Options, path: list[str]) -> object:
+        schema_id, subject = parse_id(path[2]), options.text("subject")
+        schema = await self._registry.schema(schema_id, subject)
+        await self._require_user(call, schema_id, subject)
+        answered = await schema_answer(self._registry, subject, schema, options)
+        if options.is_set("fetchMaxId"):
+            context = SubjectName.parse(subject).context
+            answered["maxId"] = (await self._registry.read.context(context)).last_id
+        return answered
+
+    async def _text_by_id(self, call: Call, options: Options, path: list[str]) -> object:
+        found: Any = await self._by_id(call, options, path)
+        return found["schema"].encode(errors="replace")
+
+    async def _subjects_by_id(self, call: Call, options: Options, path: list[str]) -> object:
+        uses = await self._uses(call, options, path)
+        return options.page(list(dict.fromkeys(one.subject for one in uses)))
+
+    async def _versions_by_id(self, call: Call, options: Options, path: list[str]) -> object:
+        uses = await self._uses(call, options, path)
+        return options.page([{"subject": one.subject, "version": one.version} for one in uses])
+
+    async def _uses(self, call: Call, options: Options, path: list[str]) -> list[Any]:
+        found = await self._registry.uses(
+            parse_id(path[2]), options.text("subject"), with_deleted=options.is_set("deleted")
+        )
+        return [one for one in found if call.permissions.sees(Right.READ, one.subject)]
+
+    async def _require_user(self, call: Call, schema_id: int, subject: str) -> None:
+        """Refuse a caller who may read none of the subjects that have the schema."""
+        if call.permissions.sees(Right.READ, ""):
+            return
+        uses = await self._registry.uses(schema_id, subject, with_deleted=True)
+        if not any(call.permissions.sees(Right.READ, one.subject) for one in uses):
+            raise _forbidden(Right.READ, f"the schema {schema_id}")
+
+    async def _by_guid(self, call: Call, options: Options, path: list[str]) -> object:
+        for context, schema_id in await self._ids_of(path[2]):
+            prefix = SubjectName(context, "").context_prefix
+            schema = await self._registry.schema(schema_id, prefix)
+            await self._require_user(call, schema_id, prefix)
+            return await schema_answer(self._registry, prefix, schema, options)
+        raise schema_not_found(path[2])
+
+    async def _ids_by_guid(self, call: Call, options: Options, path: list[str]) -> object:
+        del options
+        require(call, Right.READ, "")
+        return [{"context": one, "id": found} for one, found in await self._ids_of(path[2])]
+
+    async def _ids_of(self, guid: str) -> list[tuple[str, int]]:
+        found = []
+        for context in await self._registry.read.contexts():
+            identity = await self._registry.read.identity(context, guid.lower() or "-")
+            if identity is not None:
+                found.append((context, identity.schema_id))
+        return found
+
+    # -- compatibility, and the registry itself --------------------------------------------
+
+    async def _check_all(self, call: Call, options: Options, path: list[str]) -> object:
+        return await self._check(call, options, path[2], None)
+
+    async def _check_one(self, call: Call, options: Options, path: list[str]) -> object:
+        return await self._check(call, options, path[2], parse_version(path[4]))
+
+    async def _check(
+        self, call: Call, options: Options, subject: str, version: int | None
+    ) -> object:
+        require(call, Right.READ, subject)
+        is_verbose = options.is_set("verbose")
+        schema = parse_wanted(call.json()).schema
+        try:
+            messages = await self._registry.problems(
+                subject, schema, version, normalize=options.is_set("normalize")
+            )
+        except RegistryRefusal as refusal:
+            if not is_verbose or refusal.error_code != INVALID_SCHEMA:
+                raise
+            messages = [str(refusal)]
+        answered: dict[str, object] = {"is_compatible": not messages}
+        if is_verbose:
+            answered["messages"] = messages
+        return answered
+
+    async def _contexts(self, call: Call, options: Options, path: list[str]) -> object:
+        del call, path
+        prefix = options.text("contextPrefix")
+        found = await self._registry.read.contexts()
+        return options.page([one for one in found if one.startswith(prefix)])
+
+    async def _metadata_id(self, call: Call, options: Options, path: list[str]) -> object:
+        del call, options, path
+        clusters = {
+            "kafka-cluster": self._cluster_id,
+            "schema-registry-cluster": "schema-registry",
+        }
+        return {"scope": {"path": [], "clusters": clusters}}
+
+    async def _metadata_version(self, call: Call, options: Options, path: list[str]) -> object:
+        del call, options, path
+        return {"version": self._version, "commitId": ""}
+
+
+def require(call: Call, right: Right, subject: str) -> None:
+    """Raise ``RegistryRefusal`` unless the caller has the right; "": to everything."""
+    if not call.permissions.may(right, subject):
+        raise _forbidden(right, f"Subject: {subject}" if subject else "the registry")
+
+
+def _forbidden(right: Right, what: str) -> RegistryRefusal:
+    return RegistryRefusal(FORBIDDEN, f"User is denied operation {right.value} on {what}")
+
+
+def _require_short(texts: list[str]) -> None:
+    """Raise ``RegistryRefusal`` for a name that the store could not have as a key."""
+    for text in texts:
+        if len(text.encode(errors="replace")) > SUBJECT_BYTES_MAX:
+            raise invalid_subject(f"{text[:50]}…")
+
+
+def _pattern(segments: list[str]) -> tuple[str, ...]:
+    """Return a path with ``*`` for names: every part after one that has names after it."""
+    pattern: list[str] = []
+    for one in segments:
+        is_name = bool(pattern) and pattern[-1] in _NAMED_AFTER
+        pattern.append("*" if is_name else one)
+    return tuple(pattern)
+
+
+def _stored_prefix(prefix: str) -> str:
+    """Return how the stored names of subjects with a prefix begin."""
+    return "" if prefix.startswith(EVERY_CONTEXT) else prefix
+
+
+def _has_prefix(subject: str, prefix: str) -> bool:
+    """Return whether a subject is among those that a prefix asks for."""
+    wanted, found = SubjectName.parse(prefix), SubjectName.parse(subject)
+    is_of_context = prefix.startswith(EVERY_CONTEXT) or found.context == wanted.context
+    return is_of_context and found.subject.startswith(wanted.subject)

@@ -1,0 +1,56 @@
+"""How the API shows schemas and versions: without what is empty."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tidelog_core.schema_registry.calls import Options
+from tidelog_core.schema_registry.registry import SchemaRegistry, StoredVersion
+from tidelog_core.schemas.model import Reference, Schema
+from tidelog_core.schemas.subject_names import SubjectName
+
+QUALIFIED = "qualified"
+
+
+async def version_answer(
+    registry: SchemaRegistry, found: StoredVersion, options: Options
+) -> dict[str, Any]:
+    """Return a version as the API shows it."""
+    answered: dict[str, Any] = {
+        "subject": found.subject,
+        "version": found.version,
+        "id": found.schema_id,
+        **await schema_answer(registry, found.subject, found.schema, options),
+    }
+    if found.is_deleted:
+        answered["deleted"] = True
+    return answered
+
+
+async def schema_answer(
+    registry: SchemaRegistry, subject: str, schema: Schema, options: Options
+) -> dict[str, Any]:
+    """Return a schema as the API shows it, in the format that the client asks for."""
+    name = SubjectName.parse(subject)
+    wanted = options.text("format").strip()
+    text = schema.text
+    if wanted:
+        text = (await registry.parsed(name.text, schema)).formatted(wanted)
+    answered: dict[str, Any] = {"guid": schema.guid, "schemaType": schema.schema_type.value}
+    if schema.references:
+        is_qualified = options.text("referenceFormat") == QUALIFIED
+        answered["references"] = [
+            _reference(one, name if is_qualified else None) for one in schema.references
+        ]
+    if schema.metadata:
+        answered["metadata"] = json.loads(schema.metadata)
+    if schema.rule_set:
+        answered["ruleSet"] = json.loads(schema.rule_set)
+    answered["schema"] = text
+    return answered
+
+
+def _reference(one: Reference, parent: SubjectName | None) -> dict[str, Any]:
+    subject = one.subject if parent is None else parent.reference(one.subject).text
+    return {"name": one.name, "subject": subject, "version": one.version}
