@@ -6,15 +6,14 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.metadata.epoch_chains import ChainName
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.assembly.serving import Serving
 from tidelog_node.background import Background
+from tidelog_node.diskless.chain.abandoned_chains import AbandonedChains, abandoned_after_ms
 from tidelog_node.diskless.chain.checkpoints import ChainCheckpoints
 from tidelog_node.diskless.chain.collection import ChainCollection
-from tidelog_node.diskless.chain.former_chains import seal_former_chains
 from tidelog_node.diskless.chain.node_chain import NodeChain
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.standby import stand_by
@@ -24,7 +23,7 @@ from tidelog_node.diskless.entering.lead_entries import LeadEntries
 from tidelog_node.diskless.feed.chain_feed import ChainFeeds
 from tidelog_node.diskless.gateway.gateway import Gateway
 from tidelog_node.diskless.gateway.links import LeaderLinks
-from tidelog_node.diskless.gateway.spool import GatewaySpool
+from tidelog_node.diskless.gateway.spool import GatewaySpool, remove_spool
 from tidelog_node.diskless.recovery.log_recovery import LogRecovery
 from tidelog_node.diskless.recovery.range_reader import range_reader
 from tidelog_node.diskless.recovery.refilling import LogRefill
@@ -136,6 +135,13 @@ def start_diskless(
     )
     entering.add(collection.run())
     entering.add(ChainCheckpoints(node, lambda: node_chain.chain).run())
+    abandoned = AbandonedChains(
+        node,
+        membership=cluster.member.membership,
+        seal=node_chain.seal_chains_of,
+        after_ms=abandoned_after_ms(node.static_config),
+    )
+    entering.add(abandoned.run())
     return node_chain
 
 
@@ -147,34 +153,23 @@ def _start_gateway(
     serving: Serving,
 ) -> Gateway | None:
     """Take records for leaders in other zones, if the node is to be a gateway."""
+    folder = settings.data_dir / GATEWAY_DIR
     if not node.static_config.diskless_gateways_enable:
+        remove_spool(folder)
         return None
     links = LeaderLinks(node)
     gateway = Gateway(
         node,
-        spool=GatewaySpool(settings.data_dir / GATEWAY_DIR),
+        spool=GatewaySpool(folder),
         own_chain=node_chain.current,
         send=links.send,
         append_here=serving.gateway_appends.append,
-        seal_former=lambda own: _seal_former(node, node_chain, own),
     )
     node_chain.deposed.subscribe(gateway.on_deposed)
     serving.produce.gateway = gateway
     stack.callback(gateway.close)
     stack.callback(links.close)
     return gateway
-
-
-async def _seal_former(node: NodeContext, node_chain: NodeChain, own: ChainName) -> None:
-    image = node.view.image
-    partitions = (one for some in image.partitions_by_topic.values() for one in some)
-    await seal_former_chains(
-        node_chain.client,
-        image.cluster_id,
-        own,
-        named={entry.chain for partition in partitions for entry in partition.wal},
-        clock_ms=node.clock_ms,
-    )
 
 
 def _end_leads(replicas: ReplicaManager) -> None:

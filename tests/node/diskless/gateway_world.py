@@ -24,7 +24,6 @@ from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_node.counters import ChainTraffic
-from tidelog_node.diskless.chain.former_chains import seal_former_chains
 from tidelog_node.diskless.chain.owned_chain import OwnedChain, kept_bytes_max
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.diskless.gateway.gateway import Gateway
@@ -138,7 +137,6 @@ class Node:
             own_chain=self._own_chain,
             send=self.world.send,
             append_here=self.appends.append,
-            seal_former=self._seal_former,
         )
         self.produce.gateway = self.gateway
         self.chains = [self._open_chain(CHAIN_OF[self.broker_id])]
@@ -163,15 +161,6 @@ class Node:
         )
         chain.deposed.subscribe(self.gateway.on_deposed)
         return chain
-
-    async def _seal_former(self, own: ChainName) -> None:
-        await seal_former_chains(
-            self.worker,
-            self.view.image.cluster_id,
-            own,
-            named={CHAIN_OF[LEADER]},
-            clock_ms=self.context.clock_ms,
-        )
 
     async def _own_chain(self) -> OwnedChain:
         if self.chain.is_deposed:

@@ -7,19 +7,13 @@ import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid5
 
 import pytest
 from tidelog_core.diskless.chain.noted_ranges import REFERENCE_BATCH_BYTES, REFERENCE_BYTES
-from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.collection.collection import UnneededEnds
-from tidelog_core.diskless.takeover.sealing import find_seal
-from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
-from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.errors import ErrorCode
-from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import iter_headers
 from tidelog_node.answers import CloseConnection
 from tidelog_node.diskless.gateway import gateway
@@ -41,7 +35,6 @@ from tests.node.diskless.gateway_world import (
     gateway_world,
 )
 from tests.support.batches import batch
-from tests.support.chain_owner import ChainOwner
 from tests.support.request_contexts import context_of
 from tests.support.waiting import eventually_async
 from tests.support.wal_scene import Faults
@@ -343,24 +336,6 @@ async def test_objects_go_when_the_references_are_tiered_and_not_before(world: W
     assert collectable(0) == [2], "the duplicate alone is garbage"
     assert collectable(1) == [0, 2]
     assert collectable(2) == [0, 1, 2]
-
-
-async def test_the_chain_of_an_earlier_process_is_sealed(world: World) -> None:
-    """No item names it, so no heir does."""
-    cluster_id = world.gateway.view.image.cluster_id
-    former = ChainOwner(world.store, cluster_id, ChainName(GATEWAY, uuid5(TOPIC_ID, "former")))
-    foreign = WalSlice(TOPIC_ID, 0, -1, bytes(foreign_batches(batch(1))), is_foreign=True)
-    await former.commit([foreign])
-    assert given(await world.gateway.send(batch(1))) == (OK, 0)
-    chains = ChainStore(world.store, cluster_id)
-
-    async def is_sealed() -> bool:
-        return await find_seal(chains, former.chain) == 1
-
-    await eventually_async(is_sealed)
-    for chain in CHAIN_OF.values():
-        assert await find_seal(chains, chain) is None
-    assert given(await world.gateway.send(batch(1))) == (OK, 1)
 
 
 async def test_a_gateway_that_owes_too_much_is_full_until_it_owes_less(

@@ -1,8 +1,9 @@
-"""Seals the chains that earlier processes of this broker have left.
+"""Seals the chains that earlier processes of a broker have left.
 
 An heir seals the chain of a node that led partitions. That of a gateway that led none, or of a node
 that has handed all of its partitions over, is the last one of no item, so nobody looks for it: it
-would never be collected. The next process of the broker seals it when its own chain is there.
+would never be collected. The next process of the broker seals it when its own chain is there,
+another node if there is none (``abandoned_chains``).
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ logger = logging.getLogger(__name__)
 async def seal_former_chains(
     store: ObjectStore,
     cluster_id: str,
+    broker_id: int,
     own: ChainName,
     *,
     named: Collection[ChainName],
     clock_ms: Callable[[], int],
-) -> None:
-    """Seal the chains of the owner's broker but its own and those that items name last.
+) -> bool:
+    """Seal the chains of the broker but this node's own and those that items name last.
 
-    Those are for heirs. One that cannot be sealed is left.
+    Those are for heirs. Returns whether none is left that could not be sealed.
     """
-    prefix = broker_chains_prefix(cluster_id, own.broker_id)
+    prefix = broker_chains_prefix(cluster_id, broker_id)
     chains = ChainStore(store, cluster_id)
     try:
         listed = chains_of([one async for one in store.list(prefix)])
@@ -43,5 +45,9 @@ async def seal_former_chains(
             if chain != own and chain not in named and not all(map(looks_like_seal, objects)):
                 await seal_chain(chains, chain, cluster_id=cluster_id, heir=own, clock_ms=clock_ms)
     except TidelogError as error:
-        # The next process tries again. Nothing depends on it but what the objects cost.
-        logger.warning("former chains are not sealed", extra={"reason": str(error)})
+        # Another process tries again. Nothing depends on it but what the objects cost.
+        logger.warning(
+            "former chains are not sealed", extra={"broker_id": broker_id, "reason": str(error)}
+        )
+        return False
+    return True

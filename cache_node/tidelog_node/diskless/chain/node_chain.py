@@ -82,7 +82,7 @@ class NodeChain:
         self.refusal: InvalidConfig | None = None  # why this store can have no chains
         self._is_probed = False
         self._has_read_rules = False
-        self._sealing_former: asyncio.Task[None] | None = None  # begun with the first chain
+        self._sealing_former: asyncio.Task[bool] | None = None  # begun with the first chain
         self._failed_probe: TidelogError | None = None
         self._failed_at_s = 0.0
         self._opening = asyncio.Lock()
@@ -139,6 +139,13 @@ class NodeChain:
         logger.error("object store cannot have diskless topics", extra={"reason": str(error)})
         return self.refusal
 
+    async def seal_chains_of(self, broker_id: int) -> bool:
+        """Seal the chains of another broker, which is gone, that are for no heir.
+
+        Returns whether that is done. It is not in a node that has no chain itself.
+        """
+        return self.chain is not None and await self._seal_chains_of(broker_id, self.chain)
+
     async def close(self, seconds_max: float) -> None:
         """Wait until nothing is owed, at most so long; then end the chain and the worker."""
         self._is_closed = True
@@ -185,7 +192,9 @@ class NodeChain:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         if self._sealing_former is None:
-            self._sealing_former = asyncio.create_task(self._seal_former(chain))
+            self._sealing_former = asyncio.create_task(
+                self._seal_chains_of(self._node.broker_id, chain)
+            )
         logger.info("chain begins", extra={"chain": str(name.chain_id)})
         return chain
 
@@ -198,13 +207,14 @@ class NodeChain:
             if not self._node.standing.can_serve():
                 await chain.look()
 
-    async def _seal_former(self, chain: OwnedChain) -> None:
+    async def _seal_chains_of(self, broker_id: int, own: OwnedChain) -> bool:
         image = self._node.view.image
         partitions = (one for some in image.partitions_by_topic.values() for one in some)
-        await seal_former_chains(
+        return await seal_former_chains(
             self.client,
             image.cluster_id,
-            chain.name,
+            broker_id,
+            own.name,
             # Those are for heirs.
             named={last.chain for one in partitions if (last := current_chain(one.wal))},
             clock_ms=self._node.clock_ms,

@@ -35,7 +35,6 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.log.append_checks import LOG_APPEND_TIME, check_headers
-from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.metadata.records import Broker
 from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.records.batch import parse_header
@@ -93,19 +92,15 @@ class Gateway:
         own_chain: Callable[[], Awaitable[OwnedChain]],
         send: Callable[[int, GatewayAppend], asyncio.Future[list[GatewayResult]]],
         append_here: Callable[[int, GatewayAppend], Awaitable[list[GatewayResult]]],
-        seal_former: Callable[[ChainName], Awaitable[None]],
     ) -> None:
         """``send`` tells the broker of that id, as ``LeaderLinks.send``.
 
         ``append_here`` appends as a leader what the broker of that id has forwarded.
-        ``seal_former`` is called once, when the first chain is there.
         """
         self._node = node
         self._spool = spool
         self._own_chain = own_chain
         self._append_here = append_here
-        self._seal_former: Callable[[ChainName], Awaitable[None]] | None = seal_former
-        self._sealing: asyncio.Future[None] | None = None
         self._bytes_max = node.static_config.diskless_buffer_max_bytes
         self._send_to = send
         self._loop = asyncio.get_running_loop()
@@ -214,9 +209,8 @@ class Gateway:
         self._objects.close()
         if self._timer is not None:
             self._timer.cancel()
-        for work in (self._opening, self._sealing):
-            if work is not None:
-                work.cancel()
+        if self._opening is not None:
+            self._opening.cancel()
         for task in self._tasks:
             task.cancel()
         for one in tuple(self._batches.values()):
@@ -256,9 +250,6 @@ class Gateway:
         if chain is not self._chain:
             self._chain = chain
             chain.foreign_committed.subscribe(partial(self._on_committed, chain))
-        if self._seal_former is not None:
-            self._sealing = asyncio.ensure_future(self._seal_former(chain.name))
-            self._seal_former = None
         unnoted, self._unnoted = self._unnoted, []
         for one in unnoted:
             if one.number in self._batches:

@@ -2,12 +2,14 @@
 
 The WAL worker builds objects from files, so that records do not go through the node's event loop.
 A slice is of no log of this node. After a restart nobody needs what the files had: nothing of it
-was acknowledged that is not in the bucket.
+was acknowledged that is not in the bucket. So a node removes the folder when it starts, also if it
+is no gateway any more.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from tidelog_core.errors import StorageError
@@ -16,6 +18,12 @@ from tidelog_core.records.header import Buffer
 from tidelog_node.tier.wal_messages import FileRange
 
 FILE_BYTES_MAX = 32 << 20
+
+
+def remove_spool(folder: Path) -> None:
+    """Remove what a process has left that was a gateway. Raises ``OSError``."""
+    if folder.is_dir():
+        shutil.rmtree(folder)
 
 
 class _SpoolFile:
@@ -39,9 +47,8 @@ class GatewaySpool:
         self._file: _SpoolFile | None = None
         self._descriptor = -1
         self._number = 0
+        remove_spool(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for path in folder.iterdir():
-            path.unlink()
 
     def write(self, data: Buffer) -> FileRange:
         """Keep a slice; return where it is. Raises ``StorageError``."""

@@ -1,0 +1,155 @@
+"""The chain of a gateway whose broker never comes back is sealed by another node."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import NAMESPACE_OID, uuid5
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.takeover.sealing import find_seal
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.slice_bytes import foreign_batches
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_node.diskless.chain.abandoned_chains import AbandonedChains, abandoned_after_ms
+from tidelog_node.diskless.chain.former_chains import seal_former_chains
+from tidelog_node.diskless.gateway.spool import remove_spool
+
+from tests.node.membership.virtual_cluster import Member, VirtualCluster, virtual_cluster
+from tests.support.batches import batch
+from tests.support.chain_owner import ChainOwner
+from tests.support.node_context import node_context
+from tests.support.virtual_time import run
+from tests.support.wal_objects import CLUSTER, TOPIC_ID
+
+AFTER_S = 30.0
+CONFIG = NodeConfig(broker_unregister_after_ms=2_000 * int(AFTER_S))
+
+
+def chain_of(broker_id: int) -> ChainName:
+    return ChainName(broker_id, uuid5(NAMESPACE_OID, f"chain {broker_id}"))
+
+
+class Bucket:
+    """A chain of a gateway's slices for each broker, and what seals them."""
+
+    def __init__(self) -> None:
+        self.store = MemoryObjectStore()
+        self.named: set[ChainName] = set()
+        self.is_away = False
+        self.asked: list[tuple[int, int]] = []
+
+    async def fill(self) -> None:
+        foreign = WalSlice(TOPIC_ID, 0, -1, bytes(foreign_batches(batch(1))), is_foreign=True)
+        for broker_id in (1, 2, 3):
+            await ChainOwner(self.store, CLUSTER, chain_of(broker_id)).commit([foreign])
+
+    def watch(self, member: Member) -> AbandonedChains:
+        async def seal(broker_id: int) -> bool:
+            self.asked.append((member.broker_id, broker_id))
+            if self.is_away:
+                return False
+            return await seal_former_chains(
+                self.store,
+                CLUSTER,
+                broker_id,
+                chain_of(member.broker_id),
+                named=self.named,
+                clock_ms=lambda: 0,
+            )
+
+        node = node_context(member.link, member.view, broker_id=member.broker_id)
+        return AbandonedChains(
+            node,
+            membership=member.membership,
+            seal=seal,
+            after_ms=abandoned_after_ms(member.config),
+        )
+
+    async def sealed(self) -> set[int]:
+        chains = ChainStore(self.store, CLUSTER)
+        return {b for b in (1, 2, 3) if await find_seal(chains, chain_of(b)) is not None}
+
+
+def test_the_first_live_node_seals_what_a_broker_has_left_that_is_long_gone(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        bucket = Bucket()
+        await bucket.fill()
+        async with virtual_cluster(tmp_path, config=CONFIG) as cluster:
+            tasks = await begin(cluster, bucket)
+            await cluster[3].kill()
+            await asyncio.sleep(AFTER_S - 10)
+            assert bucket.asked == []
+            bucket.is_away = True
+            await asyncio.sleep(AFTER_S)
+            assert {seen_by for seen_by, _ in bucket.asked} == {1}
+            bucket.is_away = False
+            await asyncio.sleep(AFTER_S)
+            assert await bucket.sealed() == {3}
+            count = len(bucket.asked)
+            await asyncio.sleep(2 * AFTER_S)
+            assert len(bucket.asked) == count, "once is enough"
+            await end(tasks)
+
+    run(main())
+
+
+def test_a_broker_that_comes_back_in_time_keeps_its_chain(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = Bucket()
+        await bucket.fill()
+        async with virtual_cluster(tmp_path, config=CONFIG) as cluster:
+            tasks = await begin(cluster, bucket)
+            await cluster[3].kill()
+            await asyncio.sleep(AFTER_S / 2)
+            await cluster[3].start()
+            await asyncio.sleep(2 * AFTER_S)
+            assert bucket.asked == []
+            await end(tasks)
+
+    run(main())
+
+
+def test_the_chain_of_a_leader_is_left_to_its_heir(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = Bucket()
+        await bucket.fill()
+        bucket.named.add(chain_of(3))
+        async with virtual_cluster(tmp_path, config=CONFIG) as cluster:
+            tasks = await begin(cluster, bucket)
+            await cluster[3].kill()
+            await asyncio.sleep(2 * AFTER_S)
+            assert bucket.asked == [(1, 3)]
+            assert await bucket.sealed() == set()
+            await end(tasks)
+
+    run(main())
+
+
+async def begin(cluster: VirtualCluster, bucket: Bucket) -> list[asyncio.Task[None]]:
+    return [asyncio.create_task(bucket.watch(cluster[b]).run()) for b in (1, 2)]
+
+
+async def end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_chains_are_sealed_while_somebody_knows_the_broker() -> None:
+    for unregister_ms, after_ms in ((-1, 600_000), (3_600_000, 600_000), (60_000, 30_000), (0, 0)):
+        config = NodeConfig(broker_unregister_after_ms=unregister_ms)
+        assert abandoned_after_ms(config) == after_ms
+
+
+def test_the_spool_of_a_node_that_is_no_gateway_any_more_is_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "gateway"
+    remove_spool(folder)
+    folder.mkdir()
+    (folder / "00000000000000000001.slices").write_bytes(b"of an earlier process")
+    remove_spool(folder)
+    assert not folder.exists()
