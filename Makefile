@@ -16,13 +16,19 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 KTLS_TESTS := tests/node/connections/test_kernel_tls_transport.py tests/node/connections/test_key_updates.py \
 	tests/node/security/test_tls_large_requests.py tests/node/security/test_kernel_tls.py \
 	tests/node/security/test_tls_clients.py tests/node/authentication/test_login_transports.py
+# The tests that use real clients: librdkafka, Java, aiokafka, kafka-python, KafkaJS, franz-go, Kafka's
+# tools, MirrorMaker and Kafka Streams.
+CLIENT_TESTS ?= tests/clients tests/kafka tests/node/test_clients.py tests/node/transactions/test_clients.py \
+	tests/node/coordinator/test_group_clients.py tests/node/coordinator/test_consumer_clients.py \
+	tests/node/coordinator/test_share_clients.py tests/node/authentication/test_real_clients.py \
+	tests/node/security/test_tls_clients.py tests/sdk/test_interop.py
 # Most tests wait for servers, so there are more workers than cores. One worker runs all tests of a
 # file, and of some folders, so their servers start once. The longest come first
 # (tests/support/longest_files.py).
 TEST_WORKERS ?= 4
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos simulate-diskless logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos simulate-diskless logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -72,6 +78,10 @@ test-ktls: $(STAMP)  ## the tests of kernel TLS, on a kernel that has it, in an 
 
 test-aws: $(STAMP) $(TOOLS)  ## stacks, functions and stores on MiniStack, LocalStack and DynamoDB Local, slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow" tests/aws $(WORKERS) $(PYTEST_FLAGS)
+
+test-diskless-clients: $(STAMP) $(TOOLS)  ## the suites of Kafka's clients, with diskless as the default of new topics, slow ones too
+	TIDELOG_CONFIG_LOG_DISKLESS_ENABLE=true $(BIN)/python -m pytest -m "slow or not slow" --timeout 900 \
+		$(PYTEST_FLAGS) $(CLIENT_TESTS)
 
 test-kafka: $(STAMP) $(TOOLS)  ## the same requests to a node and to Apache Kafka, slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow" tests/kafka $(PYTEST_FLAGS)

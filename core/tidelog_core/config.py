@@ -303,6 +303,8 @@ class NodeConfig:
     log_diskless_enable: bool = _setting("log.diskless.enable", "boolean", False, "The value of diskless.enable that a topic gets when it is created without one. Existing topics stay as they are. The cluster's own topics are not diskless.")
     log_local_retention_bytes: int = _topic_default("log.local.retention.bytes", "local.retention.bytes")
     log_local_retention_ms: int = _topic_default("log.local.retention.ms", "local.retention.ms")
+    log_message_timestamp_after_max_ms: int = _topic_default("log.message.timestamp.after.max.ms", "message.timestamp.after.max.ms")
+    log_message_timestamp_before_max_ms: int = _topic_default("log.message.timestamp.before.max.ms", "message.timestamp.before.max.ms")
     log_message_timestamp_type: str = _topic_default("log.message.timestamp.type", "message.timestamp.type")
     log_retention_bytes: int = _topic_default("log.retention.bytes", "retention.bytes")
     log_open_files_max: int = _setting("log.open.files.max", "int", 100_000, "Segment files that stay open, over all partitions; at most three quarters of the files that the process may open (`ulimit -n`).", unit="files", at_least=16, is_read_only=True)

@@ -9,6 +9,7 @@ from tidelog_core.records.batch import CompressionType
 
 from tests.kafka.batches import NOW_MS, good_batch
 from tests.kafka.compare import compared
+from tests.support.diskless_default import replicated_only
 from tests.support.peer import Peer
 
 Observations = Iterator[tuple[str, Any]]
@@ -52,6 +53,7 @@ def test_the_first_record_at_or_after_a_time(peer: Peer) -> Observations:
     yield "largest", peer.offset("by-time", 2**63 - 1)
 
 
+@replicated_only("it names leader epochs, which begin with another one")
 @compared
 def test_errors_of_list_offsets(peer: Peer) -> Observations:
     fill(peer, "wrong")

@@ -10,7 +10,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Message, Producer
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -198,11 +205,16 @@ def partitions() -> list[TopicPartition]:
 
 
 def ends(admin: AdminClient) -> dict[int, int] | None:
-    """Return the offset behind the last record of each partition; None if there is no topic."""
+    """Return the offset behind the last record of each partition; None until the topic is led."""
     if TOPIC not in admin.list_topics(timeout=60).topics:
         return None
     asked = admin.list_offsets(dict.fromkeys(partitions(), OffsetSpec.latest()))
-    return {partition.partition: one.result().offset for partition, one in asked.items()}
+    try:
+        return {partition.partition: one.result().offset for partition, one in asked.items()}
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+            raise
+        return None
 
 
 def committed(admin: AdminClient, group: str) -> dict[int, int]:

@@ -11,8 +11,10 @@ from tidelog_core.wire_messages import write_message
 from tests.kafka import batches
 from tests.kafka.batches import NOW_MS, edited, good_batch
 from tests.kafka.compare import compared
+from tests.support.diskless_default import replicated_only
 from tests.support.kafka_messages import request
 from tests.support.peer import CLOSED, TIMEOUT_SECONDS, Peer
+from tests.support.waiting import eventually
 
 Observations = Iterator[tuple[str, Any]]
 HOUR_MS = 3_600_000
@@ -106,6 +108,7 @@ def test_counts_that_the_records_belie(peer: Peer) -> Observations:
     yield "plain topic", dict(offered(peer, "false-counts", bad))
 
 
+@replicated_only("it names leader epochs, which begin with another one")
 @compared
 def test_a_leader_epoch_in_a_batch_means_nothing(peer: Peer) -> Observations:
     peer.create_topic("epoch-in-batch")
@@ -297,6 +300,8 @@ def test_without_acks_an_error_closes_the_connection(peer: Peer) -> Observations
             answer = CLOSED
         yield label, answer if answer == CLOSED else "open"
         peer.close()
+    # Nobody says when they may be read.
+    eventually(lambda: peer.end_offset("no-acks") >= 2)
     yield "end", peer.end_offset("no-acks")
 
 

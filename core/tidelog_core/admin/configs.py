@@ -12,10 +12,10 @@ from enum import IntEnum
 
 from tidelog_core.admin.diskless_topics import (
     check_conversion,
-    check_replaced,
     kept_setting,
     problems_of_diskless,
     problems_of_new_diskless,
+    replaced_setting,
     with_diskless_default,
 )
 from tidelog_core.config import (
@@ -107,7 +107,8 @@ def alter_topic_configs(
         name: setting.format(getattr(effective, setting.field))
         for name, setting in declared.items()
     }
-    altered = kept_setting(current, altered_configs(current, alterations, declared, defaults))
+    altered = altered_configs(current, alterations, declared, defaults)
+    altered = kept_setting(current, altered, node)
     validate_topic_configs(altered, node)
     after = topic_config(altered, node)
     check_conversion(effective, after, altered, node, partitions, is_own=is_own)
@@ -124,8 +125,7 @@ def replace_topic_configs(
 ) -> dict[str, str]:
     """Return the topic's overrides where ``new`` are all of them, as ``alter_topic_configs``."""
     before = topic_config(current, node)
-    check_replaced(before, new)
-    kept = kept_setting(current, new)
+    kept = replaced_setting(current, before, new, node)
     validate_topic_configs(kept, node)
     after = topic_config(kept, node)
     check_conversion(before, after, kept, node, partitions, is_own=is_own)

@@ -65,25 +65,36 @@ def problems_of_diskless(config: TopicConfig, overrides: Mapping[str, str]) -> l
     return problems
 
 
-def kept_setting(current: Mapping[str, str], altered: Mapping[str, str]) -> dict[str, str]:
+def kept_setting(
+    current: Mapping[str, str], altered: Mapping[str, str], node: NodeConfig
+) -> dict[str, str]:
     """Return the topic's overrides with its own ``diskless.enable``, if it ever had one.
 
-    Readers of the bucket and the scrub know by it that chains may have records of the topic.
+    One that was deleted gets the node's default. Readers of the bucket and the scrub know by it
+    that chains may have records of the topic.
     """
     if ENABLE in altered or ENABLE not in current:
         return dict(altered)
-    return {**altered, ENABLE: "false"}
+    return {**altered, ENABLE: "true" if node.log_diskless_enable else "false"}
 
 
-def check_replaced(before: TopicConfig, new: Mapping[str, str]) -> None:
-    """Raise ``InvalidConfig`` if a request that replaces all settings forgets a diskless topic."""
-    if before.diskless_enable and ENABLE not in new:
+def replaced_setting(
+    current: Mapping[str, str], before: TopicConfig, new: Mapping[str, str], node: NodeConfig
+) -> dict[str, str]:
+    """Return the overrides ``new``, with ``diskless.enable`` as it was if they leave it out.
+
+    Raises ``InvalidConfig`` if a topic is diskless and the node's default is not.
+    """
+    if ENABLE in new or ENABLE not in current:
+        return dict(new)
+    if before.diskless_enable and not node.log_diskless_enable:
         raise InvalidConfig(
             [
                 f"the topic is diskless: a request that replaces all settings must say"
                 f" {ENABLE}=true, or {ENABLE}=false to convert it; or change single settings"
             ]
         )
+    return {**new, ENABLE: current[ENABLE]}
 
 
 def check_conversion(

@@ -13,7 +13,7 @@ from tidelog_core.admin.assignment import placer, spread
 from tidelog_core.admin.configs import Alteration, AlterOperation, alter_topic_configs
 from tidelog_core.admin.names import Collisions, validate_topic_name
 from tidelog_core.admin.topics import NewTopic, TopicPlanner, default_topic, plan_deletion
-from tidelog_core.config import NodeConfig, TopicConfig, parse_config, settings_of
+from tidelog_core.config import NodeConfig, TopicConfig, parse_config, settings_of, topic_config
 from tidelog_core.errors import InvalidConfig, InvalidReplicationFactor, InvalidTopic
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterImage
@@ -155,6 +155,18 @@ def test_every_problem_of_an_alteration_is_reported_at_once() -> None:
     with pytest.raises(InvalidConfig) as raised:
         alter_topic_configs({}, alterations, NodeConfig())
     assert len(raised.value.problems) == 2
+
+
+def test_nodes_have_a_default_of_how_far_timestamps_may_be_off() -> None:
+    overrides = {
+        "log.message.timestamp.after.max.ms": "9223372036854775807",
+        "log.message.timestamp.before.max.ms": "5",
+    }
+    node = parse_config(NodeConfig, overrides)
+    of_topic = topic_config({}, node)
+    assert of_topic.message_timestamp_after_max_ms == 9223372036854775807
+    assert of_topic.message_timestamp_before_max_ms == 5
+    assert topic_config({"message.timestamp.before.max.ms": "6"}, node) != of_topic
 
 
 def test_every_default_survives_being_written_out_and_read_back() -> None:

@@ -179,6 +179,16 @@ def test_a_topic_that_was_diskless_keeps_the_setting_as_its_own() -> None:
     assert replace_topic_configs({}, {"retention.ms": "5"}, BY_DEFAULT) == {"retention.ms": "5"}
 
 
+def test_a_setting_that_is_deleted_or_left_out_is_the_nodes_default_again() -> None:
+    was = {"diskless.enable": "false"}
+    assert alter(DISKLESS, "diskless.enable", None, BY_DEFAULT) == DISKLESS
+    assert alter(was, "diskless.enable", None, BY_DEFAULT) == DISKLESS
+    new = {"retention.ms": "5"}
+    assert replace_topic_configs(DISKLESS, new, BY_DEFAULT) == {**DISKLESS, **new}
+    # No topic is converted because a request says nothing.
+    assert replace_topic_configs(was, new, BY_DEFAULT) == {**was, **new}
+
+
 def planned(new: NewTopic, node: NodeConfig = NODE) -> TopicPlan:
     planner = TopicPlanner(ClusterImage(brokers=brokers(3)), node=node)
     return planner.plan_new(new, topic_id=TOPIC_ID, now_ms=0)
