@@ -33,7 +33,7 @@ MODULES = (
     f"{_CORE}/clock.py",
     f"{_CORE}/fetch_session.py",
     *(f"{_CORE}/quotas/{name}.py" for name in ("token_bucket", "windowed_rate")),
-    *(f"{_CORE}/records/{name}.py" for name in ("header", "validation")),
+    *(f"{_CORE}/records/{name}.py" for name in ("decode", "header", "validation", "varint")),
     *(
         f"{_CORE}/log/{name}.py"
         for name in (

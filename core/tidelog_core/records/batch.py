@@ -6,7 +6,12 @@
 from __future__ import annotations
 
 from tidelog_core.records.codecs import DECOMPRESSED_SIZE_BYTES_MAX, CompressionType
-from tidelog_core.records.decode import RECORD_SIZE_BYTES_MIN, decode_batch, decode_records
+from tidelog_core.records.decode import (
+    RECORD_SIZE_BYTES_MIN,
+    decode_batch,
+    decode_batch_as,
+    decode_records,
+)
 from tidelog_core.records.encode import (
     build_batch,
     build_empty_batch,
@@ -58,6 +63,7 @@ __all__ = [
     "check_crc",
     "convert_compression",
     "decode_batch",
+    "decode_batch_as",
     "decode_records",
     "find_record",
     "iter_headers",

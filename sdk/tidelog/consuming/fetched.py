@@ -15,13 +15,17 @@ from typing import NamedTuple
 
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.model import TopicPartition
-from tidelog_core.records.batch import BatchHeader, check_crc, decode_batch, parse_header
+from tidelog_core.records.batch import (
+    BatchHeader,
+    check_crc,
+    decode_batch,
+    decode_batch_as,
+    parse_header,
+)
 from tidelog_core.records.control import ControlType, parse_control_type
 from tidelog_core.records.header import HEADER_SIZE
 
 from tidelog.consuming.records import ConsumerRecord
-
-_NEW = tuple.__new__
 
 
 class BatchRun(NamedTuple):
@@ -77,13 +81,16 @@ class Chunk:
             check_crc(self._data, position, header)
         records: list[ConsumerRecord] = []
         if self._is_visible(position, header):
-            topic, number = self._partition
-            suffix = (header.is_log_append_time,)
-            prefix = (topic, number)
-            decoded = decode_batch(self._data, position, header)
+            records = decode_batch_as(
+                ConsumerRecord,
+                self._data,
+                position,
+                header,
+                before=tuple(self._partition),
+                after=(header.is_log_append_time,),
+            )
             if header.base_offset < from_offset:
-                decoded = [record for record in decoded if record[0] >= from_offset]
-            records = [_NEW(ConsumerRecord, prefix + record + suffix) for record in decoded]
+                records = [record for record in records if record.offset >= from_offset]
         self._batches.popleft()
         return records, header.next_offset, header.partition_leader_epoch
 
