@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog.arrow import decoding
+from tidelog.arrow import row_decoder
 from tidelog.arrow.decoding import AbortedRange, BatchDecoder, RowRange
 from tidelog_core.errors import CorruptObject
 from tidelog_core.records.batch import (
@@ -142,7 +142,7 @@ def test_without_headers_there_is_no_such_column():
 
 
 def test_many_rows_become_several_arrow_batches():
-    row_count = decoding.ROWS_PER_BATCH
+    row_count = row_decoder.ROWS_PER_BATCH
     batch = build_batch([Record(0, 0, b"k", b"v")] * 1000)
     log = bytearray()
     for number in range(row_count // 1000 + 10):
