@@ -192,11 +192,43 @@ class ChainTraffic:
         self.refused_count = 0  # now: partitions whose metadata were set back
 
 
+class GatewayTraffic:
+    """Batches that go through gateways: this node is one, and leads what others have taken."""
+
+    __slots__ = (
+        "acks",
+        "batch_bytes",
+        "batch_count",
+        "hedge_count",
+        "lost_count",
+        "owed_bytes",
+        "referenced_bytes",
+        "referenced_count",
+        "refused_count",
+        "waiting_count",
+    )
+
+    def __init__(self) -> None:
+        # As a gateway:
+        self.batch_count = 0  # taken
+        self.batch_bytes = 0
+        self.lost_count = 0  # of them: refused, or nobody knows
+        self.acks = Durations()  # of those that a leader has committed
+        self.owed_bytes = 0  # now: of batches without an answer
+        self.waiting_count = 0  # now: batches that wait for a leader
+        # As a leader:
+        self.referenced_count = 0  # appended
+        self.referenced_bytes = 0
+        self.refused_count = 0
+        self.hedge_count = 0  # reads that were sent once more before the first one was answered
+
+
 class NodeCounters:
     """All counters of one node."""
 
     def __init__(self) -> None:
         self.chain = ChainTraffic()
+        self.gateway = GatewayTraffic()
         self.listeners: dict[str, ListenerTraffic] = {}
         self.requests: dict[int, Durations] = {}  # by API key, when they are answered
         self.errors: dict[tuple[int, int], int] = {}  # by API key and error code

@@ -70,6 +70,7 @@ class Monitoring:
         from tidelog_node.monitoring.chain_source import ChainSource
         from tidelog_node.monitoring.coordinator_source import CoordinatorSource
         from tidelog_node.monitoring.cost_source import CostSource
+        from tidelog_node.monitoring.gateway_source import GatewaySource
         from tidelog_node.monitoring.group_lag import GroupLag
         from tidelog_node.monitoring.leader_answers import LeaderAnswers
         from tidelog_node.monitoring.partition_source import PartitionSource
@@ -94,6 +95,7 @@ class Monitoring:
             StorageSource(node, replicas.disk, data_dir=data_dir, usages=usages),
             TierSource(node, logs.tier),
             ChainSource(node.counters.chain),
+            GatewaySource(node.counters.gateway),
         ):
             sources.add(source.collect)
         if logs.costs is not None:

@@ -209,6 +209,7 @@ class GatewayAppends:
             hedge_s = max(HEDGE_SECONDS_MIN, HEDGE_PART * self._usual_s)
             done, _ = await asyncio.wait(reads, timeout=hedge_s)
             if not done:
+                self._node.counters.gateway.hedge_count += 1
                 reads.add(asyncio.create_task(read_places(store, key, places)))
                 done, _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
             found = done.pop().result()
@@ -286,6 +287,9 @@ class GatewayAppends:
                 info = append_batch(replica, batch, produced, one.produce_version, guard, None)
         except TidelogError as error:
             return self._refused(one, error)
+        if not info.is_duplicate:
+            self._node.counters.gateway.referenced_count += 1
+            self._node.counters.gateway.referenced_bytes += info.size_bytes
         ack = _Ack(GatewayResult(0, info.base_offset, not info.is_duplicate))
         role = replica.role
         if role is None or role.leader is None:
@@ -298,6 +302,7 @@ class GatewayAppends:
 
     def _refused(self, one: GatewaySlice, error: TidelogError) -> _Ack:
         self._missed.note(_name_of(one))
+        self._node.counters.gateway.refused_count += 1
         ack = _Ack(GatewayResult(error.code, -1, is_referenced=False))
         ack.on_ack(None)
         return ack

@@ -357,6 +357,35 @@ _DISKLESS = (
         "Partitions that this node should lead and refuses to: the bucket has records that the"
         " metadata store does not know, because it was set back",
     ),
+    _counter(
+        "tidelog_diskless_gateway_batches_total",
+        "Batches that this node has taken as a gateway, for leaders in other zones",
+    ),
+    _counter("tidelog_diskless_gateway_bytes_total", "Bytes of them"),
+    _histogram(
+        "tidelog_diskless_gateway_ack_seconds",
+        "Time from a batch at the gateway to the commit of its leader",
+    ),
+    _counter(
+        "tidelog_diskless_gateway_lost_batches_total",
+        "Of them: those that a leader has refused, or has not answered. Their producers send them"
+        " again",
+    ),
+    _gauge("tidelog_diskless_gateway_owed_bytes", "Bytes of batches that have no answer yet"),
+    _gauge("tidelog_diskless_gateway_waiting_batches", "Batches that wait for a leader"),
+    _counter(
+        "tidelog_diskless_gateway_referenced_batches_total",
+        "Batches that this node has appended as a leader from the objects of gateways",
+    ),
+    _counter("tidelog_diskless_gateway_referenced_bytes_total", "Bytes of them"),
+    _counter(
+        "tidelog_diskless_gateway_refused_batches_total",
+        "Batches of gateways that this node has refused as a leader",
+    ),
+    _counter(
+        "tidelog_diskless_gateway_read_hedges_total",
+        "Reads of gateways' objects that were sent once more before the first one was answered",
+    ),
 )
 _COSTS = (
     _counter(

@@ -18,6 +18,8 @@ from tidelog_core.records.header import iter_headers
 from tidelog_node.answers import CloseConnection
 from tidelog_node.diskless.gateway import gateway
 from tidelog_node.handlers import gateway_append
+from tidelog_node.monitoring.gateway_source import GatewaySource
+from tidelog_node.monitoring.scrape import HistogramValue, Scrape
 from tidelog_node.session import NO_NODE
 from tidelog_node.wire.gateway_append import (
     TRANSACTIONAL_ID_BYTES_MAX,
@@ -336,6 +338,41 @@ async def test_objects_go_when_the_references_are_tiered_and_not_before(world: W
     assert collectable(0) == [2], "the duplicate alone is garbage"
     assert collectable(1) == [0, 2]
     assert collectable(2) == [0, 1, 2]
+
+
+async def test_what_goes_through_a_gateway_is_counted_and_served(world: World) -> None:
+    sent = [numbered(0, 3), numbered(3), numbered(3), numbered(9)]
+    for one in sent:
+        await world.gateway.send(one)
+    world.leader.hang_next_read()
+    await world.gateway.send(numbered(4))
+    sizes = [*map(len, sent), len(numbered(4))]
+    served = {}
+    for node in (world.gateway, world.leader):
+        scrape = Scrape()
+        await GatewaySource(node.context.counters.gateway).collect(scrape)
+        served[node.broker_id] = {
+            name.removeprefix("tidelog_diskless_gateway_"): one[0][1]
+            for name, one in scrape.series.items()
+        }
+    acks = served[GATEWAY].pop("ack_seconds")
+    assert isinstance(acks, HistogramValue)
+    assert (sum(acks.counts), acks.total > 0) == (4, True)
+    assert served[GATEWAY] == {
+        "batches_total": 5,
+        "bytes_total": sum(sizes),
+        "lost_batches_total": 1,
+        "owed_bytes": 0,
+        "waiting_batches": 0,
+        "referenced_batches_total": 0,
+        "referenced_bytes_total": 0,
+        "refused_batches_total": 0,
+        "read_hedges_total": 0,
+    }
+    assert served[LEADER]["referenced_batches_total"] == 3
+    assert served[LEADER]["referenced_bytes_total"] == sizes[0] + sizes[1] + sizes[4]
+    assert served[LEADER]["refused_batches_total"] == 1
+    assert served[LEADER]["read_hedges_total"] >= 1
 
 
 async def test_a_gateway_that_owes_too_much_is_full_until_it_owes_less(

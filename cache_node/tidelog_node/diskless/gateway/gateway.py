@@ -69,7 +69,6 @@ logger = logging.getLogger(__name__)
 # listed for the worker in one turn of the loop.
 OWED_COUNT_MAX = 10_000
 ROOM_PART = 0.75  # a full gateway is not full any more once it owes this part of its limits
-WAIT_SECONDS_MAX = 30.0  # for another leader
 RETRY_SECONDS = 0.25
 LEFT_SECONDS_MAX = 1.0  # for the answer of a leader when another process leads
 MOVED = (
@@ -117,7 +116,7 @@ class Gateway:
         self._broken = BrokenProducers()
         self._timer: asyncio.TimerHandle | None = None
         self._objects = GatewayObjects(node)
-        self._owed_bytes = 0
+        self.traffic = node.counters.gateway
         self.is_full = False
         self.fullness = Subscribers[[bool]]()
         self._is_closed = False
@@ -126,11 +125,6 @@ class Gateway:
     def takes(self, replica: Replica) -> bool:
         """Whether producers may write to this replica, which another node leads."""
         return replica.is_diskless and replica.is_follower and may_pass(replica)
-
-    @property
-    def waiting_count(self) -> int:
-        """The batches that wait for a leader."""
-        return sum(map(len, self._parked.values()))
 
     def take(
         self,
@@ -160,7 +154,6 @@ class Gateway:
             if producer is not None:
                 self._broken.lose(producer, number)
             raise
-        wait_s = min(max(produced.timeout_ms, 0) / 1000, WAIT_SECONDS_MAX)
         one = TakenBatch(
             number,
             replica,
@@ -170,12 +163,14 @@ class Gateway:
             place,
             offset_count,
             crc32c(batch),
-            self._loop.time() + wait_s,
+            self._loop.time(),
         )
         self._batches[number] = one
         if producer is not None:
             self._owed_of.setdefault(_producer_of(one), deque()).append(number)
-        self._owed_bytes += one.size_bytes
+        self.traffic.batch_count += 1
+        self.traffic.batch_bytes += one.size_bytes
+        self.traffic.owed_bytes += one.size_bytes
         self._note(one)
         self._note_fullness()
 
@@ -375,6 +370,7 @@ class Gateway:
             return  # It is lost already.
         code = ErrorCode(result.error_code)
         if code is ErrorCode.none:
+            self.traffic.acks.observe(self._loop.time() - one.taken_s)
             if one.waiter is not None:
                 one.waiter.on_placed(result.base_offset)
             self._end(one)
@@ -412,10 +408,11 @@ class Gateway:
     # -- waiting for a leader --
 
     def _park(self, one: TakenBatch) -> None:
-        if self._loop.time() >= one.deadline or self._is_closed or one.replica.is_dropped:
+        if self._loop.time() >= one.deadline_s or self._is_closed or one.replica.is_dropped:
             self._lose(one, ErrorCode.not_leader_or_follower, "the partition has no leader")
             return
         self._parked.setdefault(one.name, deque()).append(one)
+        self.traffic.waiting_count += 1
         self._node.view.nudge()
         if self._timer is None:
             self._timer = self._loop.call_later(RETRY_SECONDS, self._retry_parked)
@@ -430,6 +427,7 @@ class Gateway:
             self._timer.cancel()
             self._timer = None
         parked, self._parked = self._parked, {}
+        self.traffic.waiting_count = 0
         # In the order of the chain: objects are sent in the order in which they are met here.
         waiting = (one for some in parked.values() for one in some)
         self._forward(sorted(waiting, key=lambda one: one.number))
@@ -445,14 +443,16 @@ class Gateway:
     def _end(self, one: TakenBatch, code: ErrorCode = ErrorCode.none, message: str = "") -> None:
         if self._batches.pop(one.number, None) is None:
             return
-        self._owed_bytes -= one.size_bytes
+        self.traffic.owed_bytes -= one.size_bytes
         numbers = self._owed_of.get(_producer_of(one))
         while numbers and numbers[0] not in self._batches:
             numbers.popleft()
         if not numbers:
             self._owed_of.pop(_producer_of(one), None)
-        if code is not ErrorCode.none and one.waiter is not None:
-            one.waiter.fail(code, message)
+        if code is not ErrorCode.none:
+            self.traffic.lost_count += 1
+            if one.waiter is not None:
+                one.waiter.fail(code, message)
         if one.made is None:
             self._spool.release(one.place)
         else:
@@ -462,7 +462,7 @@ class Gateway:
     def _note_fullness(self) -> None:
         part = ROOM_PART if self.is_full else 1.0
         is_many = len(self._batches) >= part * OWED_COUNT_MAX
-        is_full = is_many or self._owed_bytes >= part * self._bytes_max
+        is_full = is_many or self.traffic.owed_bytes >= part * self._bytes_max
         if is_full != self.is_full:
             self.is_full = is_full
             self.fullness.notify(is_full)

@@ -14,6 +14,8 @@ from tidelog_node.diskless.gateway.gateway_objects import GatewayObject
 from tidelog_node.replica import Replica
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles
 
+WAIT_SECONDS_MAX = 30.0  # for another leader
+
 
 class GatewayWaiter(Protocol):
     """Waits for what becomes of a batch."""
@@ -44,7 +46,6 @@ class TakenBatch:
 
     __slots__ = (
         "crc",
-        "deadline",
         "files",
         "made",
         "name",
@@ -55,6 +56,7 @@ class TakenBatch:
         "produced",
         "producer",
         "replica",
+        "taken_s",
         "waiter",
     )
 
@@ -68,7 +70,7 @@ class TakenBatch:
         place: FileRange,
         offset_count: int,
         crc: int,
-        deadline: float,
+        taken_s: float,
     ) -> None:
         self.number = number
         self.replica = replica
@@ -80,9 +82,14 @@ class TakenBatch:
         self.files = SliceFiles(*self.name, NO_LEADER_EPOCH, -1, offset_count, (place,), True)
         self.offset_count = offset_count
         self.crc = crc
-        self.deadline = deadline  # the loop's time
+        self.taken_s = taken_s  # the loop's time
         self.made: GatewayObject | None = None  # the committed object that has it
         self.position = 0  # there
+
+    @property
+    def deadline_s(self) -> float:
+        """Until when it waits for a leader."""
+        return self.taken_s + min(max(self.produced.timeout_ms, 0) / 1000, WAIT_SECONDS_MAX)
 
     @property
     def size_bytes(self) -> int:
