@@ -20,7 +20,12 @@ from tidelog_core.metadata.schema_records import (
 )
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.schema_registry.scopes import SettingsInScope, scopes_of
-from tidelog_core.schemas.model import RESOLVED_MAX, Reference, Schema
+from tidelog_core.schemas.model import (
+    RESOLVED_CHARACTERS_MAX,
+    RESOLVED_MAX,
+    Reference,
+    Schema,
+)
 from tidelog_core.schemas.refusals import invalid_schema
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 
@@ -133,6 +138,11 @@ class RegistryReader:
                 )
             await self._resolve(target, schema.references, found, visited)
             found[key] = one, schema.text
+            if sum(len(text) for _, text in found.values()) > RESOLVED_CHARACTERS_MAX:
+                raise invalid_schema(
+                    f"the schemas that it refers to have more than {RESOLVED_CHARACTERS_MAX}"
+                    " characters"
+                )
 
     async def schema_of(self, name: SubjectName, version: int) -> Schema | None:
         """Return the schema of a version that is not deleted, -1 for the latest."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog_core.schemas.avro.schema import AvroSchema
+from tidelog_core.schemas.json_schema.schema import JsonSchema
 from tidelog_core.schemas.model import Compatibility, Reference, SchemaType
 from tidelog_core.schemas.parsed import NEW, OLD, InvalidSchema, ParsedSchema
 
@@ -20,7 +21,7 @@ Known = Sequence[tuple[Reference, str]]  # references, and the texts of their sc
 
 def supported_types() -> list[SchemaType]:
     """Return the languages that schemas may have here."""
-    return [SchemaType.AVRO]
+    return [SchemaType.JSON, SchemaType.AVRO]
 
 
 def parse(schema_type: SchemaType, text: str, known: Known) -> ParsedSchema:
@@ -31,6 +32,8 @@ def parse(schema_type: SchemaType, text: str, known: Known) -> ParsedSchema:
     if schema_type not in supported_types():
         raise InvalidSchema(f"schemas of the type {schema_type} are not supported")
     try:
+        if schema_type is SchemaType.JSON:
+            return JsonSchema.parse(text, [(reference.name, one) for reference, one in known])
         return AvroSchema.parse(text, [one for _, one in known])
     except RecursionError:
         raise InvalidSchema("it nests too deeply") from None

@@ -17,6 +17,7 @@ SCHEMA_CHARACTERS_MAX = 300_000
 SUBJECT_BYTES_MAX = 400  # a key of the metadata store holds it, and a context before it
 REFERENCES_MAX = 30  # of one schema: each is a write of one commit
 RESOLVED_MAX = 200  # schemas that one schema refers to, through others too
+RESOLVED_CHARACTERS_MAX = 2_000_000  # of all their texts
 VERSIONS_MAX = 5_000  # of one subject
 USES_MAX = 3_000  # subjects that have one schema
 REFERRERS_MAX = 5_000  # schemas that refer to versions of one subject

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 from tidelog_core.schemas.model import SchemaType
 
 DEPTH_MAX = 100  # of what is nested in a schema
-STEPS_MAX = 200_000  # of one comparison
+STEPS_MAX = 50_000  # of one comparison: a second
 PROBLEMS_MAX = 50  # that one comparison names
 NEW, OLD = "new", "old"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +14,12 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
-from confluent_kafka.serialization import MessageField, SerializationContext
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.serialization import (
+    MessageField,
+    SerializationContext,
+    SerializationError,
+)
 
 from tests.support.node_process import NodeProcess
 from tools.ports import free_port
@@ -106,6 +112,25 @@ def test_schemas_refer_to_others(connect: Connect) -> None:
     assert [(one.name, one.subject, one.version) for one in found.references] == [
         ("User", "part", 1)
     ]
+
+
+def test_json_records_go_in_and_come_out(connect: Connect) -> None:
+    reference = SchemaReference("part.json", "json-part", 1)
+    client = connect()
+    client.register_schema("json-part", Schema('{"type":"integer"}', "JSON"))
+    whole = {"type": "object", "title": "Order", "properties": {"n": {"$ref": "part.json"}}}
+    schema = Schema(json.dumps(whole), "JSON", [reference])
+    context = SerializationContext("json-orders", MessageField.VALUE)
+    write = JSONSerializer(schema, client)
+    data = write({"n": 7}, context)
+    assert data is not None
+    read = JSONDeserializer(schema, schema_registry_client=connect())
+    assert read(data, context) == {"n": 7}
+    assert client.get_latest_version("json-orders-value").schema.schema_type == "JSON"
+    with pytest.raises(SerializationError):
+        write({"n": "seven"}, context)
+    closed = Schema(json.dumps({**whole, "additionalProperties": False}), "JSON", [reference])
+    assert not client.test_compatibility("json-orders-value", closed)
 
 
 def consumed(node: NodeProcess, topic: str, count: int) -> list[bytes]:

@@ -1,0 +1,86 @@
+"""A JSON Schema of the registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tidelog_core.schemas.avro.parsing import load_json
+from tidelog_core.schemas.json_schema.comparison import Problem, compare
+from tidelog_core.schemas.json_schema.nodes import Node, load_tree
+from tidelog_core.schemas.model import SchemaType, compact_json
+from tidelog_core.schemas.parsed import InvalidSchema
+
+
+@dataclass(frozen=True)
+class JsonSchema:
+    """A document, and the tree of what it says."""
+
+    document: Any
+    root: Node
+
+    @classmethod
+    def parse(cls, text: str, known: Iterable[tuple[str, str]] = ()) -> JsonSchema:
+        """Return the schema; ``known`` are names and texts that it refers to.
+
+        Raises ``InvalidSchema``.
+        """
+        document = load_json(text)
+        if not isinstance(document, dict | bool):
+            raise InvalidSchema("a JSON Schema is an object, true or false")
+        return cls(document, load_tree(document, [(name, load_json(one)) for name, one in known]))
+
+    @property
+    def schema_type(self) -> SchemaType:
+        """Its language."""
+        return SchemaType.JSON
+
+    @property
+    def canonical(self) -> str:
+        """The text without spaces, its members in their order."""
+        return compact_json(self.document)
+
+    def normalized(self) -> JsonSchema:
+        """Return the schema with members in the order of their names."""
+        return JsonSchema(_sorted(self.document), self.root)
+
+    def formatted(self, wanted: str) -> str:
+        """Return the text: there are no other formats."""
+        del wanted
+        return self.canonical
+
+    def problems_reading(self, written: JsonSchema) -> list[str]:
+        """Return why data that fits another schema may not fit this one."""
+        return [_text(one) for one in compare(written.root, self.root)]
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _sorted(value[name]) for name in sorted(value)}
+    if isinstance(value, list):
+        return [_sorted(one) for one in value]
+    return value
+
+
+def _text(problem: Problem) -> str:
+    """Return a message as Confluent's ``Difference`` has it."""
+    kind, path = problem
+    place = "#/" + "/".join(path)
+    if "CONTENT_MODEL" in kind:
+        text = f"A property or item at path '{place}' differs between the %s and the %s schema"
+    elif kind.endswith(("_ADDED", "_REMOVED")):
+        text = f"The keyword at path '{place}' in the %s schema is not present in the %s schema"
+    elif kind.endswith("_INCREASED"):
+        text = f"The value at path '{place}' in the %s schema is more than in the %s schema"
+    elif kind.endswith("_DECREASED"):
+        text = f"The value at path '{place}' in the %s schema is less than in the %s schema"
+    elif kind.endswith("_NARROWED"):
+        text = f"An array or combined type at path '{place}' has fewer elements in the %s schema"
+        text += " than the %s schema"
+    elif kind.endswith("_EXTENDED"):
+        text = f"An array or combined type at path '{place}' has more elements in the %s schema"
+        text += " than the %s schema"
+    else:
+        text = f"A type at path '{place}' is different between the %s schema and the %s schema"
+    return f'{{errorType:"{kind}", description:"{text}\'}}'
