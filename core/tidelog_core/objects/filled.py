@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable
-from typing import BinaryIO, Protocol, TypeVar, runtime_checkable
+from functools import cache
+from typing import BinaryIO, Protocol, TypeVar, cast, runtime_checkable
 
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectStore
@@ -33,9 +34,15 @@ class FilledStore(Protocol):
 
 async def put_filled(store: ObjectStore, key: str, fill: Fill[T], *, timeout_s: float) -> T:
     """Store the bytes that ``fill`` writes; see ``FilledStore.put_filled``."""
-    if isinstance(store, FilledStore):
-        return await store.put_filled(key, fill, timeout_s=timeout_s)
+    if _is_filled_store(type(store)):
+        return await cast("FilledStore", store).put_filled(key, fill, timeout_s=timeout_s)
     file = io.BytesIO()
     result = await asyncio.to_thread(fill, file)
     await put_once(store, key, file.getvalue(), timeout_s=timeout_s)
     return result
+
+
+@cache
+def _is_filled_store(kind: type[ObjectStore]) -> bool:
+    """Whether a store of this class is a ``FilledStore``. To ask each time takes 15 µs."""
+    return issubclass(kind, FilledStore)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
@@ -105,6 +106,36 @@ def test_an_idle_chain_flushes_soon_and_a_busy_one_at_the_interval() -> None:
     assert owner.delay() == 100
     assert owner.tick(99) == []
     assert names(owner.tick(1)) == ["BuildObject", "PutObject"]
+
+
+def test_after_a_commit_more_is_gathered_with_what_waited() -> None:
+    """So one object has what all clients send, instead of two by turns."""
+    owner = Owner(replace(LIMITS, gather_ms=15.0))
+    owner.note()
+    assert owner.delay() == 10  # Nothing was committed before.
+    owner.tick(10)
+    owner.note()
+    owner.now += 30
+    assert names(owner.put(0, STORED)) == ["Committed"]
+    assert owner.delay() == 15
+    assert owner.tick(14) == []
+    owner.note(partition=P1)
+    assert owner.delay() == 1
+    (build, _) = owner.tick(1)
+    assert isinstance(build, BuildObject)
+    assert build.content.ends() == {P0: 2, P1: 1}
+
+
+def test_nothing_is_gathered_when_a_flush_is_due_for_its_size_or_later() -> None:
+    owner = Owner(replace(LIMITS, gather_ms=15.0))
+    owner.fill(1)
+    owner.note(900)
+    owner.put(0, STORED)
+    assert names(owner.note(100)) == ["BuildObject", "PutObject"]
+    owner.put(1, STORED)
+    owner.now += 40
+    owner.note()
+    assert owner.delay() == 10
 
 
 def test_an_idle_chain_goes_on_by_an_object_without_records() -> None:

@@ -69,13 +69,16 @@ logger = logging.getLogger(__name__)
 TIMER_MS_MIN = 0.2
 FREE_FLUSH_MS = 10.0  # while another object is being written
 FREE_IDLE_FLUSH_MS = 0.5  # as long as a turn of the loop may take, which brings several appends
+# What came while an object was written would go into the next one alone, and what its clients send
+# once they are acknowledged would wait for that one: twice the objects, and no ack comes sooner.
+FREE_GATHER_MS = 1.0
 ROOM_PART = 0.75  # a full chain is not full any more once it owes this part of its limit
 
 
 def writer_limits(config: NodeConfig, *, pays_for_requests: bool = True) -> WriterLimits:
     """Return the limits of a chain by the node's settings.
 
-    Where requests cost nothing there is no budget for them, and what waits is put as soon as
+    Where requests cost nothing there is no budget for them, and what waits is put soon after
     nothing is in flight: the store's own pace decides how much goes into an object. Nothing is
     written twice at once: on one machine that would only delay the first write.
     """
@@ -95,6 +98,7 @@ def writer_limits(config: NodeConfig, *, pays_for_requests: bool = True) -> Writ
         limits,
         flush_ms=min(limits.flush_ms, FREE_FLUSH_MS),
         idle_flush_ms=FREE_IDLE_FLUSH_MS,
+        gather_ms=FREE_GATHER_MS,
         pace=replace(limits.pace, hedge_percentile=0.0, puts_per_second_max=0.0),
     )
 

@@ -56,6 +56,7 @@ class WriterLimits:
     flush_bytes: int = 4 * 1024 * 1024  # diskless.append.buffer.max.bytes
     flush_ms: float = 100.0  # diskless.append.commit.interval.ms
     idle_flush_ms: float = 10.0
+    gather_ms: float = 0.0  # after a commit: the clients that it acknowledged send more
     reference_flush_ms: float = 20.0  # Their producers have waited for the gateway's object.
     # While nothing can be stored, much waits. In one object it might never be stored in time.
     object_bytes_max: int = 8 * 1024 * 1024
@@ -126,6 +127,7 @@ class ChainWriter:
         self._objects: dict[int, ChainObject] = {}
         self._stored: set[int] = set()  # at or above the committed end
         self._in_flight_bytes = 0
+        self._committed_ms = float("-inf")  # of the last commit
         self._previous_crc = NO_HEADER_CRC
         self._epochs: dict[PartitionName, int] = {}  # of the partitions that may be noted
         self._left: dict[PartitionName, int] = {}  # epochs that have ended here
@@ -332,6 +334,8 @@ class ChainWriter:
         is_idle = not self._objects
         wait_ms = self.limits.idle_flush_ms if is_idle else self.limits.flush_ms
         due_ms = waiting.first_ms + wait_ms
+        if is_idle:
+            due_ms = max(due_ms, self._committed_ms + self.limits.gather_ms)
         if waiting.first_reference_ms is not None:
             due_ms = min(due_ms, waiting.first_reference_ms + self.limits.reference_flush_ms)
         return max(0.0, due_ms - now, self._pace.token_delay_ms(now))
@@ -400,6 +404,7 @@ class ChainWriter:
         decisions: list[Decision] = []
         if end > self.committed_end:
             decisions.append(self._commit(end))
+            self._committed_ms = self._time.advance(now_ms)
         return [*decisions, *self.tick(now_ms)]
 
     def _commit(self, end: int) -> Committed:
