@@ -139,7 +139,9 @@ class MarkerWriter:
             return  # A partition that carries leadership only has no transactions.
         if replica.role is not None:
             replica.role.require_leader().require_appendable(needs_all=True)
-        if replica.is_diskless:
+        # Also of a partition that becomes diskless: its markers wait for the chain, too.
+        waits_for_chain = replica.is_diskless or replica.chain is not None
+        if waits_for_chain:
             appended_end = self._uncommitted.end_of(replica, _named(marker))
             if appended_end is not None:  # The coordinator asks again: the chain was away.
                 async with asyncio.timeout(REPLICATION_SECONDS_MAX):
@@ -157,7 +159,7 @@ class MarkerWriter:
         )
         info = replica.append(bytearray(batch), AppendOrigin.COORDINATOR)
         end_offset = info.last_offset + 1
-        if replica.is_diskless:
+        if waits_for_chain:
             self._uncommitted.add(replica, _named(marker), end_offset)
         async with asyncio.timeout(REPLICATION_SECONDS_MAX):
             if replica.has_flush_policy:

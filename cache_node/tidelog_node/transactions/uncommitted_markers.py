@@ -1,4 +1,4 @@
-"""Markers in logs of diskless partitions that their chains have not committed.
+"""Markers in logs of partitions in chains that have not committed them.
 
 A coordinator repeats a marker every few seconds until it is acknowledged. While the object store is
 away each repetition would be one more record. So a repetition waits for the marker that is in the

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.diskless.chain.store import ChainStore
@@ -17,8 +18,11 @@ from tidelog_node.diskless.entering.conversions import Conversions
 from tidelog_node.replica import Replica
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.tier.manifests import BucketManifests
+from tidelog_node.transactions.marker_writer import MarkerWriter
+from tidelog_node.transactions.markers import Marker
 
 from tests.node.diskless.entering_node import EnteringNode, StoredChain, entering_node
+from tests.support.batches import batch_of
 
 WISH = "diskless.enable"
 
@@ -269,3 +273,30 @@ async def test_a_partition_that_became_replicated_meanwhile_is_not_entered(tmp_p
         assert one.replica.is_leader
         assert (one.it.stored().leader_epoch, one.it.chain.entered) == (1, [])
         assert (await one.send(b"two")).base_offset == 1  # type: ignore[attr-defined]
+
+
+async def test_a_marker_that_is_sent_again_while_a_partition_enters_is_not_appended_again(
+    tmp_path: Path,
+) -> None:
+    """It waits for the chain, too, and a coordinator sends it every few seconds."""
+    async with replicated(tmp_path) as one:
+        node, log = one.it.node, one.replica.log
+        records = batch_of(b"a", producer=(7, 0, 0), is_transactional=True)
+        one.replica.append(bytearray(records))
+        await one.ask("true")
+        offsets: Any = None  # of groups: none
+        writer = MarkerWriter(
+            node.context, replicas=node.replicas, flusher=node.flusher, offsets=offsets
+        )
+        marker = Marker(7, 0, True, 0, frozenset([one.replica.partition]))
+        ending = [asyncio.create_task(writer.write([marker])) for _ in range(20)]
+        await one.it.until(lambda: log.log_end_offset > 1)
+        ending.append(asyncio.create_task(writer.write([marker])))
+        for _ in range(100):  # turns of the loop
+            await asyncio.sleep(0)
+        assert log.log_end_offset == 2
+        assert not any(task.done() for task in ending)
+        await one.it.chain.commit(one.replica)
+        for task in ending:
+            assert set((await task).values()) == {ErrorCode.none}
+        assert log.log_end_offset == 2
