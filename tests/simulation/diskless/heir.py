@@ -186,10 +186,66 @@ class TakeoverTask:
     def _on_replayed(self, task: ReplayTask) -> None:
         self._recovered |= task.recovered
         ends = {name: one.state.end_offset for name, one in task.recovered.items()}
-        self._decide(self._takeover.on_replayed(task.items, ends))
+        if self.node.setup.shell.refill_ms is None:
+            self._decide(self._takeover.on_replayed(task.items, ends))
+        else:
+            parts = [PartTask(self, self._takeover.part(), name) for name in sorted(ends)]
+            self._take_next(parts, task.items, ends)
+
+    def _take_next(
+        self,
+        parts: list[PartTask],
+        items: dict[PartitionName, StoredChains],
+        ends: dict[PartitionName, int],
+    ) -> None:
+        """Lead the next partition once it is refilled, then those that are left."""
+        if not parts or self.node.chain != self.heir.chain:
+            self._finish()
+            return
+        part, *left = parts
+        refill_ms = self.node.setup.shell.refill_ms
+        assert refill_ms is not None
+        self.node.after(
+            refill_ms, part.begin, items, ends, lambda: self._take_next(left, items, ends)
+        )
 
     def _on_written(self, outcome: Any) -> None:
         self._decide(self._takeover.on_written(outcome))
+
+
+class PartTask(TakeoverTask):
+    """Writes and leads one of the partitions of a takeover, while others are not refilled yet."""
+
+    def __init__(self, whole: TakeoverTask, steps: Takeover, name: PartitionName) -> None:
+        self.node, self.chain, self.key, self.heir = whole.node, whole.chain, whole.key, whole.heir
+        self._seal, self._takeover = whole._seal, steps
+        self._recovered, self._writing = whole._recovered, whole._writing
+        self._name = name
+        self._on_finished: Callable[[], None] = whole._finish
+
+    def begin(
+        self,
+        items: dict[PartitionName, StoredChains],
+        ends: dict[PartitionName, int],
+        on_finished: Callable[[], None],
+    ) -> None:
+        """Write the partition's next epoch; its item is as it was before it was refilled."""
+        self._on_finished = on_finished
+        self.node.setup.shell.on_part([self._name])
+        some = {self._name: items[self._name]}
+        self._decide(self._takeover.on_replayed(some, ends))
+
+    def _finish(self) -> None:
+        self._on_finished()
+
+    def _on_items(self, items: Any) -> None:
+        some = None if items is None else {n: s for n, s in items.items() if n == self._name}
+        super()._on_items(some)
+
+    def _on_replayed(self, task: ReplayTask) -> None:
+        self._recovered |= task.recovered
+        ends = {name: one.state.end_offset for name, one in task.recovered.items()}
+        self._decide(self._takeover.on_replayed(task.items, ends))
 
 
 class ReplayTask:

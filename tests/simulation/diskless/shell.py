@@ -33,6 +33,9 @@ class Mutable:
     builds_again = True  # an object whose build has failed
     hands_over_committed = True  # a leader that leaves waits for its PUTs
     stops_before_handover = True  # and takes nothing from the moment on at which it decides to
+    refill_ms: float | None = (
+        None  # of each partition: they are led one after the other; or at once
+    )
 
     def hedge(self, node: Incarnation, sequence: int) -> bytes:
         """Return the bytes of a repeated PUT."""
@@ -54,6 +57,9 @@ class Mutable:
         replayed: Mapping[PartitionName, ReplayedPartition] | None,
     ) -> None:
         """An heir has replayed partitions from the tier's ends on; ``None``: it found a gap."""
+
+    def on_part(self, names: Iterable[PartitionName]) -> None:
+        """An heir has refilled some of the partitions that it takes, and writes their epochs."""
 
     def on_noted(self, node: Incarnation, chain: ChainName, heir: Heir) -> None:
         """An heir has noted itself in the chain, has sealed it if it must, and reads items next."""

@@ -11,8 +11,10 @@ import dataclasses
 import os
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 
 import pytest
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 
 from tests.simulation.checker import Violation
 from tests.simulation.diskless.mutations import (
@@ -22,7 +24,13 @@ from tests.simulation.diskless.mutations import (
     LATER_MUTATIONS,
     Mutation,
 )
-from tests.simulation.diskless.plan import draw_moving_plan, draw_plan, draw_suspicious_plan
+from tests.simulation.diskless.plan import (
+    Plan,
+    draw_moving_plan,
+    draw_plan,
+    draw_suspicious_plan,
+)
+from tests.simulation.diskless.shell import Mutable
 from tests.simulation.diskless.simulation import run_plan, run_seed, shrink
 
 PARTS, SCHEDULES_IN_PART = 10, 8
@@ -46,6 +54,29 @@ def test_no_suspicion_breaks_a_promise() -> None:
 def test_no_move_breaks_a_promise() -> None:
     for seed in range(10):
         run_plan(draw_moving_plan(seed))
+
+
+class RefillsInParts(Mutable):
+    """An heir that leads each partition as soon as it is refilled; the next one takes a while."""
+
+    refill_ms = 120.0
+
+    def __init__(self) -> None:
+        self.parts: list[PartitionName] = []
+
+    def on_part(self, names: Iterable[PartitionName]) -> None:
+        self.parts += names
+
+
+@pytest.mark.parametrize("draw", [draw_plan, draw_moving_plan])
+def test_no_promise_is_broken_if_an_heir_leads_some_partitions_before_others(
+    draw: Callable[[int], Plan],
+) -> None:
+    shell = RefillsInParts()
+    for seed in range(8):
+        run_plan(draw(seed), shell=shell)
+    assert len(shell.parts) > 8
+    assert len(set(shell.parts)) > 1
 
 
 @pytest.mark.slow
@@ -73,6 +104,8 @@ def test_ten_thousand_schedules_break_no_promise() -> None:
     for seed in range(base, base + count // 10):
         run_plan(draw_suspicious_plan(seed))
         run_plan(draw_moving_plan(seed))
+        for draw in (draw_plan, draw_moving_plan):
+            run_plan(draw(seed), shell=RefillsInParts())
 
 
 def find(mutation: Mutation) -> int:
