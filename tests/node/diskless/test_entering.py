@@ -25,6 +25,7 @@ from tests.support.batches import batch_of
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(lead_entries, "DAMAGED_SECONDS_MAX", 0.04)
 
 
 async def test_a_new_partition_is_led_once_its_item_names_the_chain(tmp_path: Path) -> None:

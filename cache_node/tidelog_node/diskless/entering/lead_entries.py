@@ -43,6 +43,7 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain,
 from tidelog_core.diskless.wal.keys import Heir
 from tidelog_core.errors import (
     CorruptItem,
+    CorruptObject,
     MetadataSetBack,
     StorageError,
     StoreUnavailable,
@@ -59,6 +60,7 @@ from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.waiting import wait_and_clear
 
+from tidelog_node.diskless.entering.damaged_partitions import DamagedPartitions
 from tidelog_node.diskless.recovery.log_recovery import LogRecovery
 from tidelog_node.diskless.recovery.sealing import seal_chain
 from tidelog_node.node_context import NodeContext
@@ -69,6 +71,7 @@ from tidelog_node.tier.manifests import BucketManifests
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
+DAMAGED_SECONDS_MAX = 30.0  # before a partition whose records are damaged is tried again
 WRITES_MAX = 10  # of partitions that are led together, before they begin again
 CHAINS_AT_ONCE_MAX = 8
 NOTE_SECONDS = 3_600.0  # for so long a note in a chain is not written again
@@ -147,6 +150,8 @@ class LeadEntries:
         self._waiting: dict[PartitionName, Replica] = {}
         self._entering: set[PartitionName] = set()
         self._failed: set[PartitionName] = set()  # until they are tried again
+        self._damaged = DamagedPartitions()
+        recovery.damaged.subscribe(self._damaged.note)
         # By the chain before: groups whose items are not read yet. Elections come some at a time,
         # and each group lists its chain and reads its footers.
         self._open: dict[Before, dict[PartitionName, Replica]] = {}
@@ -218,7 +223,7 @@ class LeadEntries:
         return partition if self._node.standing.leads(partition) else None
 
     async def _enter(self, before: Before, group: dict[PartitionName, Replica]) -> None:
-        delay_seconds = RETRY_SECONDS
+        is_urgent = False
         try:
             async with self._slots:
                 await self._take_over(before, group)
@@ -227,12 +232,15 @@ class LeadEntries:
                 "diskless partitions enter another chain",
                 extra={"count": len(group), "chain": str(before.chain), "reason": str(error)},
             )
-            delay_seconds = 0.0
+            is_urgent = True
         except (TidelogError, OSError) as error:
             logger.warning(
                 "diskless partitions not led yet, will retry",
                 extra={"count": len(group), "chain": str(before.chain), "reason": str(error)},
             )
+            if isinstance(error, CorruptObject):  # It does not say whose records it has.
+                for name in group:
+                    self._damaged.note(name)
         except Exception:
             # Any failure: the partitions have no leader until they are entered.
             logger.exception("diskless partitions not led yet, will retry")
@@ -240,10 +248,15 @@ class LeadEntries:
             self._close(before, group)
             self._entering -= group.keys()
             self._count_refused()
-        left = [replica for replica in group.values() if self._unentered(replica) is not None]
-        if left:
-            self._failed.update(map(name_of, left))
-            asyncio.get_running_loop().call_later(delay_seconds, self._note_all, left)
+        left = {name: one for name, one in group.items() if self._unentered(one) is not None}
+        self._failed |= left.keys()
+        self._damaged.forget(group.keys() - left.keys())
+        for seconds, names in self._damaged.delays(
+            left, RETRY_SECONDS, DAMAGED_SECONDS_MAX
+        ).items():
+            some = [left[name] for name in names]
+            delay_seconds = 0.0 if is_urgent else seconds
+            asyncio.get_running_loop().call_later(delay_seconds, self._note_all, some)
         self._stir.set()
 
     def _close(self, before: Before, group: dict[PartitionName, Replica]) -> None:

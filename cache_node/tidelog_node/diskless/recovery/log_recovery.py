@@ -27,6 +27,7 @@ from tidelog_core.metadata.epoch_chains import ChainName, describe_epoch
 from tidelog_core.metadata.records import Partition, SegmentState, segment_key_from
 from tidelog_core.metadata.store import KeyRange
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.subscribers import Subscribers
 from tidelog_core.tier.keys import partition_prefix
 from tidelog_core.tier.lifecycle import read_segments
 
@@ -82,6 +83,7 @@ class LogRecovery:
         self._history = history
         self._catch_up = catch_up
         self._slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
+        self.damaged = Subscribers[[PartitionName]]()  # its records are damaged, or missing
 
     async def recover(
         self,
@@ -152,6 +154,8 @@ class LogRecovery:
                 try:
                     await work(name)
                 except (TidelogError, OSError) as error:
+                    if isinstance(error, CorruptObject):
+                        self.damaged.notify(name)
                     logger.error(
                         "diskless partition cannot be recovered, will retry",
                         extra={

@@ -1,0 +1,52 @@
+"""When partitions whose records are damaged or missing are tried again: less and less often.
+
+Only a person helps, by restoring an object. Until then each try reads chains and writes an error
+into the log. Other failures pass by themselves, so their partitions are tried again soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog_core.back_off import back_off_seconds
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+
+
+class DamagedPartitions:
+    """The partitions that this node is to lead and that were damaged at their last try."""
+
+    def __init__(self) -> None:
+        self._tries: dict[PartitionName, int] = {}  # in vain, in a row
+        self._found: set[PartitionName] = set()  # in the try that goes on
+
+    def __len__(self) -> int:
+        return len(self._tries)
+
+    def note(self, name: PartitionName) -> None:
+        """Note that the partition was found damaged in this try."""
+        self._found.add(name)
+
+    def forget(self, names: Iterable[PartitionName]) -> None:
+        """Note that the partitions are led, or are not to be led here any more."""
+        for name in names:
+            self._tries.pop(name, None)
+            self._found.discard(name)
+
+    def delays(
+        self, names: Iterable[PartitionName], first: float, longest: float
+    ) -> dict[float, list[PartitionName]]:
+        """End a try of the partitions in vain; return them by the seconds until the next one.
+
+        These are ``first``, and grow up to ``longest`` for damaged ones.
+        """
+        after: dict[float, list[PartitionName]] = {}
+        for name in names:
+            seconds = first
+            if name in self._found:
+                self._found.discard(name)
+                tries = self._tries[name] = self._tries.get(name, 0) + 1
+                seconds = back_off_seconds(tries - 1, first=first, longest=longest)
+            else:
+                self._tries.pop(name, None)
+            after.setdefault(seconds, []).append(name)
+        return after
