@@ -192,20 +192,18 @@ class ReplicaManager:
         require_epoch(replica, current_leader_epoch)
         return replica
 
+    def has_leader_state(self, topic_id: UUID, partition: int) -> bool:
+        """Whether this node leads the partition, and decides changes of its item by itself."""
+        replica = self.led_by_id.get(topic_id.bytes, {}).get(partition)
+        return replica is not None and replica.leader is not None
+
     def begin_hand_over(
-        self,
-        topic_id: UUID,
-        partition: int,
-        successor: int,
-        *,
-        is_leaving: bool,
-        replicas: tuple[int, ...] = (),
+        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
     ) -> bool:
         """Hand the partition over as soon as the successor, or the chain, has all records.
 
-        A diskless partition has ``replicas`` afterwards. Nothing changes if it is being handed
-        over to the same broker already. Returns false if this node does not lead it or has no
-        leader state for it.
+        Nothing changes if a diskless one is being handed over to the broker already. Returns
+        false if this node does not lead it or has no leader state for it.
         """
         replica = self.led_by_id.get(topic_id.bytes, {}).get(partition)
         leader = None if replica is None else replica.leader
@@ -213,9 +211,7 @@ class ReplicaManager:
             return False
         if replica.is_diskless and leader.is_handing_over_to(successor):
             return True
-        leader.begin_hand_over(
-            successor, is_leaving=is_leaving, now_ms=self.clock_ms(), replicas=replicas
-        )
+        leader.begin_hand_over(successor, is_leaving=is_leaving, now_ms=self.clock_ms())
         self.roles.wants_write.notify(replica)
         return True
 

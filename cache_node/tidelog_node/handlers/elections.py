@@ -36,7 +36,7 @@ class ElectionType(IntEnum):
     UNCLEAN = 1
 
 
-_DECISIONS: dict[int, Callable[[Partition, PeerLeases], PartitionChange]] = {
+_DECISIONS: dict[int, Callable[[Partition, PeerLeases], PartitionChange | None]] = {
     ElectionType.PREFERRED: elect_preferred,
     ElectionType.UNCLEAN: elect_unclean,
 }
@@ -74,7 +74,7 @@ class ElectionHandlers:
                 for partition in image.partitions(name)
             ]
 
-        def decide_one(partition: Partition) -> PartitionChange:
+        def decide_one(partition: Partition) -> PartitionChange | None:
             return decide(partition, self._node.standing.peers)
 
         results = await change_partitions(

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Set
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from tidelog_core.errors import StoreUnavailable
@@ -28,7 +29,12 @@ from tidelog_core.replication.diskless_balance import balancing_moves
 from tidelog_core.replication.diskless_followers import Racks
 from tidelog_core.replication.election import change_followers, hand_over, move_lead
 from tidelog_core.replication.partition_writer import write_changes
-from tidelog_core.replication.reassignment import is_reassigning, target_replicas
+from tidelog_core.replication.reassignment import (
+    ask_to_lead,
+    asked_leader,
+    start_reassignment,
+    target_replicas,
+)
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership
@@ -43,26 +49,32 @@ CHECKS_PER_PREFERRED_INTERVAL = 4
 DRAIN_SECONDS_MAX = 10.0
 DRAIN_CHECK_SECONDS = 0.25
 BALANCE_AFTER_MS = 5_000  # after a broker came or went, or leads were moved
+FOLLOW_BEFORE_LEAVING_MS = 7_000  # so long a diskless partition waits for its successor
 HAND_OVER_AGAIN_MS = 5_000  # before a hand-over without effect is repeated
 
 
 class LeaderStates(Protocol):
     """The leader states of the partitions with records; ``ReplicaManager``."""
 
+    def has_leader_state(self, topic_id: UUID, partition: int) -> bool:
+        """Whether there is one of this partition."""
+
     def begin_hand_over(
-        self,
-        topic_id: UUID,
-        partition: int,
-        successor: int,
-        *,
-        is_leaving: bool,
-        replicas: tuple[int, ...] = (),
+        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
     ) -> bool:
         """Hand the partition over as soon as the successor, or its chain, has every record.
 
-        A diskless one has ``replicas`` afterwards; (): as before, the successor among them.
         Returns False if it has no leader state.
         """
+
+
+class _Diskless(NamedTuple):
+    """The diskless partitions of an image, as they are to be led by brokers that can."""
+
+    image: ClusterImage
+    able: frozenset[int]
+    partitions: list[Partition]
+    asked: Set[tuple[UUID, int]]  # those whose leaders are asked to hand them over
 
 
 class LedPartitions:
@@ -91,6 +103,8 @@ class LedPartitions:
         self._able: frozenset[int] = frozenset()  # the brokers that may lead diskless partitions
         self._balance_from_ms = 0.0  # they are the same for long enough by then
         self._replica_racks = ReplicaRacks()
+        self._led_diskless: _Diskless | None = None
+        self._lost_ms: dict[int, float] = {}  # when a broker was last seen to lead less than before
         # The image and the racks that were last looked at for that.
         self._balanced: tuple[ClusterImage, Racks] | None = None
         self._stir = asyncio.Event()
@@ -194,7 +208,7 @@ class LedPartitions:
                 )
                 continue
             if partition.is_diskless:
-                changes += self._move(partition, successor, is_leaving=True)
+                changes += self._leave(partition, successor, begun)
                 continue
             key = (partition.topic_id, partition.partition, successor)
             if now_ms < begun.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS:
@@ -207,28 +221,36 @@ class LedPartitions:
                 changes.append(hand_over(partition, successor, is_leaving=True))
         return changes
 
-    def _move(
-        self,
-        partition: Partition,
-        successor: int,
-        *,
-        is_leaving: bool,
-        replicas: tuple[int, ...] = (),
+    def _leave(
+        self, partition: Partition, successor: int, begun: dict[tuple[UUID, int, int], float]
     ) -> list[PartitionChange]:
-        """Have the leader state move a diskless partition, or return the write of one without.
+        """Return the write by which another node leads a diskless partition, or is to lead it.
 
-        Such a partition is not led yet: nothing has to be waited for. The leader state writes once
-        the chain has all of it, so that the successor need not end this node's chain.
+        It follows first, as long as that takes not too long.
         """
+        now_ms = self._membership.now_ms()
+        begun_ms = begun.setdefault((partition.topic_id, partition.partition, successor), now_ms)
+        if now_ms < begun_ms + FOLLOW_BEFORE_LEAVING_MS:
+            return self._ask(partition, successor)
+        return self._move(partition, successor)
+
+    def _ask(self, partition: Partition, successor: int) -> list[PartitionChange]:
+        """Return the write by which the leader state hands a diskless partition over.
+
+        A partition without leader state is not led yet, so nothing has to be waited for.
+        """
+        if not self._replicas.has_leader_state(partition.topic_id, partition.partition):
+            return [move_lead(partition, successor, ChangeReason.HAND_OVER)]
+        change = ask_to_lead(partition, successor)
+        return [] if change is None else [change]
+
+    def _move(self, partition: Partition, successor: int) -> list[PartitionChange]:
+        """Have the leader state hand a diskless partition over at once, as ``_ask``."""
         if self._replicas.begin_hand_over(
-            partition.topic_id,
-            partition.partition,
-            successor,
-            is_leaving=is_leaving,
-            replicas=replicas,
+            partition.topic_id, partition.partition, successor, is_leaving=True
         ):
             return []
-        return [move_lead(partition, successor, ChangeReason.HAND_OVER, replicas=replicas)]
+        return [move_lead(partition, successor, ChangeReason.HAND_OVER)]
 
     async def _wait_for_change(self, seconds_max: float) -> None:
         version = self._node.view.image.version
@@ -271,7 +293,7 @@ class LedPartitions:
             if partition.is_diskless:
                 heir = elector.diskless_successor(partition, peers, live)
                 if heir is not None:
-                    changes += self._move(partition, heir, is_leaving=True)
+                    changes += self._move(partition, heir)
                 continue
             key = (partition.topic_id, partition.partition, partition.leader_epoch)
             is_begun = now_ms < self._handed_over.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS
@@ -312,10 +334,11 @@ class LedPartitions:
         changes: list[PartitionChange] = []
         peers, live = self._membership.peers, self._membership.live_brokers(image)
         for _, partition in self._find_led_for_others(image):
-            if partition.is_diskless and is_reassigning(partition):
-                successor, *_ = replicas = target_replicas(partition)
+            key = (partition.topic_id, partition.partition)
+            if partition.is_diskless and not self._replicas.has_leader_state(*key):
+                successor = asked_leader(partition)
                 if successor in live and peers.may_lead_diskless(successor):
-                    changes += self._move(partition, successor, is_leaving=True, replicas=replicas)
+                    changes.append(move_lead(partition, successor, ChangeReason.HAND_OVER))
         return changes
 
     def _balance_diskless(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
@@ -333,6 +356,7 @@ class LedPartitions:
         if not is_able or able != self._able:
             self._able, self._balance_from_ms = able, now_ms + BALANCE_AFTER_MS
             self._balanced = None  # Of the same image the moves are others now.
+        partitions, asked = self._diskless(image, able, now_ms)
         racks = self._replica_racks.note(image.brokers, able, now_ms)
         is_known = self._balanced is not None and (
             self._balanced[0] is image and self._balanced[1] == racks
@@ -340,31 +364,65 @@ class LedPartitions:
         if now_ms < self._balance_from_ms or is_known:
             return []
         self._balanced = image, racks
-        partitions = [
-            partition
-            for name in image.topics
-            for partition in image.partitions(name)
-            if partition.is_diskless
-        ]
-        own = [
-            move
-            for move in balancing_moves(partitions, able, racks)
-            if move.partition.leader == broker_id and self._membership.leads(move.partition)
-            if not is_reassigning(move.partition)  # That is about to end.
-        ]
         changes: list[PartitionChange] = []
-        for move in own:
+        for move in balancing_moves(partitions, able, racks):
+            partition = move.partition
+            key = (partition.topic_id, partition.partition)
+            is_own = partition.leader == broker_id and self._membership.leads(partition)
+            if not is_own or key in asked:
+                continue
             if move.leader == broker_id:
-                changes.append(change_followers(move.partition, move.replicas))
-            else:
-                changes += self._move(
-                    move.partition, move.leader, is_leaving=False, replicas=move.replicas
+                changes.append(change_followers(partition, move.replicas))
+            elif now_ms < self._lost_ms.get(move.leader, -BALANCE_AFTER_MS) + BALANCE_AFTER_MS:
+                self._balanced = None  # It may be leaving. Look again.
+            elif self._replicas.has_leader_state(*key):
+                change = start_reassignment(
+                    partition, move.replicas, broker_ids=image.brokers.keys()
                 )
-        if own:
+                changes += [] if change is None else [change]
+            else:
+                changes.append(
+                    move_lead(
+                        partition, move.leader, ChangeReason.HAND_OVER, replicas=move.replicas
+                    )
+                )
+        if changes:
             self._balance_from_ms = now_ms + BALANCE_AFTER_MS
-            self._balanced = None  # A move that was given up is tried again.
-            logger.info("diskless partitions spread", extra={"count": len(own)})
+            logger.info("diskless partitions spread", extra={"count": len(changes)})
         return changes
+
+    def _diskless(
+        self, image: ClusterImage, able: frozenset[int], now_ms: float
+    ) -> tuple[list[Partition], Set[tuple[UUID, int]]]:
+        """Return the diskless partitions as they are to be led, and which are on their way.
+
+        Also notes which brokers lead less than before: they may be about to leave, before anybody
+        knows.
+        """
+        known = self._led_diskless
+        if known is not None and known.image is image and known.able == able:
+            return known.partitions, known.asked
+        partitions: list[Partition] = []
+        asked: set[tuple[UUID, int]] = set()
+        for name in image.topics:
+            for partition in image.partitions(name):
+                if not partition.is_diskless:
+                    continue
+                leader = asked_leader(partition)
+                if leader != partition.leader and leader in able:
+                    asked.add((partition.topic_id, partition.partition))
+                    partition = dataclasses.replace(  # noqa: PLW2901
+                        partition, leader=leader, replicas=target_replicas(partition)
+                    )
+                partitions.append(partition)
+        counts = Counter(partition.leader for partition in partitions)
+        if known is not None:
+            before = Counter(partition.leader for partition in known.partitions)
+            for broker_id, count in before.items():
+                if counts[broker_id] < count:
+                    self._lost_ms[broker_id] = now_ms
+        self._led_diskless = _Diskless(image, able, partitions, asked)
+        return partitions, asked
 
     def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
         changes = []

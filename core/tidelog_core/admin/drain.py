@@ -14,11 +14,11 @@ from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
-from tidelog_core.replication.heirs import heir_of, replicas_with
+from tidelog_core.replication.heirs import heir_of
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.reassignment import (
-    is_reassigning,
-    start_reassignment,
+    ask_to_lead,
+    asked_leader,
     target_replicas,
 )
 
@@ -66,7 +66,6 @@ def drain_diskless(
     heir = partition.leader if is_led else heir_of(partition, others)
     if heir is None:
         raise EligibleLeadersNotAvailable("No other broker is alive.")
-    if is_reassigning(partition) and target_replicas(partition)[0] in others:
+    if partition.leader == broker_id and asked_leader(partition) in others:
         return None  # The leader was asked already.
-    target = replicas_with(partition, heir)
-    return start_reassignment(partition, target, broker_ids={*partition.replicas, heir})
+    return ask_to_lead(partition, heir)

@@ -23,16 +23,20 @@ from tidelog_core.replication.election import hand_over
 from tidelog_core.replication.leases import PeerLeases
 
 
-def elect_preferred(partition: Partition, peers: PeerLeases) -> PartitionChange:
+def elect_preferred(partition: Partition, peers: PeerLeases) -> PartitionChange | None:
     """Return the write that makes the first replica leader.
 
-    Raises ``ElectionNotNeeded``, ``PreferredLeaderNotAvailable``.
+    ``None`` of a diskless partition whose leader lives: it hands over to the first replica by
+    itself (``LeaderState``), so that its chain goes on. Raises ``ElectionNotNeeded``,
+    ``PreferredLeaderNotAvailable``.
     """
     preferred = partition.replicas[0]
     if partition.leader == preferred:
         raise ElectionNotNeeded("Leader election not needed for topic partition.")
     if preferred not in partition.isr or not peers.is_live(preferred):
         raise PreferredLeaderNotAvailable("The preferred leader was not available.")
+    if partition.is_diskless and peers.is_live(partition.leader):
+        return None
     return hand_over(partition, preferred)
 
 

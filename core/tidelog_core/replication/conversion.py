@@ -79,8 +79,13 @@ def copies_required(partition: Partition, min_insync_replicas: int) -> int:
 
 
 def become_diskless(partition: Partition, chain: EpochChain) -> PartitionChange:
-    """Return the write by which the chain commits. It has what the tier lacks."""
-    after = dataclasses.replace(partition, acked_by=AckedBy.CHAIN, wal=(chain,))
+    """Return the write by which the chain commits. It has what the tier lacks.
+
+    The leader is the first replica from then on: another one there asks it to hand over.
+    """
+    leader = partition.leader
+    replicas = (leader, *(b for b in partition.replicas if b != leader))
+    after = dataclasses.replace(partition, acked_by=AckedBy.CHAIN, wal=(chain,), replicas=replicas)
     return PartitionChange(after, ChangeReason.BECAME_DISKLESS)
 
 

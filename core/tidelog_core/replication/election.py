@@ -222,7 +222,7 @@ class LeaderElector:
         Likewise for a partition of the cluster's own topics that has no other live replica.
         """
         others = (b for b in live if b != self._broker_id and peers.may_lead_diskless(b))
-        return heir_of(partition, others)
+        return heir_of(partition, (b for b in others if not peers.is_suspected(b)))
 
     def _heir(self, partition: Partition, peers: PeerLeases, live: Iterable[int]) -> int | None:
         live = [b for b in live if b == self._broker_id or not peers.is_suspected(b)]

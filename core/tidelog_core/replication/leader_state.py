@@ -93,6 +93,9 @@ from tidelog_core.replication.reassignment import (
 
 LAG_TIME_MAX_MS = 30_000  # Kafka's replica.lag.time.max.ms
 RETRY_MS = 500  # before a write that the store refused is tried again
+FOLLOW_MS = 10_000  # how long a diskless partition waits for its successor to follow, at most
+FOLLOWED_MS = 1_000  # a successor that had everything so lately has the rest soon
+ASKED_RETRY_MS = 5_000  # before a handover that was given up is tried again
 HAND_OVER_MS = 2_000  # how long appends are refused at most while the successor catches up
 
 Token = TypeVar("Token")
@@ -106,6 +109,7 @@ class ReplicationRules:
     lag_time_max_ms: int = LAG_TIME_MAX_MS
     retry_ms: int = RETRY_MS
     hand_over_ms: int = HAND_OVER_MS
+    follow_ms: int = FOLLOW_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,8 @@ class LeaderState(Generic[Token]):
         self.log_end_offset = log_end_offset
         self.is_deposed = False
         self.needs_read = False  # another node has written the item: read it
-        self._first_replica = partition.replicas[0]
+        self._asked_ms: float | None = None  # when a request to hand over was first seen
+        self._asked_from_ms = 0.0  # no sooner: the chain was too slow for it
         self._in_flight: PartitionChange | None = None
         self._proposed: list[PartitionChange] = []  # may have landed or land yet
         # Derived from the record and the proposals, computed when one of them changes.
@@ -357,20 +362,17 @@ class LeaderState(Generic[Token]):
         is_leaving: bool,
         now_ms: float,
         time_ms: float | None = None,
-        replicas: tuple[int, ...] = (),
     ) -> None:
         """Stop appending and hand over as soon as everything is replicated.
 
         After ``time_ms`` (by default the rules') a leader that leaves hands over regardless, and
         one that need not leave continues. A successor must have fetched since: otherwise it may
         have died within its lease, and if the leader leaves, the only ISR member would be a dead
-        broker. The successor of a diskless partition need be no replica, and ``replicas``, it
-        first, are those afterwards.
+        broker. The successor of a diskless partition need be no replica.
         """
         if time_ms is None:
             time_ms = self.rules.hand_over_ms
-        deadline_ms = now_ms + time_ms
-        self._hand_over = _HandOver(successor, is_leaving, now_ms, deadline_ms, replicas=replicas)
+        self._hand_over = _HandOver(successor, is_leaving, now_ms, now_ms + time_ms)
 
     @property
     def is_handing_over(self) -> bool:
@@ -419,19 +421,26 @@ class LeaderState(Generic[Token]):
             self._hand_over = None
             return change_followers(self.partition, wanted.replicas)
         is_able = peers.may_lead_diskless(successor) and not peers.is_suspected(successor)
-        if self.high_watermark < end_offset:
-            if is_able and now_ms < wanted.deadline_ms:
-                return None
-            is_able = is_able and wanted.is_leaving
-        if not is_able:
+        is_stored = self.high_watermark == end_offset
+        # A successor that does not follow closely has to read the rest when it leads.
+        follower = self.followers.get(successor)
+        has_all = (
+            follower is None
+            or follower.log_end_offset == end_offset
+            or not follower.is_caught_up(end_offset, now_ms, self.rules.hand_over_ms)
+        )
+        if is_able and now_ms < wanted.deadline_ms and not (is_stored and has_all):
+            return None
+        if not is_able or not (is_stored or wanted.is_leaving):
             self._hand_over = None
+            self._asked_from_ms = now_ms + ASKED_RETRY_MS
             return None
         return move_lead(
             self.partition,
             successor,
             ChangeReason.HAND_OVER,
             replicas=wanted.replicas,
-            end_offset=end_offset if self.high_watermark == end_offset else None,
+            end_offset=end_offset if is_stored else None,
         )
 
     # -- converting --
@@ -583,7 +592,7 @@ class LeaderState(Generic[Token]):
             change = (
                 self._handing_over(peers, now_ms)
                 or ending
-                or self._altered_isr(brokers, peers, now_ms)
+                or (None if self._is_moving_chain else self._altered_isr(brokers, peers, now_ms))
                 or self._converted(brokers, peers, now_ms)
             )
         if change is None and self._proposed:
@@ -624,20 +633,40 @@ class LeaderState(Generic[Token]):
     def _follow_request(self, now_ms: float) -> None:
         """Begin to hand a diskless partition over if an administrator asks for it, and else not.
 
-        By a reassignment, or by putting another replica first in this leader epoch.
+        By a reassignment, or by another order of the replicas: elections, moves and conversions put
+        the leader first. Appends go on until the successor follows: then it has the records already
+        when it leads. One that does not get there in time reads them when it leads.
         """
         target = target_replicas(self.partition)
-        is_asked = target[0] not in (self._first_replica, self.broker_id)
-        if not (is_asked or is_reassigning(self.partition)):
+        if target[0] == self.broker_id and not is_reassigning(self.partition):
             if self._is_ending_reassignment:
                 self._hand_over = None  # It was cancelled.
+            self._asked_ms = None
             return
         wanted = self._hand_over
         if wanted is None or (wanted.ends_reassignment and wanted.replicas != target):
+            self._asked_ms = now_ms if self._asked_ms is None else self._asked_ms
+            is_late = now_ms - self._asked_ms >= self.rules.follow_ms
+            is_ready = is_late or self._has_followed(target[0], now_ms)
+            if now_ms < self._asked_from_ms or not is_ready:
+                self._hand_over = None
+                return
             deadline_ms = now_ms + self.rules.hand_over_ms
             self._hand_over = _HandOver(
-                target[0], True, now_ms, deadline_ms, ends_reassignment=True, replicas=target
+                target[0], False, now_ms, deadline_ms, ends_reassignment=True, replicas=target
             )
+
+    @property
+    def _is_moving_chain(self) -> bool:
+        """Whether producers of a diskless partition wait for its next leader: one write is left."""
+        return self.commits_by_chain and self._hand_over is not None
+
+    def _has_followed(self, successor: int, now_ms: float) -> bool:
+        """Whether the broker has just had all that is committed, or is this one."""
+        follower = self.followers.get(successor)
+        if follower is None:
+            return successor == self.broker_id
+        return follower.is_caught_up(self.high_watermark, now_ms, FOLLOWED_MS)
 
     @property
     def _is_ending_reassignment(self) -> bool:

@@ -25,6 +25,7 @@ from tidelog_core.errors import InvalidReplicaAssignment, NoReassignmentInProgre
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.heirs import replicas_with
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.placement import require_valid_replicas
 
@@ -74,6 +75,24 @@ def start_reassignment(
     if after == partition:
         return None
     return PartitionChange(after, ChangeReason.REASSIGNMENT_STARTED)
+
+
+def ask_to_lead(partition: Partition, successor: int) -> PartitionChange | None:
+    """Return the write that asks the leader of a diskless partition to hand over to the broker.
+
+    ``None`` if it is asked already. The leader does so once the broker follows it.
+    """
+    settled = dataclasses.replace(partition, replicas=target_replicas(partition))
+    target = replicas_with(settled, successor)
+    return start_reassignment(partition, target, broker_ids={*partition.replicas, successor})
+
+
+def asked_leader(partition: Partition) -> int:
+    """Return the broker that is to lead a diskless partition once its leader has handed it over.
+
+    It is the first of the replicas, which is the leader itself if nobody asks for anything.
+    """
+    return target_replicas(partition)[0]
 
 
 def cancel_reassignment(partition: Partition) -> PartitionChange:

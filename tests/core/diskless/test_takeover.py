@@ -153,7 +153,7 @@ def test_a_takeover_replays_again_if_a_late_write_has_named_the_sealed_chain_aga
 
 
 def test_what_was_handed_over_is_taken_without_a_seal() -> None:
-    takeover = Takeover(None, HEIR, handed_over=CHAIN)
+    takeover = Takeover(None, HEIR, unsealed=CHAIN)
     assert takeover.may_begin()
     assert takeover.begin() == [ReadItems()]
     stored = handed_over()
@@ -180,8 +180,22 @@ def test_what_was_handed_over_is_taken_without_a_seal() -> None:
 def test_nothing_else_is_taken_without_a_seal(stored: StoredChains) -> None:
     """The old leader may go on, or its chain may have more than the item says."""
     assert not stored.is_handed_over
-    takeover = Takeover(None, HEIR, handed_over=CHAIN)
+    takeover = Takeover(None, HEIR, unsealed=CHAIN)
     assert takeover.on_items({P0: stored}) == [Finished(None)]
+
+
+def test_what_the_heirs_own_chain_has_is_taken_back_without_a_seal() -> None:
+    """Its successor never entered: nobody has led it elsewhere."""
+    takeover = Takeover(None, CHAIN, unsealed=CHAIN)
+    back = handed_over()._replace(leader_epoch=2, leader=CHAIN.broker_id)
+    assert takeover.on_items({P0: back, P1: OTHERS}) == [Replay({P0: back}, None)]
+    (write,) = takeover.on_replayed({P0: back}, {P0: 40})
+    assert isinstance(write, WriteEpochs)
+    chains = (*back.chains, EpochChain(3, CHAIN, 40))
+    assert write.items[P0].chains == chains
+    assert takeover.on_written(UNKNOWN) == [ReadItems()]
+    stored = back._replace(chains=chains, version=5)  # It was written, once.
+    assert takeover.on_items({P0: stored}) == [Lead(P0, stored, 40), Finished(None)]
 
 
 def test_a_successor_that_died_leaves_an_epoch_without_records_to_the_next_heir() -> None:

@@ -287,14 +287,6 @@ def test_a_partition_is_not_given_to_a_broker_that_is_gone() -> None:
     leader.require_appendable(needs_all=True)
 
 
-def test_the_replicas_of_a_move_are_those_that_it_was_begun_with() -> None:
-    leader = make_chain_leader(IN_CHAIN)
-    leader.begin_hand_over(2, is_leaving=False, now_ms=0, replicas=(2, 3))
-    change = leader.propose(BROKERS, ALIVE, 1)
-    assert change is not None
-    assert (change.after.replicas, change.after.isr) == ((2, 3), (2,))
-
-
 # -- reassignments --
 
 
@@ -316,10 +308,15 @@ def test_a_leader_hands_over_to_the_first_of_the_target() -> None:
     leader.on_append(3, 0)
     leader.on_partition(dataclasses.replace(asked((3, 2)), acked_by=AckedBy.CHAIN), 1)
     assert leader.propose(BROKERS, ALIVE, 1) is None
+    leader.require_appendable(needs_all=True)  # until the successor follows
+    fetch(leader, 3, 0, now_ms=1)
+    assert leader.propose(BROKERS, ALIVE, 1) is None
     with pytest.raises(NotLeaderOrFollower):
         leader.require_appendable(needs_all=True)
     leader.on_chain_committed(3, 2)
-    change = leader.propose(BROKERS, ALIVE, 2)
+    assert leader.propose(BROKERS, ALIVE, 2) is None
+    fetch(leader, 3, 3, now_ms=3)
+    change = leader.propose(BROKERS, ALIVE, 3)
     assert change is not None
     after = change.after
     assert (after.leader, after.replicas, after.adding, after.removing) == (3, (3, 2), (), ())
@@ -331,22 +328,69 @@ def test_a_leader_goes_on_if_the_request_is_taken_back_or_its_target_is_gone() -
     leader.on_append(3, 0)
     request = dataclasses.replace(asked((2,)), acked_by=AckedBy.CHAIN)
     leader.on_partition(request, 1)
+    fetch(leader, 2, 0, now_ms=1)
     assert leader.propose(BROKERS, DEAD_SUCCESSOR, 1) is None
     leader.require_appendable(needs_all=True)
-    assert leader.propose(BROKERS, ALIVE, 2) is None
+    assert leader.propose(BROKERS, ALIVE, 4_000) is None
+    leader.require_appendable(needs_all=True)
+    fetch(leader, 2, 0, now_ms=6_000)
+    assert leader.propose(BROKERS, ALIVE, 6_000) is None
     assert leader.is_handing_over
     back = dataclasses.replace(IN_CHAIN, acked_by=AckedBy.CHAIN, version=request.version + 1)
-    leader.on_partition(back, 3)
-    assert leader.propose(BROKERS, ALIVE, 3) is None
+    leader.on_partition(back, 6_001)
+    assert leader.propose(BROKERS, ALIVE, 6_001) is None
     leader.require_appendable(needs_all=True)
+
+
+def test_a_request_that_the_chain_is_too_slow_for_is_tried_again_later() -> None:
+    leader = make_chain_leader(IN_CHAIN)
+    leader.on_append(3, 0)
+    request = dataclasses.replace(asked((2,)), acked_by=AckedBy.CHAIN, isr=(1, 2))
+    leader.on_partition(request, 1)
+    fetch(leader, 2, 0, now_ms=1)
+    assert leader.propose(BROKERS, ALIVE, 1) is None
+    assert leader.is_handing_over
+    assert leader.propose(BROKERS, ALIVE, 2_500) is None
+    leader.require_appendable(needs_all=True)
+    fetch(leader, 2, 0, now_ms=7_000)
+    assert leader.propose(BROKERS, ALIVE, 7_000) is None
+    leader.require_appendable(needs_all=True)
+    fetch(leader, 2, 0, now_ms=7_600)
+    assert leader.propose(BROKERS, ALIVE, 7_600) is None
+    assert leader.is_handing_over
 
 
 def test_a_leader_hands_over_to_a_replica_that_was_put_first() -> None:
-    three = dataclasses.replace(IN_CHAIN, replicas=(3, 1, 2), isr=(1, 2, 3))
+    three = dataclasses.replace(IN_CHAIN, replicas=(1, 3, 2), isr=(1, 2, 3))
     leader = make_chain_leader(three)
-    assert leader.propose(BROKERS, ALIVE, 0) is None  # A conversion leaves the order as it is.
+    assert leader.propose(BROKERS, ALIVE, 0) is None
+    fetch(leader, 2, 0, now_ms=1)
     other = dataclasses.replace(leader.partition, replicas=(2, 1, 3), version=three.version + 1)
     leader.on_partition(other, 1)
     change = leader.propose(BROKERS, ALIVE, 1)
     assert change is not None
     assert (change.after.leader, change.after.replicas) == (2, (2, 1, 3))
+
+
+def test_a_successor_that_cannot_follow_gets_the_partition_all_the_same() -> None:
+    leader = make_chain_leader(IN_CHAIN)
+    request = dataclasses.replace(asked((2,)), acked_by=AckedBy.CHAIN)
+    leader.on_partition(request, 1)
+    assert leader.propose(BROKERS, ALIVE, 1) is None
+    assert leader.propose(BROKERS, ALIVE, 9_000) is None
+    leader.require_appendable(needs_all=True)
+    change = leader.propose(BROKERS, ALIVE, 10_001)
+    assert change is not None
+    assert (change.after.leader, change.after.wal[-1].first_offset) == (2, 0)
+
+
+def test_a_successor_that_stops_to_follow_is_waited_for_for_a_moment() -> None:
+    leader = make_chain_leader(IN_CHAIN)
+    leader.on_partition(dataclasses.replace(asked((2,)), acked_by=AckedBy.CHAIN), 1)
+    leader.on_append(5, 1)
+    fetch(leader, 2, 0, now_ms=1)
+    leader.on_chain_committed(5, 2)
+    assert leader.propose(BROKERS, ALIVE, 2) is None
+    change = leader.propose(BROKERS, ALIVE, 2_100)
+    assert change is not None
+    assert change.after.wal[-1].first_offset == 5

@@ -133,9 +133,6 @@ class _Entry:
     def has_uncommitted(self, replica: Replica) -> bool:
         return replica in self._chain.owed
 
-    def abandon(self, _: str) -> None:
-        self._chain.is_deposed = True
-
 
 @asynccontextmanager
 async def entering_node(

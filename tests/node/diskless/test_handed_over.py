@@ -35,13 +35,14 @@ class Donor:
         self.store = ChainStore(it.objects, it.cluster_id)
         self.next_sequence = self.end_offset = 0
 
-    async def lead(self) -> None:
+    async def lead(self, *, epoch: int = 2, replicas: tuple[int, ...] = (DONOR,)) -> None:
+        before = self.it.stored().wal if epoch > 2 else ()
         await self.it.node.change_partition(
             leader=DONOR,
-            replicas=(DONOR,),
-            isr=(DONOR,),
-            leader_epoch=2,
-            wal=(EpochChain(2, self.chain, 0),),
+            replicas=replicas,
+            isr=replicas,
+            leader_epoch=epoch,
+            wal=(*before, EpochChain(epoch, self.chain, self.end_offset)),
         )
 
     async def put(self, *values: bytes, partition: int = 0, producer: Any = None) -> None:
@@ -57,15 +58,17 @@ class Donor:
         assert put is PutOutcome.STORED
         self.next_sequence += 1
 
-    async def hand_over(self, *, epochs: int = 1, end_offset: int | None = None) -> None:
+    async def hand_over(
+        self, *, epoch: int = 2, epochs: int = 1, end_offset: int | None = None
+    ) -> None:
         """Write the item as a leader that hands over does; more epochs: others were elected."""
         end_offset = self.end_offset if end_offset is None else end_offset
         await self.it.node.change_partition(
             leader=1,
             replicas=(1,),
             isr=(1,),
-            leader_epoch=2 + epochs,
-            wal=end_epoch(self.it.stored().wal, end_offset, next_epoch=3),
+            leader_epoch=epoch + epochs,
+            wal=end_epoch(self.it.stored().wal, end_offset, next_epoch=epoch + 1),
         )
 
 
@@ -124,3 +127,44 @@ async def test_an_end_that_the_chain_does_not_reach_is_not_led(
         await donor.put(b"c")  # The object is there after all.
         replica = await it.until_led()
         assert replica.log.log_end_offset == 3
+
+
+async def test_what_this_node_has_followed_to_its_end_is_not_read_again(tmp_path: Path) -> None:
+    """The objects are gone here, so reading them would fail."""
+    async with entering_node(tmp_path) as it:
+        donor = await donor_of(it)
+        await donor.hand_over()
+        replica = await it.until_led()
+        await donor.lead(epoch=5, replicas=(DONOR, 1))
+        assert replica.log.high_watermark == 2
+        await donor.store.delete(donor.chain, [0, 1])
+        await donor.hand_over(epoch=5)
+        await it.until_led()
+        assert it.stored().wal[-2:] == (
+            EpochChain(6, donor.chain, 2),
+            EpochChain(7, it.chain.name, 2),
+        )
+
+
+async def test_a_partition_whose_successor_never_entered_is_taken_back_without_a_seal(
+    tmp_path: Path,
+) -> None:
+    async with entering_node(tmp_path) as it:
+        await create(it)
+        replica, first = await it.until_led(), it.chain
+        await it.send(b"a")
+        wal = end_epoch(it.stored().wal, 1, next_epoch=2)
+        await it.node.change_partition(leader=DONOR, leader_epoch=2, wal=wal)
+        assert not replica.is_leader
+        await it.node.change_partition(leader=1, leader_epoch=3)  # The other one is gone.
+        await it.until_led()
+        assert it.chain is first
+        assert [one.chain for one in it.stored().wal] == [first.name] * 3
+        assert it.stored().leader_epoch == 4
+        assert (await it.send(b"b")).base_offset == 1
+        assert await first_seal(it, first.next_sequence) is None
+
+
+async def first_seal(it: EnteringNode, sequence: int) -> Any:
+    """Return the header in the next place of the node's own chain."""
+    return await ChainStore(it.objects, it.cluster_id).header(it.chain.name, sequence)

@@ -161,14 +161,11 @@ class OwedChain:
 class NoLogs:
     """Leaders whose followers have everything: they hand over with a write of the caller's."""
 
+    def has_leader_state(self, topic_id: UUID, partition: int) -> bool:
+        return False
+
     def begin_hand_over(
-        self,
-        topic_id: UUID,
-        partition: int,
-        successor: int,
-        *,
-        is_leaving: bool,
-        replicas: tuple[int, ...] = (),
+        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
     ) -> bool:
         return False
 

@@ -109,7 +109,7 @@ class SealTask:
 
 
 class TakeoverTask:
-    """Takes over a chain's partitions, or takes those of it that were handed over."""
+    """Takes over a chain's partitions, or takes those of it whose end needs no seal."""
 
     def __init__(
         self, node: Incarnation, chain: ChainName, *, are_handed_over: bool = False
@@ -121,7 +121,7 @@ class TakeoverTask:
         self._takeover = Takeover(
             None if self._seal is None else self._seal.sealer,
             node.chain,
-            handed_over=chain if are_handed_over else None,
+            unsealed=chain if are_handed_over else None,
             rules=node.rules,
         )
         self._recovered: dict[PartitionName, Recovered] = {}
@@ -180,6 +180,13 @@ class TakeoverTask:
         if items is None:
             self.node.after(RETRY_MS, self._decide, [takeover.ReadItems()])
         else:
+            if self.chain == self.node.chain:  # What it leads is not to be taken.
+                items = {
+                    name: stored
+                    for name, stored in items.items()
+                    if name not in self.node.logs
+                    if stored.is_handed_over or self.is_writing(name)
+                }
             self.node.setup.shell.on_items(self.chain, self.heir, items)
             self._decide(self._takeover.on_items(items))
 

@@ -525,7 +525,7 @@ class Incarnation:
             self._versions[partition] = stored.version
             chain = stored.chains[-1].chain
             if stored.is_handed_over and stored.leader == self.broker_id:
-                self.take_handed_over(chain)
+                self.take_unsealed(chain)
                 continue
             if chain == self.chain and not stored.is_handed_over:
                 if partition in self.logs:
@@ -541,7 +541,10 @@ class Incarnation:
                 self.writer.leave(partition)
             leader = self.setup.leader_of(stored)
             if leader is None or self.world.now_ms - leader.heard_ms > LEASE_MS:
-                self.take_over(chain)
+                if chain != self.chain:
+                    self.take_over(chain)
+                elif partition not in self._handovers:
+                    self.take_unsealed(chain)  # The successor never entered.
 
     def _is_taking(self, partition: PartitionName) -> bool:
         return any(task.is_writing(partition) for task in self.takeovers.values())
@@ -561,8 +564,8 @@ class Incarnation:
             self.takeovers[chain, False] = task = TakeoverTask(self, chain)
             task.start()
 
-    def take_handed_over(self, chain: ChainName) -> None:
-        """Take the partitions that the chain's owner has handed over, unless that is under way."""
+    def take_unsealed(self, chain: ChainName) -> None:
+        """Take what the chain's owner has handed over, or what this node's has, unless it does."""
         if (chain, True) not in self.takeovers:
             self.takeovers[chain, True] = task = TakeoverTask(self, chain, are_handed_over=True)
             task.start()

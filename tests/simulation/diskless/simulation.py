@@ -46,6 +46,7 @@ class RunReport:
     checkpoints: int
     beyond_tier: int  # partitions that an heir has found by a log start beyond their tier
     epoch_bumps: int
+    taken_back: int  # partitions that were handed over to a node that never entered them
     failed_builds: int
     recovery_ms: float
 
@@ -142,6 +143,12 @@ class Simulation:
             checkpoints=checker.checkpoints,
             beyond_tier=checker.beyond_tier,
             epoch_bumps=checker.epoch_bumps,
+            taken_back=sum(
+                before.chain == after.chain and after.first_offset == between.first_offset
+                for chains in checker.stored.values()
+                for before, between, after in zip(chains, chains[1:], chains[2:], strict=False)
+                if before.chain == between.chain
+            ),
             failed_builds=self.setup.failed_builds,
             recovery_ms=recovery_ms,
         )

@@ -16,6 +16,11 @@ successors: the leader epoch of that write began after this process had read the
 metadata store was not set back since. The chain goes on with its other partitions. After any later
 election the item says nothing of the sort, and the chain is sealed.
 
+**A partition whose item names this node's own chain** has left it, and nobody has led it elsewhere
+since: a log was opened again, or the successor of a handover never entered. An epoch that has left
+does not come back, so it enters the same chain in another one. The chain owes nothing of it, so
+what is committed is its end.
+
 Partitions with the same chain before are taken together. A partition whose records cannot be read
 stays without a leader and is tried again; the others go on.
 
@@ -109,9 +114,6 @@ class EntryChain(Protocol):
 
     def has_uncommitted(self, replica: Replica) -> bool:
         """Whether something of the partition is not committed yet; then it takes it later."""
-
-    def abandon(self, reason: str) -> None:
-        """End it, as if somebody had sealed it."""
 
     def enter(
         self,
@@ -275,15 +277,11 @@ class LeadEntries:
         """
         own, sealer, sealed_at = await self._own_chain(), None, -1
         chain, successors = before.chain, Successors({}, is_whole=True)
-        if chain == own.name:
-            # The partition has left it, and an epoch that has left does not come back.
-            own.abandon("a partition of it has to be entered again")
-            own = await self._own_chain()
         _require_committed(own, group)
-        handed_over = chain if before.is_handed_over else None
-        if handed_over is not None:
-            await self._note_heir(handed_over, own)
-        elif chain is not None:
+        unsealed = chain if before.is_handed_over or chain == own.name else None
+        if chain is not None and before.is_handed_over:
+            await self._note_heir(chain, own)
+        elif chain is not None and chain != own.name:
             sealer = ChainSealer(chain, now_ms=self._node.standing.now_ms())
             sealed_at = await self._seal(sealer, own)
             # Before the items are read: then a healthy store's have all epochs of the chains.
@@ -293,7 +291,7 @@ class LeadEntries:
         # Who restores from the bucket alone must know the topic of every acknowledged record.
         await self._manifests.ensure({name.topic_id for name in group})
         taken = _Taken(dict(group), own, sealed_at, successors)
-        steps = Takeover(sealer, own.name, handed_over=handed_over)
+        steps = Takeover(sealer, own.name, unsealed=unsealed)
         await self._decide(taken, steps, steps.begin())
 
     async def _seal(self, sealer: ChainSealer, own: EntryChain) -> int:
@@ -389,7 +387,16 @@ class LeadEntries:
         for name, stored in items.items():
             if (error := _later_epoch(taken, name, stored.chains)) is not None:
                 self._refuse(taken, name, error)
-        records = {name: taken.records[name] for name in items if name in taken.group}
+        followed = await self._followed(taken, items)
+        if followed:
+            yield followed
+        records = {
+            name: taken.records[name]
+            for name in items
+            if name in taken.group and name not in followed
+        }
+        if not records:
+            return
         recovering = self._recovery.recover(
             taken.group, records, seals, is_doubtful=not taken.successors.is_whole
         )
@@ -400,6 +407,21 @@ class LeadEntries:
                 taken.tiered_ends |= {name: one.tiered_end for name, one in recovered.items()}
                 if recovered:
                     yield {name: one.end_offset for name, one in recovered.items()}
+
+    async def _followed(
+        self, taken: _Taken, items: Mapping[PartitionName, StoredChains]
+    ) -> dict[PartitionName, int]:
+        """Return the ends of what was handed over and is in the log already, all of it.
+
+        This node has followed the leader to its end: what a process has seen committed is right.
+        """
+        ends: dict[PartitionName, int] = {}
+        for name, stored in items.items():
+            end_offset = stored.chains[-1].first_offset if stored.is_handed_over else -1
+            if name in taken.group and _has_committed(taken.group[name], end_offset):
+                taken.tiered_ends[name] = await self._recovery.tier_end(taken.records[name])
+                ends[name] = end_offset
+        return ends
 
     # -- metadata that were set back --
 
@@ -523,6 +545,12 @@ def _before(partition: Partition) -> Before:
         None if last is None else last.chain,
         is_handed_over(partition.wal, leader=partition.leader, leader_epoch=partition.leader_epoch),
     )
+
+
+def _has_committed(replica: Replica, end_offset: int) -> bool:
+    """Return whether the log ends there, and is known to be committed up to there."""
+    log = replica.opened_log
+    return log is not None and log.high_watermark == log.log_end_offset == end_offset
 
 
 def _later_epoch(taken: _Taken, name: PartitionName, chains: EpochChains) -> MetadataSetBack | None:

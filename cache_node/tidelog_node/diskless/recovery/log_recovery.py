@@ -141,6 +141,12 @@ class LogRecovery:
             }
             yield Recovery(recovered, refused)
 
+    async def tier_end(self, record: Partition) -> int:
+        """Return where the partition's tier ends, or its log start. Raises the store's errors."""
+        segments = await self._history.segments(record.topic_id, record.partition)
+        tier = tier_end(segments, record.log_start_offset)
+        return record.log_start_offset if tier is None else tier.offset
+
     async def _each(
         self,
         replicas: Mapping[PartitionName, Replica],
@@ -172,9 +178,7 @@ class LogRecovery:
     async def _begin(self, replica: Replica, record: Partition) -> int:
         """Have the log begin at or below the tier's end; return that, or the log start."""
         await self._catch_up.before_leading(replica)
-        segments = await self._history.segments(record.topic_id, record.partition)
-        tier = tier_end(segments, record.log_start_offset)
-        return record.log_start_offset if tier is None else tier.offset
+        return await self.tier_end(record)
 
     async def _tail(
         self,

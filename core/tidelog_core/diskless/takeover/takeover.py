@@ -94,16 +94,18 @@ class Takeover:
         sealer: ChainSealer | None,
         heir: ChainName,
         *,
-        handed_over: ChainName | None = None,
+        unsealed: ChainName | None = None,
         rules: ChainRules | None = None,
     ) -> None:
         """Without a sealer it takes new partitions, whose items name no chain.
 
-        Or those that were handed over, of the chain given.
+        Or those of the chain given whose end needs no seal: they were handed over, or it is the
+        heir's own. Then nobody has led them elsewhere, and the caller knows that it owes nothing
+        of them.
         """
-        assert sealer is None or handed_over is None
+        assert sealer is None or unsealed is None
         self._sealer = sealer
-        self._handed_over = handed_over
+        self._unsealed = unsealed
         self._heir = heir
         self._rules = rules or ChainRules()
         # Found by replay, and fixed once the chain is sealed: of this epoch. A late write of others
@@ -121,7 +123,7 @@ class Takeover:
 
         So those that are replayed first are written and led first.
         """
-        return Takeover(self._sealer, self._heir, handed_over=self._handed_over, rules=self._rules)
+        return Takeover(self._sealer, self._heir, unsealed=self._unsealed, rules=self._rules)
 
     def may_begin(self) -> bool:
         """Return whether the chain's partitions may be taken now."""
@@ -135,13 +137,20 @@ class Takeover:
 
     def on_items(self, items: Mapping[PartitionName, StoredChains]) -> list[TakeoverDecision]:
         """The items as they are stored, read after the last decision."""
-        decisions: list[TakeoverDecision] = []
+        written: dict[PartitionName, StoredChains] = {}
         for name, planned in self._planned.items():
             stored = items.get(name)
             if stored is not None and current_chain(stored.chains) == current_chain(planned.chains):
-                decisions.append(Lead(name, stored, self._end_of(name)))
+                written[name] = stored
         self._planned.clear()
-        left = {name: stored for name, stored in items.items() if self._is_left(stored)}
+        decisions: list[TakeoverDecision] = [
+            Lead(name, stored, self._end_of(name)) for name, stored in written.items()
+        ]
+        left = {
+            name: stored
+            for name, stored in items.items()
+            if name not in written and self._is_left(stored)
+        }
         if not left:
             return [*decisions, Finished(self._end)]
         if all(self._is_replayed(name, stored) for name, stored in left.items()):
@@ -173,8 +182,9 @@ class Takeover:
 
     def _is_left(self, stored: StoredChains) -> bool:
         last = current_chain(stored.chains)
-        if self._handed_over is not None:
-            return stored.is_handed_over and stored.chains[-1].chain == self._handed_over
+        if self._unsealed is not None:
+            is_ended = stored.is_handed_over or self._unsealed == self._heir
+            return is_ended and last is not None and last.chain == self._unsealed
         if self._sealer is None or last is None:
             return self._sealer is None and last is None
         return last.chain == self._sealer.chain
