@@ -17,6 +17,7 @@ from tidelog_core.admin.describe import (
 )
 from tidelog_core.admin.groups import validate_group_id
 
+from tidelog_functions.admin.chain_store import require_chains
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call
 from tidelog_functions.admin.http import HttpAnswer
@@ -65,7 +66,9 @@ async def alter_topic_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
     """Change settings of a topic."""
     name, is_applied = call.parameters["topic"], _is_applied(call)
     await cluster.topic(name)
-    await cluster.admin.alter_topic(name, _alterations(call), validate_only=not is_applied)
+    alterations = _alterations(call)
+    await require_chains(cluster, {one.name: one.value for one in alterations})
+    await cluster.admin.alter_topic(name, alterations, validate_only=not is_applied)
     topic = cluster.view.image.topic(name)
     return _altered({} if topic is None else topic.configs, is_applied=is_applied)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
+from tidelog_core.admin.diskless_topics import with_diskless_default
 from tidelog_core.admin.topics import USE_DEFAULT, NewTopic
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
 from tidelog_core.model import NO_LEADER, TopicPartition
 from tidelog_core.security.acl import ResourceType
 from tidelog_core.tier.planning import finished_segments, tiered_end_offset
 
+from tidelog_functions.admin.chain_store import require_chains
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call
 from tidelog_functions.admin.http import HttpAnswer
@@ -40,13 +42,18 @@ async def create_topic(cluster: AdminCluster, call: Call) -> HttpAnswer:
     """Create a topic, or only validate the request."""
     body = call.body
     is_applied = not body.get("validate_only", False)
+    configs = body.get("configs", {})
+    await cluster.view.refresh()
+    await require_chains(
+        cluster, with_diskless_default(configs, cluster.node_config(), is_own=False)
+    )
     plan = await cluster.admin.create_topic(
         NewTopic(
             name=body["name"],
             partition_count=body.get("partition_count", USE_DEFAULT),
             replication_factor=body.get("replication_factor", USE_DEFAULT),
             assignments=tuple(enumerate(body.get("assignments", ()))),
-            configs=body.get("configs", {}),
+            configs=configs,
         ),
         validate_only=not is_applied,
     )
