@@ -28,6 +28,7 @@ from tidelog_core.config import (
 )
 from tidelog_core.log import append_checks
 from tidelog_core.quotas import quota_entity
+from tidelog_core.replication.leases import LeaseTimes
 from tidelog_core.security import roles as role_members
 from tidelog_core.security import scram_credentials
 from tidelog_node import fetch_sessions, supervisor
@@ -41,6 +42,7 @@ from tidelog_node.transactions import coordinator
 from tools.places import ROOT
 
 PAGE = ROOT / "docs" / "limits.md"
+KEY_WRITE_UNITS_PER_S = 1_000  # Source: DynamoDB developer guide, partition keys
 _BEGIN = """\
 # Limits
 
@@ -70,6 +72,7 @@ def _sections() -> dict[str, list[Row]]:
     return {
         "Topics and partitions": list(_topics()),
         "Records and requests": list(_records()),
+        "Nodes": list(_nodes()),
         "Groups": list(_groups()),
         "Producers and transactions": list(_transactions()),
         "Users, ACLs and roles": list(_rights()),
@@ -104,6 +107,17 @@ def _topics() -> Iterator[Row]:
         _count(configs.CONFIGS_PER_RESOURCE_MAX),
         "refused, INVALID_CONFIG",
     )
+
+
+def _nodes() -> Iterator[Row]:
+    times = LeaseTimes()
+    beyond = "renewals are throttled: leases end, and partitions change leaders again and again"
+    for what, renew_ms in (
+        ("nodes that lead diskless partitions, with DynamoDB", times.brisk_renew_ms),
+        ("other nodes, with DynamoDB", times.renew_ms),
+    ):
+        # Each renewal is one unit, and all leases have one key.
+        yield what, f"{_count(KEY_WRITE_UNITS_PER_S * renew_ms // 1000)} or less", beyond
 
 
 def _records() -> Iterator[Row]:

@@ -1,8 +1,8 @@
 """Computes what the same day costs if every topic is diskless, from the replicated day.
 
 Machines, tier, offsets and functions stay as they are. What differs is counted here: bytes between
-zones, requests for the chains' objects, their storage, and the segments that are sealed early so
-that chains can be collected. A GB is 10^9 bytes.
+zones, requests for the chains' objects, their storage, the segments that are sealed early so that
+chains can be collected, and the leases that nodes renew more often. A GB is 10^9 bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from tidelog_core.cost.counts import (
     OBJECT_STORAGE,
     ZONE_TRANSFER,
 )
+from tidelog_core.replication.leases import LeaseTimes
 
 from bench.day import bill
 from bench.day.cluster import build
@@ -96,6 +97,13 @@ def early_segments(scenario: Scenario) -> float:
     return float(np.maximum(by_age - per_day, 0.0).sum())
 
 
+def more_renewals(scenario: Scenario) -> float:
+    """Return the renewals of leases a day beyond those of nodes that lead replicated partitions."""
+    times = LeaseTimes()
+    each = 1000 / times.brisk_renew_ms - 1000 / times.renew_ms
+    return scenario.brokers * each * DAY_S
+
+
 def of_day(day: Day, form: Form) -> list[Line]:
     """Return the bill of the day."""
     scenario = day.scenario
@@ -104,6 +112,7 @@ def of_day(day: Day, form: Form) -> list[Line]:
     gets = gets_per_s(scenario, form) * DAY_S
     chains_gb = scenario.produced_gb_per_s * NODE.diskless_wal_max_age_ms / 1000
     writes = early * sum(COSTS[operation].writes for operation in SEGMENT_OPERATIONS)
+    writes += more_renewals(scenario) * COSTS["renew a lease"].writes
     more = {
         "S3 storage": chains_gb * 24 / HOURS * PRICES.per_unit(OBJECT_STORAGE),
         "S3 requests": puts * PRICES.per_unit(OBJECT_PUT) + gets * PRICES.per_unit(OBJECT_GET),

@@ -245,6 +245,8 @@ def test_diskless_topics_pay_nothing_for_followers_and_for_every_object() -> Non
     # Twelve nodes, each ten objects a second at most, of which 5 % are sent twice.
     assert math.isclose(diskless.puts_per_s(SMALL, diskless.FORMS[0]), 12 * 10 * 1.05)
     assert math.isclose(diskless.puts_per_s(SMALL, diskless.FORMS[1]), 12 * 4 * 1.05)
+    # Every second instead of every three.
+    assert math.isclose(diskless.more_renewals(SMALL), 12 * 2 / 3 * DAY_S)
     puts = diskless.puts_per_s(SMALL, diskless.FORMS[0]) * DAY_S * 5e-6
     assert dollars[0]["S3 requests"] > puts
     assert dollars[0]["S3 requests"] > 2 * dollars[1]["S3 requests"]
