@@ -52,6 +52,7 @@ REQUIREMENTS = (
     "lz4",
     "obstore",
     "prometheus_client",
+    "protobuf",
 )
 SOURCES = ("core/tidelog_core", "sdk/tidelog", "cache_node/tidelog_node")
 PROGRAMS = (

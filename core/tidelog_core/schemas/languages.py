@@ -5,6 +5,7 @@ Every function may take long, and recurses: for a thread, not for an event loop.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +22,12 @@ Known = Sequence[tuple[Reference, str]]  # references, and the texts of their sc
 
 def supported_types() -> list[SchemaType]:
     """Return the languages that schemas may have here."""
-    return [SchemaType.JSON, SchemaType.AVRO]
+    types = [SchemaType.JSON, SchemaType.AVRO]
+    try:
+        has_protobuf = importlib.util.find_spec("google.protobuf") is not None
+    except ModuleNotFoundError:
+        has_protobuf = False
+    return [SchemaType.JSON, SchemaType.PROTOBUF, SchemaType.AVRO] if has_protobuf else types
 
 
 def parse(schema_type: SchemaType, text: str, known: Known) -> ParsedSchema:
@@ -30,10 +36,15 @@ def parse(schema_type: SchemaType, text: str, known: Known) -> ParsedSchema:
     ``known`` has all schemas that it refers to, through others too, each after its own references.
     """
     if schema_type not in supported_types():
-        raise InvalidSchema(f"schemas of the type {schema_type} are not supported")
+        raise InvalidSchema(f"{schema_type} needs a library: pip install 'tidelog[node]'")
     try:
         if schema_type is SchemaType.JSON:
             return JsonSchema.parse(text, [(reference.name, one) for reference, one in known])
+        if schema_type is SchemaType.PROTOBUF:
+            # Only now: it takes its time, and needs a library that a node may lack.
+            from tidelog_core.schemas.protobuf.schema import ProtobufSchema
+
+            return ProtobufSchema.parse(text, known)
         return AvroSchema.parse(text, [one for _, one in known])
     except RecursionError:
         raise InvalidSchema("it nests too deeply") from None

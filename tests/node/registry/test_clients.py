@@ -15,11 +15,18 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import (
+    ProtobufDeserializer,
+    ProtobufSerializer,
+)
 from confluent_kafka.serialization import (
     MessageField,
     SerializationContext,
     SerializationError,
 )
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
 
 from tests.support.node_process import NodeProcess
 from tools.ports import free_port
@@ -131,6 +138,32 @@ def test_json_records_go_in_and_come_out(connect: Connect) -> None:
         write({"n": "seven"}, context)
     closed = Schema(json.dumps({**whole, "additionalProperties": False}), "JSON", [reference])
     assert not client.test_compatibility("json-orders-value", closed)
+
+
+def test_protobuf_records_go_in_and_come_out(connect: Connect) -> None:
+    part = FileDescriptorProto(name="part.proto", package="p", syntax="proto3")
+    part.message_type.add(name="Part").field.add(name="n", number=1, type=5, label=1)
+    whole = FileDescriptorProto(name="whole.proto", package="p", syntax="proto3")
+    whole.dependency.append("part.proto")
+    field = whole.message_type.add(name="Whole").field.add(name="part", number=1, label=1)
+    field.type, field.type_name = 11, ".p.Part"
+    pool = DescriptorPool()
+    for file in (part, whole):
+        pool.AddSerializedFile(file.SerializeToString())
+    made = GetMessageClass(pool.FindMessageTypeByName("p.Whole"))
+    context = SerializationContext("protobuf-orders", MessageField.VALUE)
+    client = connect()
+    message = made()
+    message.part.n = 7
+    data = ProtobufSerializer(made, client)(message, context)
+    assert data is not None
+    read = ProtobufDeserializer(made, schema_registry_client=connect())
+    assert read(data, context) == message
+    stored = client.get_latest_version("protobuf-orders-value").schema
+    assert stored.schema_type == "PROTOBUF"
+    assert "message Whole {\n  .p.Part part = 1;\n}" in stored.schema_str
+    changed = Schema(stored.schema_str.replace(".p.Part", "int32"), "PROTOBUF", stored.references)
+    assert not client.test_compatibility("protobuf-orders-value", changed)
 
 
 def consumed(node: NodeProcess, topic: str, count: int) -> list[bytes]:
