@@ -16,9 +16,10 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.log.values import CorruptLog
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import Cluster, put
+from tidelog_core.metadata.records import Cluster, Partition, put
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers
+from tidelog_core.replication.leader_state import ReplicationRules
 from tidelog_node.diskless.recovery.chain_slices import (
     StoredSlice,
     WantedSlices,
@@ -31,13 +32,14 @@ from tidelog_node.replica import Replica
 from tests.node.diskless.chained_log import (
     CLUSTER,
     NAME,
+    TOPIC_ID,
     ChainedLog,
     filled,
     new_chain,
     replica_over,
 )
 from tests.support.batches import batch
-from tests.support.log_building import content_of, open_log
+from tests.support.log_building import PARTITION, content_of, open_log
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context
 
@@ -168,6 +170,29 @@ async def test_a_log_that_leads_meanwhile_is_left_as_it_is(
     end_offset = replica.log.log_end_offset
     replica.is_leader = True
     with pytest.raises(StorageError, match="is led here already"):
+        await refilled(replica)
+    assert replica.log.log_end_offset == end_offset > refilled.chained.log.log_end_offset
+
+
+async def test_a_log_that_follows_meanwhile_is_left_as_it_is(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    """Another node was elected during a long refill: what it has may count on this replica."""
+    shutil.copytree(tmp_path / "leader", tmp_path / "again")
+    replica = replica_over(tmp_path / "again")
+    replica.log.append_as_leader(batch(3), leader_epoch=5)
+    end_offset = replica.log.log_end_offset
+    elsewhere = Partition(
+        topic_id=TOPIC_ID,
+        partition=PARTITION.partition,
+        replicas=(2, 1),
+        leader=2,
+        leader_epoch=6,
+        isr=(2, 1),
+    )
+    assert replica.role is not None
+    replica.role.on_partition(elsewhere, replica.log, leads=False, rules=ReplicationRules())
+    with pytest.raises(StorageError, match="is led elsewhere by now"):
         await refilled(replica)
     assert replica.log.log_end_offset == end_offset > refilled.chained.log.log_end_offset
 

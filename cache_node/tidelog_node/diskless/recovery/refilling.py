@@ -367,9 +367,14 @@ def _size_bytes(read: ObjectRead) -> int:
 
 
 def _require_unled(replica: Replica) -> None:
-    """Raise ``StorageError`` if this node leads: a late write made the partition replicated."""
+    """Raise ``StorageError`` if the replica leads or follows by now: its log is not ours to cut.
+
+    A late write made the partition replicated, or another node was elected during a long refill.
+    """
     if replica.is_leader:
         raise StorageError(f"{replica.partition} is led here already, its log stays as it is")
+    if replica.is_follower:
+        raise StorageError(f"{replica.partition} is led elsewhere by now, its log stays as it is")
 
 
 def placed(data: Buffer, one: StoredSlice, *, key: str) -> bytearray:
