@@ -116,6 +116,26 @@ def test_a_task_may_what_a_node_needs_and_nothing_of_machines() -> None:
     assert set(allowed(start)) == {"ImageLogin", "Image", "Log"}
 
 
+@pytest.mark.parametrize(
+    ("image", "repository"),
+    [
+        ("123456789012.dkr.ecr.eu-west-1.amazonaws.com/tidelog:1.0", "tidelog"),
+        ("123456789012.dkr.ecr.eu-west-1.amazonaws.com/tidelog@sha256:ab", "tidelog"),
+        ("123456789012.dkr.ecr.eu-west-1.amazonaws.com.cn/team/tidelog:1", "team"),
+    ],
+)
+def test_a_task_may_pull_its_own_image_alone(image: str, repository: str) -> None:
+    """It may be of another account and region."""
+    start = nested_stacks({**FARGATE, "NodeImage": image})[TASKS].properties("StartRole")
+    arn = f"arn:aws:ecr:eu-west-1:123456789012:repository/{repository}"
+    assert allowed(start)["Image"]["Resource"] == [arn, f"{arn}/*"]
+
+
+def test_a_task_of_a_public_image_may_pull_no_private_one() -> None:
+    start = nested_stacks({**FARGATE, "NodeImage": "ghcr.io/tide/tidelog:1"})[TASKS]
+    assert set(allowed(start.properties("StartRole"))) == {"Log"}
+
+
 def test_a_machine_may_complete_the_hook_of_its_own_group_alone() -> None:
     stacks = nested_stacks(DISKLESS)
     drained = allowed(stacks["Nodes"].properties("NodeRole"))["Drained"]
