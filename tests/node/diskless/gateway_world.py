@@ -274,6 +274,29 @@ class World:
         leader.chain.enter(replica, item.wal, end_offset=replica.log.log_end_offset)
         leader.replicas.confirm_lead(replica, item.leader_epoch)
 
+    async def kill_leader(self, process: str) -> None:
+        """Have another process lead, in its own chain: what was not committed is gone."""
+        leader = self.leader
+        replica = leader.replica
+        item = leader.view.image.partition(PLACE)
+        assert item is not None
+        for task in tuple(self._tasks):
+            task.cancel()  # What it was asked dies with it.
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        leader.chain.abandon("killed")
+        leader.replicas.end_lead(replica)
+        end_offset = replica.log.high_watermark
+        replica.log.truncate_to(end_offset)
+        chain, epoch = await leader._own_chain(), item.leader_epoch + 1
+        wal = (*item.wal, EpochChain(epoch, chain.name, end_offset))
+        await self.metadata.commit(
+            [records.put(dataclasses.replace(item, leader_epoch=epoch, wal=wal))]
+        )
+        await self._register(LEADER, process)
+        for node in (leader, self.gateway):
+            await node.view.refresh()
+        self.lead()
+
     async def set_isr(self, *isr: int) -> None:
         """Store the partition's ISR, and have both nodes see it."""
         item = self.leader.view.image.partition(PLACE)

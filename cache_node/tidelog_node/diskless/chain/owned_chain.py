@@ -494,6 +494,8 @@ class OwnedChain:
 
         Foreign slices come first, so where they will be in the object depends on no log.
         """
+        if self.is_deposed:
+            raise ChainBroken("the chain has ended")
         found = [self._foreign[part.number] for part in content.foreign]
         for name, leader_epoch, base_offset, end_offset, _ in content.ranges:
             replica = self._replicas[name]

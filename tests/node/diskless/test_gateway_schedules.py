@@ -1,0 +1,201 @@
+"""Producers write through a gateway while it and its leaders get into trouble: seeded schedules.
+
+The producers do what librdkafka does with the answers. Whatever gets lost, what one of them takes for
+delivered is in the log, in its order, and once as long as the producer has not begun another epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from tidelog_core.errors import ErrorCode
+from tidelog_core.records.decode import decode_records
+from tidelog_core.records.header import iter_headers
+
+from tests.node.diskless.gateway_world import World
+from tests.support.batches import batch_of
+from tests.support.wal_scene import Faults
+
+IN_FLIGHT_MAX = 5
+MESSAGES = 8
+PRODUCERS = 15  # that begin one after the other: no log knows them then
+BEGIN_SECONDS_MAX = 0.5
+SKIPPED = (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id)
+AGAIN = (
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.request_timed_out,
+    ErrorCode.corrupt_message,
+    ErrorCode.kafka_storage_error,
+)
+
+
+class Producer:
+    """Sends numbered messages, one a batch, and repeats them as librdkafka does."""
+
+    def __init__(self, world: World, producer_id: int) -> None:
+        self.world = world
+        self.producer_id = producer_id
+        self.delivered: set[int] = set()
+        self.epoch = 0
+        self.implicit_count = 0  # deliveries without an answer of their own
+        self._base = 0  # the message with sequence 0 in this epoch
+        self._queue = list(range(MESSAGES))
+        self._in_flight: dict[int, asyncio.Task[None]] = {}
+        self._is_draining = False
+        self._stir = asyncio.Event()
+
+    async def run(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        while self._queue or self._in_flight:
+            if self._is_draining and not self._in_flight:
+                self._is_draining = False
+                self.epoch += 1
+                self._base = self._queue[0] if self._queue else 0
+            while self._queue and not self._is_draining and len(self._in_flight) < IN_FLIGHT_MAX:
+                message = self._queue.pop(0)
+                self._in_flight[message] = asyncio.create_task(self._send(message))
+                await asyncio.sleep(0.002)
+            self._stir.clear()
+            if self._in_flight:
+                await self._stir.wait()
+
+    async def _send(self, message: int) -> None:
+        sequence = message - self._base
+        data = bytearray(
+            batch_of(
+                b"%d-%d" % (self.producer_id, message),
+                producer=(self.producer_id, self.epoch, sequence),
+            )
+        )
+        answer = await self.world.gateway.send(data)
+        code = ErrorCode(answer.error_code)
+        if code is ErrorCode.none:
+            self.delivered.add(message)
+            # Those that wait to be sent again: a log takes no batch without those before.
+            implied = [other for other in self._queue if other < message]
+            self.implicit_count += len(implied)
+            self.delivered.update(implied)
+            self._queue = [other for other in self._queue if other > message]
+        else:
+            assert code in (*SKIPPED, *AGAIN), code
+            if code in SKIPPED:
+                is_first = message == min(self._in_flight) and message < min(
+                    self._queue, default=MESSAGES
+                )
+                assert not is_first, "a producer that is out of step fails for good"
+                self._is_draining = True
+            self._queue = sorted([*self._queue, message])
+        del self._in_flight[message]
+        self._stir.set()
+
+
+async def lose_answers(world: World, chance: Random) -> None:
+    world.is_answer_lost = True
+    await asyncio.sleep(chance.random() * 0.05)
+    world.is_answer_lost = False
+
+
+async def lose_requests(world: World, chance: Random) -> None:
+    world.is_hanging = True
+    await asyncio.sleep(chance.random() * 0.05)
+    world.break_connection()
+
+
+async def cut_off(world: World, chance: Random) -> None:
+    world.is_leader_reachable = False
+    await asyncio.sleep(chance.random() * 0.05)
+    world.is_leader_reachable = True
+
+
+async def kill_leader(world: World, chance: Random) -> None:
+    """What it was told may be answered by nobody."""
+    world.is_hanging = chance.random() < 0.5
+    await asyncio.sleep(chance.random() * 0.02)
+    await world.kill_leader(f"process {chance.random()}")
+    if chance.random() < 0.5:
+        world.break_connection()
+    world.is_hanging = False
+
+
+async def stop_leading(world: World, chance: Random) -> None:
+    replica = world.leader.replica
+    world.leader.chain.leave(replica)
+    world.leader.replicas.end_lead(replica)
+    await asyncio.sleep(chance.random() * 0.02)
+    await world.kill_leader(f"process {chance.random()}")
+
+
+async def seal_gateway(world: World, chance: Random) -> None:
+    world.gateway.chain.abandon(f"sealed {chance.random()}")
+
+
+async def hang_a_read(world: World, chance: Random) -> None:
+    world.leader.hang_next_read()
+
+
+TROUBLE: tuple[Callable[[World, Random], Awaitable[None]], ...] = (
+    lose_answers,
+    lose_requests,
+    cut_off,
+    kill_leader,
+    kill_leader,
+    stop_leading,
+    seal_gateway,
+    hang_a_read,
+)
+
+
+async def run_schedule(folder: Path, seed: int) -> list[Producer]:
+    """Run one schedule; return its producers."""
+    chance = Random(seed)
+    world = World(folder)
+    await world.start()
+    try:
+        world.store.faults = Faults(refused=0.05, lost=0.1, vanished=0.05, slow_s=0.005)
+        producers = [Producer(world, producer_id) for producer_id in range(PRODUCERS)]
+        tasks = [
+            asyncio.create_task(producer.run(chance.random() * BEGIN_SECONDS_MAX))
+            for producer in producers
+        ]
+        while not all(task.done() for task in tasks) and chance.random() < 0.9:
+            await asyncio.sleep(chance.random() * 0.06)
+            await chance.choice(TROUBLE)(world, chance)
+        world.break_connection()
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
+        check(world, producers)
+        return producers
+    finally:
+        await world.stop()
+
+
+def check(world: World, producers: list[Producer]) -> None:
+    """Hold what the producers take for delivered against the log."""
+    content = world.log_content()
+    values = [
+        record.value
+        for position, _ in iter_headers(content)
+        for record in decode_records(content, position)
+    ]
+    for producer in producers:
+        prefix = b"%d-" % producer.producer_id
+        found = [int(v.split(b"-")[1]) for v in values if v is not None and v.startswith(prefix)]
+        assert producer.delivered == set(range(MESSAGES))
+        assert set(found) == producer.delivered, "what is delivered is in the log"
+        firsts = list(dict.fromkeys(found))
+        assert firsts == sorted(firsts)
+        assert producer.epoch or len(found) == len(firsts), "nothing is doubled in an epoch"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_what_a_producer_takes_for_delivered_is_in_the_log(tmp_path: Path, seed: int) -> None:
+    await run_schedule(tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10, 40))
+async def test_many_schedules(tmp_path: Path, seed: int) -> None:
+    await run_schedule(tmp_path, seed)
