@@ -51,7 +51,8 @@ async def compare_disks(cluster: ChaosCluster, history: History) -> list[Anomaly
     """Compare replicas, tier and what was served, now that nobody writes any more.
 
     Of diskless partitions the chains count: a node that stops hands over, and its successor may stop
-    before it has anything.
+    before it has anything. A broker that is only asked to follow may still have what it had long
+    ago, which was never committed: it compares that with the chains when it follows.
     """
     await cluster.copy_objects()
     image = await cluster.image()
@@ -75,7 +76,7 @@ async def compare_disks(cluster: ChaosCluster, history: History) -> list[Anomaly
                     f"node {node_id}",
                     cluster.nodes[node_id].process.data_dir / f"{final.topic}-{final.partition}",
                 )
-                for node_id in partition.replicas
+                for node_id in (partition.isr if partition.is_diskless else partition.replicas)
             ]
             tier = await _tier_of(cluster, store, image, final)
             if partition.is_diskless:

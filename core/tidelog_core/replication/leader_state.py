@@ -86,6 +86,7 @@ from tidelog_core.replication.follower_progress import (
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.owed_acks import OwedAcks, ReleasedAck
 from tidelog_core.replication.reassignment import (
+    asked_leader,
     end_reassignment,
     is_reassigning,
     target_replicas,
@@ -619,6 +620,7 @@ class LeaderState(Generic[Token]):
             or self.is_converting
             or now_ms < self._retry_from_ms
             or is_reassigning(self.partition)
+            or (self.commits_by_chain and asked_leader(self.partition) != self.broker_id)
         ):
             return False
         for broker_id in self.partition.isr:

@@ -367,6 +367,7 @@ def test_a_leader_hands_over_to_a_replica_that_was_put_first() -> None:
     fetch(leader, 2, 0, now_ms=1)
     other = dataclasses.replace(leader.partition, replicas=(2, 1, 3), version=three.version + 1)
     leader.on_partition(other, 1)
+    assert not leader.is_at_rest(ALIVE, 1)
     change = leader.propose(BROKERS, ALIVE, 1)
     assert change is not None
     assert (change.after.leader, change.after.replicas) == (2, (2, 1, 3))
