@@ -16,6 +16,7 @@ from tidelog_cli import (
     partitions,
     quotas,
     roles,
+    schemas,
     settings,
     topics,
     transactions,
@@ -116,6 +117,14 @@ role.command("add")(roles.add)
 role.command("remove")(roles.remove)
 role.command("delete")(roles.delete)
 
+schema = Commands(cls=CommandGroup, help="Schemas of records, in a schema registry.")
+schema.command("list")(schemas.list_)
+schema.command("get")(schemas.get)
+schema.command("register")(schemas.register)
+schema.command("check")(schemas.check)
+schema.command("delete")(schemas.delete)
+schema.command("config")(schemas.config)
+
 quota = Commands(cls=CommandGroup, help="Quotas of users, clients and addresses.")
 quota.command("list")(quotas.list_)
 quota.command("set")(quotas.set_)
@@ -163,6 +172,7 @@ app.add_typer(user, name="user")
 app.add_typer(token, name="token")
 app.add_typer(acl, name="acl")
 app.add_typer(role, name="role")
+app.add_typer(schema, name="schema")
 app.add_typer(quota, name="quota")
 app.add_typer(context, name="context")
 app.command("iam-token")(iam_token)

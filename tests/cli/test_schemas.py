@@ -1,0 +1,80 @@
+"""``tidelog schema`` over a node's registry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tidelog_cli.schemas import LEVELS, TYPES
+from tidelog_core.schemas.model import Compatibility, SchemaType
+
+from tests.support.command import Outcome, called
+from tests.support.node_process import NodeProcess
+from tools.ports import free_port
+
+USER = '{"type":"record","name":"User","fields":[{"name":"id","type":"long"}]}'
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port = free_port()
+    folder = tmp_path_factory.mktemp("schemas") / "node"
+    with NodeProcess(folder, arguments=("--registry-port", str(port))):
+        yield f"http://127.0.0.1:{port}"
+
+
+def schema(url: str, *arguments: object, status: int = 0) -> Outcome:
+    return called("schema", *arguments, "--registry", url, status=status)
+
+
+def test_a_schema_goes_from_its_file_to_its_end(url: str, tmp_path: Path) -> None:
+    file, broken = tmp_path / "user.avsc", tmp_path / "broken.avsc"
+    file.write_text(USER)
+    broken.write_text(USER.replace("long", "string"))
+    done = schema(url, "register", "u-value", file)
+    assert done.lines == ["u-value version 1 has the schema with id 1"]
+    assert schema(url, "get", "u-value").lines == [USER]
+    assert schema(url, "get", "--id", 1, "--json").document["schemaType"] == "AVRO"
+    rows = [line.split() for line in schema(url, "list").lines]
+    assert rows == [["SUBJECT", "VERSION", "ID", "TYPE"], ["u-value", "1", "1", "AVRO"]]
+    assert schema(url, "check", "u-value", file).lines == ["compatible with u-value"]
+    assert "TYPE_MISMATCH" in schema(url, "check", "u-value", broken, status=1).lines[0]
+    assert "(error 40901)" in schema(url, "register", "u-value", broken, status=1).errors
+    assert schema(url, "config").lines == ["BACKWARD"]
+    assert schema(url, "config", "u-value", "--set", "none").lines == ["NONE"]
+    schema(url, "register", "u-value", broken)
+    assert schema(url, "config", "u-value", "--remove").lines == ["BACKWARD"]
+    done = schema(url, "delete", "u-value", "--version", "latest")
+    assert done.lines == ["1 version of u-value deleted: 2"]
+    done = schema(url, "delete", "u-value")
+    assert done.lines == ["1 version of u-value deleted: 1"]
+    done = schema(url, "delete", "u-value", "--permanent")
+    assert done.lines == ["2 versions of u-value removed for ever: 1, 2"]
+
+
+def test_references_and_other_languages_are_given_by_options(url: str, tmp_path: Path) -> None:
+    base, whole = tmp_path / "base.proto", tmp_path / "whole.proto"
+    base.write_text('syntax = "proto3"; message Base {}')
+    whole.write_text('syntax = "proto3"; import "base.proto"; message Whole { Base base = 1; }')
+    schema(url, "register", "base", base, "--type", "protobuf")
+    options = ("--type", "protobuf", "--reference", "base.proto=base:1")
+    schema(url, "register", "whole", whole, *options)
+    assert "  Base base = 1;" in schema(url, "get", "whole").lines
+
+
+def test_wrong_usage_and_absent_registries_are_told(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_text("{}")
+    assert "either" in schema(url, "get", status=2).errors
+    assert "--type" in schema(url, "register", "a", file, "--type", "xml", status=2).errors
+    assert "NAME=SUBJECT" in schema(url, "check", "a", file, "--reference", "b", status=2).errors
+    assert "40401" in schema(url, "get", "none", status=1).errors
+    absent = f"http://127.0.0.1:{free_port()}"
+    assert "no registry answers" in schema(absent, "list", status=1).errors
+    assert "must be a URL" in schema("localhost:8081", "list", status=2).errors
+
+
+def test_the_help_knows_all_types_and_levels() -> None:
+    assert set(TYPES) == set(SchemaType)
+    assert set(LEVELS) == set(Compatibility)
