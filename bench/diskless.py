@@ -8,9 +8,12 @@ acks=all at an even rate, without waiting for answers, and times each one. The s
   or 99th percentile differ by more than a quarter;
 - a folder.
 
+The last rows are of requests to a gateway: a second node, in another zone than the leader.
+Reads of its objects have the pace of MiniStack or the disk, not of S3.
+
 The node runs from source, or compiled if ``.cache/compiled`` is first in ``PYTHONPATH``.
 
-    python -m bench.diskless [--seconds 60] [--intervals 20 50 100 250] [--only folder|s3]
+    python -m bench.diskless [--seconds 60] [--intervals 20 50 100 250] [--only folder|s3|gateway]
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from bench.raw_producers import build_produce, build_records
 from bench.slow_puts import SlowPuts
 from tests.support.chain_latency import StoreLatency, measure
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 from tools import ministack
 
 MEDIAN_MS, P99_MS = 70.0, 140.0  # of PUTs of objects up to 1 MB, published times of 2025
@@ -82,16 +86,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.diskless")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--intervals", type=int, nargs="+", default=list(INTERVALS_MS))
-    parser.add_argument("--only", choices=["folder", "s3"])
+    parser.add_argument("--only", choices=["folder", "s3", "gateway"])
     arguments = parser.parse_args()
     figures: dict[str, object] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
     problems: list[str] = []
     print(f"{'store':>8} {'interval':>8} {'p50':>7} {'p99':>7} {'p99.9':>7}   model", flush=True)
-    if arguments.only != "s3":
+    if arguments.only in {None, "folder"}:
         waits = _measure_folder(arguments.seconds)
         figures["folder"] = asdict(waits)
         print(f"{'folder':>8} {'':>8} {waits.row()}", flush=True)
-    if arguments.only != "folder":
+    if arguments.only in {None, "s3"}:
         for interval_ms, found, model, per_object in _measure_s3(arguments):
             figures[f"s3 {interval_ms} ms"] = {
                 **asdict(found),
@@ -100,6 +104,10 @@ def main() -> int:
             }
             print(f"{'s3':>8} {interval_ms:8} {found.row()} {model.row()}", flush=True)
             problems += differences(interval_ms, found, model)
+    if arguments.only in {None, "gateway"}:
+        for name, waits in _measure_gateways(arguments):
+            figures[f"gateway, {name}"] = asdict(waits)
+            print(f"{'gateway':>8} {name:>8} {waits.row()}", flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
     for problem in problems:
@@ -138,6 +146,33 @@ def _measure_folder(seconds: float) -> Waits:
 
 
 def _measure_s3(arguments: argparse.Namespace) -> Iterator[tuple[int, Waits, Waits, float]]:
+    with _bucket() as store:
+        for interval_ms in arguments.intervals:
+            waits, per_object = _measure_interval(interval_ms, arguments.seconds, store)
+            yield interval_ms, waits, model_of(interval_ms), per_object
+
+
+def _measure_gateways(arguments: argparse.Namespace) -> Iterator[tuple[str, Waits]]:
+    with tempfile.TemporaryDirectory() as folder, _gateway(Path(folder), {}) as node:
+        yield "folder", asyncio.run(time_requests(node.port, arguments.seconds))
+    with _bucket() as store:
+        for interval_ms in arguments.intervals:
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                _gateway(
+                    Path(folder),
+                    _settings_of(interval_ms),
+                    objects=f"s3://{BUCKET}/gateway-{interval_ms}",
+                    environment={**CREDENTIALS, "AWS_ENDPOINT_URL": store.url},
+                ) as node,
+            ):
+                waits = asyncio.run(time_requests(node.port, arguments.seconds))
+                yield f"{interval_ms} ms", waits
+
+
+@contextmanager
+def _bucket() -> Iterator[SlowPuts]:
+    """A bucket at S3's pace."""
     with (
         tempfile.TemporaryDirectory() as folder,
         ministack.serve(Path(folder)) as endpoint,
@@ -151,21 +186,24 @@ def _measure_s3(arguments: argparse.Namespace) -> Iterator[tuple[int, Waits, Wai
             aws_secret_access_key="test",
         )
         s3.create_bucket(Bucket=BUCKET)
-        for interval_ms in arguments.intervals:
-            waits, per_object = _measure_interval(interval_ms, arguments.seconds, store)
-            yield interval_ms, waits, model_of(interval_ms), per_object
+        yield store
 
 
-def _measure_interval(interval_ms: int, seconds: float, store: SlowPuts) -> tuple[Waits, float]:
-    settings = {
+def _settings_of(interval_ms: int) -> dict[str, str]:
+    return {
         "diskless.append.commit.interval.ms": str(interval_ms),
         "diskless.append.puts.per.second.max": "0",
     }
+
+
+def _measure_interval(interval_ms: int, seconds: float, store: SlowPuts) -> tuple[Waits, float]:
     environment = {**CREDENTIALS, "AWS_ENDPOINT_URL": store.url}
     url = f"s3://{BUCKET}/{interval_ms}"
     with (
         tempfile.TemporaryDirectory() as folder,
-        _node(Path(folder), settings, objects=url, environment=environment) as node,
+        _node(
+            Path(folder), _settings_of(interval_ms), objects=url, environment=environment
+        ) as node,
     ):
         store.take_counts()
         waits = asyncio.run(time_requests(node.port, seconds))
@@ -205,6 +243,44 @@ def _node(
         topic = NewTopic(TOPIC, 1, 1, config={"diskless.enable": "true"})
         admin.create_topics([topic])[TOPIC].result(30)
         yield node
+
+
+@contextmanager
+def _gateway(
+    folder: Path,
+    settings: Mapping[str, str],
+    *,
+    objects: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[NodeProcess]:
+    """Two nodes in two zones; the one that does not lead the topic."""
+    nodes = {
+        broker_id: NodeProcess(
+            folder / f"node{broker_id}",
+            broker_id=broker_id,
+            metadata_store=f"sqlite://{folder}/metadata.db",
+            object_store=objects or f"file://{folder}/objects",
+            config={**settings, "diskless.gateways.enable": "true"},
+            environment=environment,
+            arguments=("--rack", f"zone{broker_id}"),
+        )
+        for broker_id in (1, 2)
+    }
+    with nodes[1], nodes[2]:
+        admin = AdminClient({"bootstrap.servers": nodes[1].address, "log_level": 0})
+        topic = NewTopic(TOPIC, 1, 2, config={"diskless.enable": "true"})
+        eventually(lambda: len(admin.list_topics(timeout=60).brokers) == 2, "both nodes are there")
+        admin.create_topics([topic])[TOPIC].result(30)
+        leader = -1
+
+        def is_led() -> bool:
+            nonlocal leader
+            partition = admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions.get(0)
+            leader = -1 if partition is None else int(partition.leader)
+            return leader in nodes and len(partition.isrs) == 2
+
+        eventually(is_led, "the topic has a leader and a replica")
+        yield nodes[3 - leader]
 
 
 async def time_requests(port: int, seconds: float) -> Waits:
