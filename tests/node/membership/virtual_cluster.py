@@ -184,6 +184,7 @@ class Member:
         self.broker_id = broker_id
         self.ports = ports
         self.chain = OwedChain()
+        self.logs = NoLogs()
         self.has_unentered = False  # partitions wait to enter the chain
         self.is_bucket_away = False
         self.probe_count = 0  # of the bucket
@@ -232,7 +233,7 @@ class Member:
             rack=self.rack,
         )
         await self.view.refresh()
-        await self.member.enter(NoLogs(), self._begin)
+        await self.member.enter(self.logs, self._begin)
         watch = StoreWatch(
             self.membership,
             chain=lambda: self.chain,

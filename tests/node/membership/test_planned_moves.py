@@ -1,0 +1,97 @@
+"""Leaders of diskless partitions are asked to hand over; their leader states write when it is time.
+
+``test_chain_leader`` has what those decide. Here they only note what they are told at last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from uuid import UUID
+
+from tests.node.membership.virtual_cluster import NoLogs, VirtualCluster, virtual_cluster
+from tests.support.virtual_time import run
+
+
+class Asked(NoLogs):
+    """Leader states that are never ready: they go on until they are told to stop."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int]] = []  # partition, successor
+
+    def has_leader_state(self, topic_id: UUID, partition: int) -> bool:
+        return True
+
+    def begin_hand_over(
+        self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
+    ) -> bool:
+        assert is_leaving
+        self.told.append((partition, successor))
+        return True
+
+
+async def create(cluster: VirtualCluster, count: int, leader: int) -> list[Asked]:
+    """Create partitions with one leader; return what the leader states of all nodes note."""
+    noted = [Asked() for _ in cluster]
+    for member, logs in zip(cluster, noted, strict=True):
+        member.logs = logs
+        await member.kill()
+        await member.start()
+    await cluster.create("t", partitions=count, replicas=(leader,), diskless_enable="true")
+    return noted
+
+
+def test_leads_are_spread_by_requests_and_each_is_asked_for_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            noted = await create(cluster, 30, 1)
+            await asyncio.sleep(40)
+            found = await cluster.partitions("t")
+            assert {partition.leader for partition in found} == {1}
+            assert Counter(p.replicas[0] for p in found) == {1: 10, 2: 10, 3: 10}
+            asked = [p for p in found if p.replicas[0] != 1]
+            assert all((p.adding, p.removing) == (p.replicas[:1], (1,)) for p in asked)
+            assert not [logs for logs in noted if logs.told]  # They decide when.
+
+    run(main())
+
+
+def test_a_node_that_stops_asks_first_and_tells_later(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            noted = await create(cluster, 6, 1)
+            await asyncio.sleep(3)
+            began = asyncio.get_running_loop().time()
+            stopping = asyncio.create_task(cluster[1].stop())
+            await asyncio.sleep(2)
+            found = await cluster.partitions("t")
+            assert all(p.leader == 1 and p.replicas[0] in (2, 3) for p in found)
+            assert not noted[0].told
+            await stopping
+            assert 7 <= asyncio.get_running_loop().time() - began < 20
+            assert set(noted[0].told) == {(p.partition, p.replicas[0]) for p in found}
+
+    run(main())
+
+
+def test_a_broker_that_gives_its_leads_away_gets_none(tmp_path: Path) -> None:
+    """It may be about to leave, before its lease says so."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, 30, 1)
+            for number, partition in enumerate(await cluster.partitions("t")):
+                await cluster.lead(partition, 1 + number % 3)
+            await asyncio.sleep(12)
+            for partition in await cluster.partitions("t"):
+                if partition.leader == 3:
+                    await cluster.lead(partition, 1 + partition.partition % 2)
+            await asyncio.sleep(4)
+            found = await cluster.partitions("t")
+            assert not [p for p in found if 3 in (p.leader, *p.replicas)]
+            await asyncio.sleep(15)  # It stays, after all.
+            found = await cluster.partitions("t")
+            assert [p for p in found if p.replicas[0] == 3]
+
+    run(main())
