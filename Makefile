@@ -28,7 +28,7 @@ CLIENT_TESTS ?= tests/clients tests/kafka tests/node/test_clients.py tests/node/
 TEST_WORKERS ?= 4
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos simulate-diskless logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-ecosystem test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos simulate-diskless logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -82,6 +82,11 @@ test-aws: $(STAMP) $(TOOLS)  ## stacks, functions and stores on MiniStack, Local
 test-diskless-clients: $(STAMP) $(TOOLS)  ## the suites of Kafka's clients, with diskless as the default of new topics, slow ones too
 	TIDELOG_CONFIG_LOG_DISKLESS_ENABLE=true $(BIN)/python -m pytest -m "slow or not slow" --timeout 900 \
 		$(PYTEST_FLAGS) $(CLIENT_TESTS)
+
+test-ecosystem: $(STAMP) $(TOOLS)  ## Connect, Debezium, Flink, Streams and MirrorMaker on nodes that are killed; writes docs/ecosystem.md
+	$(BIN)/python -m tools.ecosystem install
+	$(BIN)/python -m pytest -m "slow or not slow" --junitxml=.cache/ecosystem.xml $(PYTEST_FLAGS) $$($(BIN)/python -m tools.ecosystem tests); \
+		status=$$?; $(BIN)/python -m tools.ecosystem report .cache/ecosystem.xml; exit $$status
 
 test-kafka: $(STAMP) $(TOOLS)  ## the same requests to a node and to Apache Kafka, slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow" tests/kafka $(PYTEST_FLAGS)

@@ -6,6 +6,8 @@ A tool that cannot be installed is reported and skipped. Its tests are skipped t
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from types import ModuleType
 
 from tools import (
     chromium,
@@ -44,8 +46,13 @@ TOOLS = (
 
 
 def main() -> None:
-    """Install all tools; report the missing ones on stderr."""
-    for tool in TOOLS:
+    """Install what ``make test`` uses."""
+    install_all(TOOLS)
+
+
+def install_all(tools: Iterable[ModuleType]) -> None:
+    """Install the tools; report the missing ones on stderr."""
+    for tool in tools:
         try:
             tool.install()
         except ToolAbsent as absent:

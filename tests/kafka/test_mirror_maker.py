@@ -46,7 +46,7 @@ Record = tuple[int, bytes, bytes, str, int]  # with the headers as Python shows 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[str]:
-    if mirror_maker.class_path() is None:
+    if mirror_maker.PROGRAM.class_path() is None:
         pytest.skip("MirrorMaker is not installed: run `make tools`")
     try:
         with kafka_broker.serve(tmp_path / "kafka") as port:
@@ -83,7 +83,7 @@ def test_records_settings_and_groups_move(source: str, target: str, tmp_path: Pa
 
     properties = tmp_path / "mm2.properties"
     properties.write_text(properties_of_page(source, target))
-    with mirror_maker.mirroring(properties):
+    with mirror_maker.PROGRAM.running(properties):
         at_target = AdminClient({"bootstrap.servers": target})
         eventually(lambda: ends(at_target) is not None, "the topic is there", SECONDS_MAX)
         eventually(
@@ -128,14 +128,14 @@ def test_each_record_is_there_once_though_mirror_maker_is_killed_as_it_copies(
     properties = tmp_path / "mm2.properties"
     properties.write_text(properties_of_page(source, target, is_exactly_once=True))
     at_target = AdminClient({"bootstrap.servers": target})
-    with mirror_maker.mirroring(properties) as process:
+    with mirror_maker.PROGRAM.running(properties) as process:
         # Committed or not: the end is behind the records of open transactions too.
         eventually(
             lambda: sum((ends(at_target) or {}).values()) > 0, "the copy has begun", SECONDS_MAX
         )
         process.kill()
     produce(source, range(BEFORE, BEFORE + AFTER))
-    with mirror_maker.mirroring(properties):
+    with mirror_maker.PROGRAM.running(properties):
         found = consume(target, "check", BEFORE + AFTER)
         assert consume(target, "check", None) == []
     assert sorted(number_of(one) for one in found) == list(range(BEFORE + AFTER))
