@@ -20,6 +20,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import (
     CorruptRecordBatch,
     ErrorCode,
@@ -29,6 +30,7 @@ from tidelog_core.errors import (
     MessageTooLarge,
     NotLeaderOrFollower,
     RecordListTooLarge,
+    RequestTimedOut,
     StorageError,
     TidelogError,
     TopicAuthorizationFailed,
@@ -51,6 +53,11 @@ from tidelog_node.answers import (
 )
 from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
+from tidelog_node.diskless.gateway.broken_producers import (
+    BrokenProducers,
+    ProducerBatch,
+    producer_batch,
+)
 from tidelog_node.diskless.gateway.gateway import Gateway
 from tidelog_node.diskless.gateway.taken_batches import Produced
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
@@ -141,6 +148,7 @@ class ProduceHandler:
         self._can_serve = node.standing.can_serve
         self._counters = node.counters
         self._owed = OwedAnswers(self._encode_owed)
+        self._broken = BrokenProducers()  # of the refused batches of led partitions
         self.gateway: Gateway | None = None  # None: records of other leaders are refused
 
     def close(self) -> None:
@@ -169,6 +177,7 @@ class ProduceHandler:
         if self._admission.is_active and not self._is_admitted(request, context):
             if not request.acks:
                 raise CloseConnection("the object store takes no records", is_expected=True)
+            self._lose(request, context)
             return self._refuse(request, context, ErrorCode.request_timed_out)
         if self._throttle is not None and self._throttle.is_active:
             # When it has come, not when it is answered: no later request is read in between.
@@ -197,6 +206,42 @@ class ProduceHandler:
         ):
             return True
         return self._admission.admit(context.session, request.timeout_ms)
+
+    def _lose(self, request: ProduceRequest, context: RequestContext) -> None:
+        """Note batches that are refused, so that none of the same producers is taken before them.
+
+        A log takes any sequence as the first one of a producer that it does not know. If it took a
+        producer's second batch, librdkafka would take the first one for delivered.
+        """
+        led_by, followed_by = self._led_by(context), self._followed_by(context)
+        for name, partitions in request.topics:
+            for index, records in partitions:
+                replica = led_by.get(name, _NONE).get(index)
+                producer = _producer_batch(replica, records)
+                if producer is not None:
+                    self._broken.lose(producer, 0)
+                producer = _producer_batch(followed_by.get(name, _NONE).get(index), records)
+                if producer is not None and self.gateway is not None:
+                    self.gateway.refuse(producer)
+
+    def _require_takes(
+        self, replica: Replica, records: memoryview | None, *, can_serve: bool
+    ) -> None:
+        """Raise what keeps a led replica from taking the batch, whatever is in it.
+
+        ``NotLeaderOrFollower``, and ``RequestTimedOut`` if an earlier batch of its producer was
+        refused and has not come again.
+        """
+        if not (can_serve or replica.is_diskless):
+            raise NotLeaderOrFollower("this node has lost touch with the cluster")
+        if not self._broken:
+            return
+        producer = _producer_batch(replica, records)
+        if producer is None:
+            return
+        if self._broken.blocks(producer, 0):
+            raise RequestTimedOut("an earlier batch of the producer was refused")
+        self._broken.has_come(producer)
 
     def _authorized(
         self, access: Access, request: ProduceRequest, context: RequestContext
@@ -382,8 +427,7 @@ class ProduceHandler:
                     if replica is None:
                         owed_acks += self._pass_on(request, context, name, index, records, results)
                         continue
-                    if not (can_serve or replica.is_diskless):
-                        raise NotLeaderOrFollower("this node has lost touch with the cluster")
+                    self._require_takes(replica, records, can_serve=can_serve)
                     guard = None if verified is None else verified.guard(name, index)
                     known = None if inspected is None else (inspected, place)
                     info = append_batch(replica, records, request, version, guard, known)
@@ -554,6 +598,14 @@ def _kept_request(request: ProduceRequest) -> ProduceRequest:
 
 def _kept(records: memoryview | None) -> memoryview | None:
     return None if records is None else memoryview(bytearray(records))
+
+
+def _producer_batch(replica: Replica | None, records: memoryview | None) -> ProducerBatch | None:
+    """Return which batch of an idempotent producer the records are, ``None`` for others."""
+    if replica is None or records is None or len(records) < HEADER_SIZE or records[16] != MAGIC:
+        return None
+    name = PartitionName(replica.topic_id, replica.partition.partition)
+    return producer_batch(name, parse_header(records))
 
 
 def _log_start(replica: Replica) -> int:

@@ -34,6 +34,7 @@ from tidelog_node.handlers.gateway_append import GatewayAppends
 from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.logs.directories import LogDirectories
+from tidelog_node.partition_pace import NotYet
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
@@ -121,12 +122,13 @@ class Node:
         self.worker = WorkerHere(world.store, self.folder, built_bytes_max=kept_bytes_max(FAST))
         self.inspector, self.flusher = BatchInspector(), Flusher(self.executor)
         gate = ProduceGate(self.verifier)
+        self.admission = DisklessAdmission()
         self.produce = ProduceHandler(
             self.context,
             replicas=self.replicas,
             flusher=self.flusher,
             inspector=self.inspector,
-            admission=DisklessAdmission(),
+            admission=self.admission,
             gate=gate,
         )
         self.appends = GatewayAppends(self.context, replicas=self.replicas, gate=gate)
@@ -210,6 +212,23 @@ class Node:
         context = context_of(PRODUCE_VERSION, api_key=0)
         reply = self.produce.handle(request, context)
         return asyncio.ensure_future(_decoded(reply)) if acks else None
+
+
+async def refused(node: Node, batch: bytes) -> Any:
+    """Produce the batch while the node admits none; return the answer that comes in the end."""
+    request = ProduceRequest(None, -1, 20, [(TOPIC.encode(), [(0, memoryview(bytearray(batch)))])])
+    context = context_of(PRODUCE_VERSION, api_key=0)
+    node.admission.set_full(True)
+    while True:
+        try:
+            reply = node.produce.handle(request, context)
+        except NotYet as held:
+            turn = asyncio.Event()
+            held.wait(turn.set)
+            await turn.wait()
+        else:
+            node.admission.set_full(False)
+            return await _decoded(reply)
 
 
 async def _decoded(reply: Any) -> Any:

@@ -85,6 +85,19 @@ def test_sequences_begin_again_behind_the_last_one() -> None:
     assert not broken.blocks(sent(SEQUENCE_MASK - 1), 3)
 
 
+def test_a_producer_is_forgotten_when_its_lost_batch_has_come() -> None:
+    """By a caller that gets the batches in the order in which they are sent."""
+    broken = BrokenProducers()
+    broken.lose(sent(3), 0)
+    broken.has_come(sent(4))
+    assert len(broken) == 1
+    broken.has_come(sent(3))
+    assert not broken
+    broken.lose(sent(3), 0)
+    broken.has_come(sent(0, epoch=1))
+    assert not broken
+
+
 def test_a_bounded_number_of_producers_is_remembered() -> None:
     broken = BrokenProducers(producers_max=3)
     for producer_id in range(5):

@@ -16,7 +16,7 @@ import pytest
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ErrorCode
 
-from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, World, gateway_world
+from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, World, gateway_world, refused
 from tests.support.batches import batch
 from tests.support.waiting import eventually_async
 
@@ -138,3 +138,18 @@ async def test_a_batch_behind_one_that_waits_for_its_leader_waits_as_well(world:
         world.tickets.release()
     assert await codes(*answers) == [OK, OK]
     assert [(await answer).base_offset for answer in answers] == [0, 1]
+
+
+@pytest.mark.parametrize("where", ["gateway", "leader"])
+async def test_no_batch_is_taken_behind_one_that_was_not_admitted(world: World, where: str) -> None:
+    """Its producer sends the next one while the first one waits to be sent again."""
+    node = getattr(world, where)
+    answer = await refused(node, numbered(0))
+    assert answer.error_code is ErrorCode.request_timed_out
+    (code,) = await codes(node.send(numbered(1)))
+    assert code in (MOVED, ErrorCode.request_timed_out)
+    assert (
+        await codes(node.send(batch(1)), node.send(numbered(0)), node.send(numbered(1))) == [OK] * 3
+    )
+    (code,) = await codes(node.send(numbered(5)))
+    assert code is ErrorCode.out_of_order_sequence_number

@@ -70,6 +70,15 @@ class BrokenProducers:
         if found is not None and found.until is None and not _is_behind(batch, found):
             found.until = number
 
+    def has_come(self, batch: ProducerBatch) -> None:
+        """Forget the producer if this is the lost batch, or one of its next epoch.
+
+        For callers that get a producer's batches in the order in which it sends them.
+        """
+        found = self._breaks.get((batch.partition, batch.producer_id))
+        if found is not None and not self._blocks(found, batch, 0):
+            del self._breaks[batch.partition, batch.producer_id]
+
     def lose(self, batch: ProducerBatch, number: int) -> None:
         """A batch has failed, or it is not known whether it was appended."""
         key = (batch.partition, batch.producer_id)

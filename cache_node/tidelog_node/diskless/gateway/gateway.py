@@ -42,7 +42,11 @@ from tidelog_core.records.header import patch
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
-from tidelog_node.diskless.gateway.broken_producers import BrokenProducers, producer_batch
+from tidelog_node.diskless.gateway.broken_producers import (
+    BrokenProducers,
+    ProducerBatch,
+    producer_batch,
+)
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObject, GatewayObjects
 from tidelog_node.diskless.gateway.links import NotSent
 from tidelog_node.diskless.gateway.spool import GatewaySpool
@@ -173,6 +177,11 @@ class Gateway:
         self.traffic.owed_bytes += one.size_bytes
         self._note(one)
         self._note_fullness()
+
+    def refuse(self, producer: ProducerBatch) -> None:
+        """Note that a batch was refused before it came here."""
+        self._number += 1
+        self._broken.lose(producer, self._number)
 
     def _check(self, replica: Replica, batch: memoryview, produced: Produced) -> int:
         """Make a foreign slice of the batch; return the number of its offsets."""
