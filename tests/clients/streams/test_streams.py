@@ -22,6 +22,7 @@ SECONDS_MAX = 1200.0
 CLASSES = (
     "FineGrainedAutoResetIntegrationTest",
     "GlobalKTableEOSIntegrationTest",
+    "GlobalKTableIntegrationTest",
     "InternalTopicIntegrationTest",
     "JoinStoreIntegrationTest",
     "KStreamAggregationIntegrationTest",
@@ -30,8 +31,12 @@ CLASSES = (
     "PurgeRepartitionTopicIntegrationTest",
     "QueryableStateIntegrationTest",
     "RegexSourceIntegrationTest",
+    "RestoreIntegrationTest",
+    "SmokeTestDriverIntegrationTest",
+    "StandbyTaskEOSIntegrationTest",
     "StoreQueryIntegrationTest",
     "StreamTableJoinTopologyOptimizationIntegrationTest",
+    "SuppressionDurabilityIntegrationTest",
 )
 # Tests that cannot pass where new topics are diskless.
 _COUNTS = "it counts the settings of a topic, and `diskless.enable` is one more"
