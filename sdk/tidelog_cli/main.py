@@ -16,6 +16,7 @@ from tidelog_cli import (
     partitions,
     quotas,
     roles,
+    schema_files,
     schemas,
     settings,
     topics,
@@ -124,6 +125,8 @@ schema.command("register")(schemas.register)
 schema.command("check")(schemas.check)
 schema.command("delete")(schemas.delete)
 schema.command("config")(schemas.config)
+schema.command("export")(schema_files.export)
+schema.command("import")(schema_files.import_)
 
 quota = Commands(cls=CommandGroup, help="Quotas of users, clients and addresses.")
 quota.command("list")(quotas.list_)

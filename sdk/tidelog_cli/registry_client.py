@@ -20,6 +20,14 @@ ANSWER_BYTES_MAX = 64 << 20
 START_HINT = "check its address; `tidelog up --registry-port 8081` starts one on this machine"
 
 
+class RegistryFailed(CommandFailed):
+    """The registry refuses; ``code`` is its error code, or the HTTP status."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 def segment(name: str) -> str:
     """Return a name as a part of a path."""
     return urllib.parse.quote(name, safe="")
@@ -72,7 +80,7 @@ class RegistryClient:
                 return _parsed(response.read(ANSWER_BYTES_MAX), self._url)
         except urllib.error.HTTPError as error:
             with error:
-                raise CommandFailed(_reason(error)) from None
+                raise _failure(error) from None
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
             reason = getattr(error, "reason", None) or error
             message = f"no registry answers at {self._url}: {reason}; {START_HINT}"
@@ -86,10 +94,12 @@ def _parsed(data: bytes, url: str) -> Any:
         raise CommandFailed(f"{url} is no schema registry: its answer is no JSON") from None
 
 
-def _reason(error: urllib.error.HTTPError) -> str:
+def _failure(error: urllib.error.HTTPError) -> RegistryFailed:
     """Return what the registry says, or the status."""
     try:
         found = json.loads(error.read(ANSWER_BYTES_MAX))
-        return f"{found['message']} (error {found['error_code']})"
+        code = int(found["error_code"])
+        return RegistryFailed(f"{found['message']} (error {code})", code)
     except (ValueError, KeyError, TypeError):
-        return f"the registry answers with HTTP status {error.code}"
+        message = f"the registry answers with HTTP status {error.code}"
+        return RegistryFailed(message, error.code)

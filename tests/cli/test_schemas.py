@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tidelog_cli.schema_files import ordered
 from tidelog_cli.schemas import LEVELS, TYPES
 from tidelog_core.schemas.model import Compatibility, SchemaType
 
@@ -61,6 +63,52 @@ def test_references_and_other_languages_are_given_by_options(url: str, tmp_path:
     options = ("--type", "protobuf", "--reference", "base.proto=base:1")
     schema(url, "register", "whole", whole, *options)
     assert "  Base base = 1;" in schema(url, "get", "whole").lines
+
+
+def test_an_import_has_schemas_after_those_that_they_refer_to() -> None:
+    def one(subject: str, *references: str, version: int = 1) -> dict[str, Any]:
+        found = [{"name": "N", "subject": name, "version": 1} for name in references]
+        return {"subject": subject, "version": version, "references": found}
+
+    schemas = [one("c", "b", "a"), one("b", "a"), one("a"), one(":.s:x", "y"), one(":.s:y")]
+    names = [found["subject"] for found in ordered(schemas)]
+    assert names == ["a", "b", "c", ":.s:y", ":.s:x"]
+    circle = [one("d", "e"), one("e", "d")]
+    assert len(ordered(circle)) == 2
+
+
+@pytest.mark.slow
+def test_an_export_is_imported_with_all_ids(tmp_path: Path) -> None:
+    port, other = free_port(), free_port()
+    urls = [f"http://127.0.0.1:{one}" for one in (port, other)]
+    nodes = [
+        NodeProcess(tmp_path / str(one), arguments=("--registry-port", str(one)))
+        for one in (port, other)
+    ]
+    file, export = tmp_path / "schema", tmp_path / "export.json"
+    with nodes[0]:
+        for subject, text in (
+            ("gone", '"int"'),
+            ("part", USER),
+            (":.stage:part", USER),
+            ("part", USER.replace("]}", ',{"name":"n","type":"int","default":0}]}')),
+        ):
+            file.write_text(text)
+            schema(urls[0], "register", subject, file)
+        file.write_text('{"type":"record","name":"Whole","fields":[{"name":"u","type":"User"}]}')
+        schema(urls[0], "register", "a-whole", file, "--reference", "User=part:1")
+        schema(urls[0], "delete", "gone")
+        schema(urls[0], "config", "part", "--set", "FULL")
+        first = schema(urls[0], "export")
+    export.write_bytes(first.out)
+    with nodes[1]:
+        schema(urls[1], "import", export)
+        schema(urls[1], "import", export)  # It can be repeated.
+        assert schema(urls[1], "export").document == first.document
+        assert schema(urls[1], "get", "--id", 4).lines[0].startswith('{"type":"record","name":"Wh')
+        file.write_text('"string"')
+        done = schema(urls[1], "register", "new", file)
+        assert done.lines == ["new version 1 has the schema with id 5"]
 
 
 def test_wrong_usage_and_absent_registries_are_told(url: str, tmp_path: Path) -> None:

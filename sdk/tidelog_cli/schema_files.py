@@ -1,0 +1,120 @@
+"""``tidelog schema export`` and ``import``: all schemas of a registry in a file, with their ids."""
+
+from __future__ import annotations
+
+import json as json_text
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.output import counted, note
+from tidelog_cli.registry_client import RegistryClient, RegistryFailed, segment
+from tidelog_cli.schemas import DEFAULT_REGISTRY, CaFile, Registry
+
+PAGE = 500
+NO_OWN_LEVEL = 40408
+KEPT = ("schemaType", "references", "metadata", "ruleSet", "schema", "version", "id")
+
+
+def export(
+    *,
+    registry: Registry = DEFAULT_REGISTRY,
+    ca_file: CaFile = None,
+) -> None:
+    """Print all schemas as JSON: ids, versions, deleted ones too, and compatibility levels."""
+    client = RegistryClient(registry, ca_file)
+    schemas: list[dict[str, Any]] = []
+    while True:
+        query = {"deleted": "true", "offset": str(len(schemas)), "limit": str(PAGE)}
+        page = client.get("/schemas", **query)
+        schemas += page
+        if len(page) < PAGE:
+            break
+    levels = {"": client.get("/config")["compatibilityLevel"]}
+    for subject in dict.fromkeys(one["subject"] for one in schemas):
+        try:
+            found = client.get(f"/config/{segment(subject)}")
+        except RegistryFailed as error:
+            if error.code != NO_OWN_LEVEL:
+                raise
+        else:
+            levels[subject] = found["compatibilityLevel"]
+    print(json_text.dumps({"schemas": schemas, "levels": levels}, indent=1, ensure_ascii=False))
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(dir_okay=False, help="What `export` printed.")],
+    *,
+    registry: Registry = DEFAULT_REGISTRY,
+    ca_file: CaFile = None,
+) -> None:
+    """Register the schemas of an export with their ids; interrupted, run it again.
+
+    The registry should be new: an id that has another schema ends the import.
+    """
+    schemas, levels = _read(file)
+    client = RegistryClient(registry, ca_file)
+    contexts = sorted({_context(one["subject"]) for one in schemas} | {""})
+    for context in contexts:
+        client.put(_mode(context), {"mode": "IMPORT"}, force="true")
+    try:
+        for one in ordered(schemas):
+            body = {name: one[name] for name in KEPT if name in one}
+            client.post(f"/subjects/{segment(one['subject'])}/versions", body)
+        for one in reversed(ordered([one for one in schemas if one.get("deleted")])):
+            client.delete(f"/subjects/{segment(one['subject'])}/versions/{one['version']}")
+    finally:
+        for context in contexts:
+            client.put(_mode(context), {"mode": "READWRITE"})
+    for subject, level in levels.items():
+        path = f"/config/{segment(subject)}" if subject else "/config"
+        client.put(path, {"compatibility": level})
+    note(f"{counted(len(schemas), 'version')} imported")
+
+
+def _read(file: Path) -> tuple[Sequence[dict[str, Any]], Mapping[str, str]]:
+    try:
+        found = json_text.loads(file.read_text())
+        return sorted(found["schemas"], key=lambda one: one["id"]), found["levels"]
+    except (ValueError, KeyError, TypeError):
+        raise CommandFailed(f"{file} is not what `tidelog schema export` prints") from None
+
+
+def _context(subject: str) -> str:
+    """Return the prefix of a subject's context, "" for the default one."""
+    return f":{subject[1:].partition(':')[0]}:" if subject.startswith(":.") else ""
+
+
+def _mode(context: str) -> str:
+    return f"/mode/{segment(context)}" if context else "/mode"
+
+
+def ordered(schemas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return schemas, each after those that it refers to."""
+    by_version = {(one["subject"], one["version"]): one for one in schemas}
+    ordered: dict[tuple[str, int], dict[str, Any]] = {}
+    for one in schemas:
+        waiting = [one]
+        while waiting:
+            last = waiting[-1]
+            needed = [
+                by_version[key]
+                for reference in last.get("references", ())
+                for key in _targets(last, reference)
+                if key in by_version and key not in ordered and by_version[key] not in waiting
+            ]
+            if needed:
+                waiting.append(needed[0])
+            else:
+                ordered[last["subject"], last["version"]] = waiting.pop()
+    return list(ordered.values())
+
+
+def _targets(one: Mapping[str, Any], reference: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return the version that a reference means: in the schema's context, if it names none."""
+    subject, version = reference["subject"], reference["version"]
+    prefix = "" if subject.startswith(":.") else _context(one["subject"])
+    return [(prefix + subject, version)]
