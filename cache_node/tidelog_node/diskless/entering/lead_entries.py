@@ -419,8 +419,9 @@ class LeadEntries:
         for name, stored in items.items():
             end_offset = stored.chains[-1].first_offset if stored.is_handed_over else -1
             if name in taken.group and _has_committed(taken.group[name], end_offset):
-                taken.tiered_ends[name] = await self._recovery.tier_end(taken.records[name])
                 ends[name] = end_offset
+        tiered = await self._recovery.tier_ends([taken.records[name] for name in ends])
+        taken.tiered_ends |= dict(zip(ends, tiered, strict=True))
         return ends
 
     # -- metadata that were set back --

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain.store import ChainStore
@@ -141,8 +141,16 @@ class LogRecovery:
             }
             yield Recovery(recovered, refused)
 
-    async def tier_end(self, record: Partition) -> int:
-        """Return where the partition's tier ends, or its log start. Raises the store's errors."""
+    async def tier_ends(self, records: Sequence[Partition]) -> list[int]:
+        """Return where each partition's tier ends, or its log start. Raises the store's errors."""
+
+        async def find(record: Partition) -> int:
+            async with self._slots:
+                return await self._tier_end(record)
+
+        return await asyncio.gather(*map(find, records))
+
+    async def _tier_end(self, record: Partition) -> int:
         segments = await self._history.segments(record.topic_id, record.partition)
         tier = tier_end(segments, record.log_start_offset)
         return record.log_start_offset if tier is None else tier.offset
@@ -178,7 +186,7 @@ class LogRecovery:
     async def _begin(self, replica: Replica, record: Partition) -> int:
         """Have the log begin at or below the tier's end; return that, or the log start."""
         await self._catch_up.before_leading(replica)
-        return await self.tier_end(record)
+        return await self._tier_end(record)
 
     async def _tail(
         self,
