@@ -94,6 +94,8 @@ def test_normalizing_sorts_properties_and_aliases() -> None:
         "",
         "{",
         "[" * 100_000,
+        '{"type":"int","x":1e999}',
+        '{"type":"int","x":"\\ud800"}',
         '{"type":"array","items":' * 500 + '"int"' + "}" * 500,
         "null1",
         "1",

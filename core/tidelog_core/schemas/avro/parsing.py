@@ -6,12 +6,14 @@ Source: the specification of Avro 1.12, and ``Schema.Parser`` of Avro Java.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from tidelog_core.schemas.avro.defaults import is_default_of
 from tidelog_core.schemas.avro.types import NAMED, NO_DEFAULT, PRIMITIVES, AvroField, AvroType
+from tidelog_core.schemas.model import compact_json
 from tidelog_core.schemas.parsed import DEPTH_MAX, InvalidSchema
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -44,7 +46,10 @@ def load_json(text: str, *, plain: bool = False) -> Any:
     if plain and _is_plain_name(text.strip()):
         return text.strip()
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+        if "\\u" in text:
+            compact_json(value).encode()  # Half of a surrogate pair is no text.
+        return value
     except ValueError as error:
         raise InvalidSchema(f"it is not JSON: {error}") from None
     except RecursionError:
@@ -53,6 +58,13 @@ def load_json(text: str, *, plain: bool = False) -> Any:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:50]} is too large a number")
+    return number
 
 
 def _is_plain_name(text: str) -> bool:
