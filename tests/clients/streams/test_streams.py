@@ -20,12 +20,14 @@ CLUSTER = Path(__file__).with_name("EmbeddedKafkaCluster.java")
 PACKAGE = "org.apache.kafka.streams.integration"
 SECONDS_MAX = 1200.0
 CLASSES = (
+    "EOSUncleanShutdownIntegrationTest",
     "FineGrainedAutoResetIntegrationTest",
     "GlobalKTableEOSIntegrationTest",
     "GlobalKTableIntegrationTest",
     "InternalTopicIntegrationTest",
     "JoinStoreIntegrationTest",
     "KStreamAggregationIntegrationTest",
+    "KStreamRepartitionIntegrationTest",
     "KTableKTableForeignKeyJoinDistributedTest",
     "KTableSourceTopicRestartIntegrationTest",
     "PurgeRepartitionTopicIntegrationTest",
