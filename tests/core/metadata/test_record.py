@@ -26,11 +26,13 @@ from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.items import ITEMS
 from tidelog_core.metadata.key_erasures import ReplacedSegment, ReplicaErasure
 from tidelog_core.metadata.record import Record, stored_fields
+from tidelog_core.metadata.schema_records import Referrer, SchemaUse, SubjectVersion
 from tidelog_core.metadata.share_groups import ShareMember
 from tidelog_core.metadata.share_partitions import RecordState, StateBatch
 from tidelog_core.metadata.store import Item, ItemKey
 from tidelog_core.model import TopicPartition
 from tidelog_core.quotas.quota_entity import QuotaEntity
+from tidelog_core.schemas.model import Reference
 from tidelog_core.security.acl import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from tidelog_core.security.scram_credentials import ScramCredential, ScramMechanism
 
@@ -71,6 +73,10 @@ def credentials_of(mechanism: ScramMechanism) -> st.SearchStrategy[ScramCredenti
         server_key=keys,
         iterations=st.integers(4096, 16_384),
     )
+
+
+def rows_of(row: type[Any], *values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(st.tuples(*values), max_size=3).map(lambda rows: tuple(row(*r) for r in rows))
 
 
 OWN: dict[str, st.SearchStrategy[Any]] = {
@@ -130,6 +136,10 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
     ),
     "StoredAcl.acl_id": st.just(acl_id(AN_ACL)),
     "StoredAcl.acl": st.just(AN_ACL),
+    "SchemaText.references": rows_of(Reference, TEXTS, TEXTS, NUMBERS),
+    "SchemaIdentity.uses": rows_of(SchemaUse, TEXTS, NUMBERS, NUMBERS),
+    "SchemaSubject.versions": rows_of(SubjectVersion, NUMBERS, NUMBERS, st.booleans()),
+    "SchemaSubject.referrers": rows_of(Referrer, NUMBERS, TEXTS, NUMBERS),
     "EntityQuotas.quota_id": st.just(quota_id(AN_ENTITY)),
     "EntityQuotas.entity": st.just(AN_ENTITY),
     "EntityQuotas.values": st.dictionaries(
