@@ -100,7 +100,7 @@ class Node:
         self.folder = world.folder / f"node{broker_id}"
         self.traffic = ChainTraffic()
         self.verifier: Any = Agreeing()
-        self.hung_count = 0
+        self.hang_count = self.hung_count = 0
 
     async def start(self) -> None:
         world = self.world
@@ -172,6 +172,7 @@ class Node:
 
     def hang_next_read(self) -> None:
         """Have the next read of this node's store never end."""
+        self.hang_count += 1
         store = self.worker
         read = store.get_range
 

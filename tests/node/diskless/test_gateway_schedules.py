@@ -134,7 +134,10 @@ async def seal_gateway(world: World, chance: Random) -> None:
 
 
 async def hang_a_read(world: World, chance: Random) -> None:
-    world.leader.hang_next_read()
+    """Not two in a row: the second one would be sent in place of the first, and time out."""
+    leader = world.leader
+    if leader.hung_count >= leader.hang_count:
+        leader.hang_next_read()
 
 
 TROUBLE: tuple[Callable[[World, Random], Awaitable[None]], ...] = (
