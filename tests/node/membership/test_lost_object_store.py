@@ -6,8 +6,10 @@ import asyncio
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import StepDownReason
+from tidelog_node.diskless.chain import store_watch
 
 from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
 from tests.support.virtual_time import run
@@ -167,5 +169,34 @@ def test_a_node_that_stays_cut_off_costs_the_others_few_probes(tmp_path: Path) -
             await asyncio.sleep(60)
             assert not cluster[3].membership.can_store
             assert await cluster.leaders("t") == led
+
+    run(main())
+
+
+def test_a_node_leads_again_later_after_each_relapse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leads that go round in a slow store would keep it slow: a move seals chains there."""
+    monkeypatch.setattr(store_watch, "RELAPSE_SECONDS", 60.0)
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster)
+            membership = cluster[1].membership
+            for steady_s in (12, 24, 48):
+                cut(cluster, 1)
+                await asyncio.sleep(14)
+                assert not membership.can_store
+                heal(cluster)
+                await asyncio.sleep(steady_s - 4)
+                assert not membership.can_store
+                await asyncio.sleep(12)
+                assert membership.can_store
+            await asyncio.sleep(60)
+            cut(cluster, 1)
+            await asyncio.sleep(14)
+            heal(cluster)
+            await asyncio.sleep(20)
+            assert membership.can_store
 
     run(main())

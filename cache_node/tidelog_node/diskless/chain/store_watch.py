@@ -7,8 +7,11 @@ Such a node acknowledges nothing of what it leads by its chain. So it publishes
 The probe decides, not the chain: it creates an object and deletes it. A node probes while its chain
 has owed records for long without a commit, or partitions wait to enter it, while another broker
 publishes the reason, and while it does so itself. So brokers that have nothing to write know in
-time whether they can. The reason is taken back once probes have succeeded for a while: a store that
-comes and goes moves leads seldom.
+time whether they can.
+
+The reason is taken back once probes have succeeded for a while, twice as long after each relapse. A
+store may be too slow for any broker that leads, and fast enough for the others' probes. Then leads
+go round, and every move seals chains in that store; so they move less and less often.
 
 Every probe is a paid request. So a node that can write probes often only for a while after other
 brokers have published the reason, or have taken it back, and seldom as long as it lasts.
@@ -38,7 +41,9 @@ FIRST_PROBE_SECONDS_MAX = 30.0  # until one has succeeded: the worker may be sta
 PROBE_PAUSE_SECONDS = 2.0  # between two probes
 NEWS_SECONDS = 30.0  # of other brokers' reasons; they wait for ``STORE_GRACE_MS``, which is less
 SELDOM_SECONDS = 60.0  # between two probes after that
-STEADY_SECONDS = 12.0  # of probes that succeed, until this node leads again
+STEADY_SECONDS = 12.0  # of probes that succeed, until this node leads again; doubled at a relapse
+STEADY_SECONDS_MAX = 600.0
+RELAPSE_SECONDS = 1_200.0  # a failure is one so long after the last recovery
 
 
 class Owing(Protocol):
@@ -76,6 +81,8 @@ class StoreWatch:
         self._progress_s = 0.0  # when it was seen to change, or nothing was owed
         self._seconds_max = FIRST_PROBE_SECONDS_MAX
         self._failed_s = 0.0  # when a probe failed last
+        self._steady_s = STEADY_SECONDS
+        self._recovered_s = -RELAPSE_SECONDS  # when the reason was taken back last
         self._probed_s = 0.0  # when one began last
         self._cut_off = frozenset[int]()  # the other brokers that publish the reason
         self._cut_off_s = 0.0  # since when they are these
@@ -128,12 +135,17 @@ class StoreWatch:
         if reason:
             self._failed_s = loop.time()
             if membership.can_store:
+                is_relapse = loop.time() - self._recovered_s < RELAPSE_SECONDS
+                self._steady_s = (
+                    min(2 * self._steady_s, STEADY_SECONDS_MAX) if is_relapse else STEADY_SECONDS
+                )
                 logger.error(
                     "object store cannot be written, other nodes are to lead diskless partitions",
                     extra={"reason": reason, "hint": "look for what cuts this node from the store"},
                 )
             membership.report_store(can_store=False)
-        elif not membership.can_store and loop.time() - self._failed_s >= STEADY_SECONDS:
+        elif not membership.can_store and loop.time() - self._failed_s >= self._steady_s:
+            self._recovered_s = loop.time()
             logger.warning("object store can be written again")
             membership.report_store(can_store=True)
 
