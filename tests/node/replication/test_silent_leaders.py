@@ -23,7 +23,8 @@ QUICK = NodeConfig(
     replica_fetch_backoff_ms=20,
     replica_lag_time_max_ms=SILENCE_MS,
 )
-SECONDS_MAX = 30.0
+HELD_MS = 5_000  # by the real clock
+SECONDS_MAX = 60.0
 
 
 @asynccontextmanager
@@ -56,7 +57,7 @@ def code(node: LedNode) -> ErrorCode:
 
 async def held_read(node: LedNode) -> Any:
     """Return a consumer's fetch that waits for records."""
-    held = node.read(0, max_wait_ms=int(SECONDS_MAX * 1000))
+    held = node.read(0, max_wait_ms=HELD_MS)
     await asyncio.sleep(0)
     assert not held.done()
     return held
@@ -78,7 +79,6 @@ async def test_consumers_go_elsewhere_once_the_leader_has_been_silent(tmp_path: 
         leader.is_silent = True
         leader.stir()
         await eventually_async(lambda: leader.refused_count > 2, "the leader answers nothing")
-        assert not held.done()
         node.now_ms += SILENCE_MS + 1
         answer = await asyncio.wait_for(held, SECONDS_MAX)
         assert answer.error_code is ErrorCode.not_leader_or_follower
