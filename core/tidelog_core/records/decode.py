@@ -102,7 +102,7 @@ def _decode_body(  # noqa: PLR0917
         raise CorruptRecordBatch(f"{end - position} bytes cannot hold {count} records")
     try:
         records, position = _decode_run(cls, data, position, header, before, after)
-    except (IndexError, ValueError) as error:
+    except (IndexError, OverflowError, ValueError) as error:  # Compiled code has the second.
         raise CorruptRecordBatch(f"a record's fields do not add up: {error}") from None
     # Positions only grow, so a record that reaches past the end shows here at the latest.
     if position != end:

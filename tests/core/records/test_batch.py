@@ -224,6 +224,11 @@ def test_decoding_rejects_a_count_that_is_not_the_number_of_records(
         "0c 00 00 00 01 01 02",  # a header, but no bytes
         "12 00 00 00 01 01 02 01 01",  # a header whose key is null
         "0c 00 00 80 80 80 80 80 80 80 80 80 80 01 01 01 00",  # a number of eleven bytes
+        "24 00 00 00 fe ff ff ff ff ff ff ff ff 7f 01 00",  # a key of 2**69 bytes
+        "24 00 00 00 01 fe ff ff ff ff ff ff ff ff 7f 00",  # a value of them
+        "24 00 00 00 01 01 02 fe ff ff ff ff ff ff ff ff 7f 00",  # a header's key
+        "24 00 00 00 01 01 02 00 fe ff ff ff ff ff ff ff ff 7f",  # a header's value
+        "24 00 00 00 01 01 fe ff ff ff ff ff ff ff ff 7f 00",  # headers
     ],
 )
 def test_decoding_rejects_a_record_that_does_not_add_up(record: str) -> None:
