@@ -8,6 +8,7 @@ from tidelog_core.schemas.model import SchemaType
 
 DEPTH_MAX = 100  # of what is nested in a schema
 STEPS_MAX = 50_000  # of one comparison: a second
+PARTS_PER_STEP = 5  # symbols, fields and the like, that one pair of types has
 PROBLEMS_MAX = 50  # that one comparison names
 NEW, OLD = "new", "old"
 
@@ -53,8 +54,8 @@ class Steps:
     def __init__(self, steps_max: int = STEPS_MAX) -> None:
         self._left = steps_max
 
-    def take(self) -> None:
-        """Count a step. Raises ``TooComplex`` after too many."""
-        self._left -= 1
+    def take(self, count: int = 1) -> None:
+        """Count steps. Raises ``TooComplex`` after too many."""
+        self._left -= count
         if self._left < 0:
-            raise TooComplex("the schemas take too long to compare: they nest too many choices")
+            raise TooComplex("it takes too long to check: it nests too many choices or defaults")

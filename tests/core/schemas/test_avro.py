@@ -16,7 +16,7 @@ import pytest
 from tidelog_core.schemas.avro.schema import AvroSchema
 from tidelog_core.schemas.languages import parse, problems
 from tidelog_core.schemas.model import Compatibility, Reference, SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed import InvalidSchema, TooComplex
 
 USER = {
     "type": "record",
@@ -253,3 +253,43 @@ def test_equal_schemas_have_one_guid_and_references_count() -> None:
         Schema(SchemaType.AVRO, '"long"').guid,
     }
     assert len(others | {plain.guid}) == 4
+
+
+def test_defaults_that_have_each_other_twice_are_refused() -> None:
+    records = ['{"type":"record","name":"R0","fields":[]}']
+    for number in range(1, 60):
+        fields = ",".join(
+            f'{{"name":"{name}","type":"R{number - 1}","default":{{}}}}' for name in "ab"
+        )
+        records.append(f'{{"type":"record","name":"R{number}","fields":[{fields}]}}')
+    with pytest.raises(TooComplex):
+        parse(SchemaType.AVRO, f"[{','.join(records)}]", ())
+
+
+def test_wide_schemas_are_compared_in_time_in_proportion_to_them() -> None:
+    """Otherwise this takes minutes."""
+    symbols = [f"s{number}" for number in range(40_000)]
+    one = json.dumps({"type": "enum", "name": "E", "symbols": symbols})
+    other = json.dumps({"type": "enum", "name": "E", "symbols": symbols[::-1]})
+    assert reading(one, other) == []
+    fields = [{"name": f"f{number}", "type": "int"} for number in range(9_000)]
+    one = json.dumps({"type": "record", "name": "R", "fields": fields})
+    other = json.dumps({"type": "record", "name": "R", "fields": fields[::-1]})
+    assert reading(one, other) == []
+
+
+def test_a_wide_schema_compared_with_many_small_ones_ends_the_comparison() -> None:
+    symbols = [f"s{number}" for number in range(30_000)]
+    wide = json.dumps({"type": "enum", "name": "E", "symbols": symbols})
+    small = [{"type": "enum", "name": f"E{number}", "symbols": ["a"]} for number in range(5_000)]
+    with pytest.raises(TooComplex):
+        reading(wide, json.dumps(small))
+    aliases = [{"name": "f", "type": "int", "aliases": symbols}]
+    wide = json.dumps({"type": "record", "name": "E", "fields": aliases})
+    records = [{"type": "record", "name": f"E{number}", "fields": []} for number in range(5_000)]
+    with pytest.raises(TooComplex):
+        reading(wide, json.dumps(records))
+
+
+def reading(reader: str, writer: str) -> list[str]:
+    return AvroSchema.parse(reader).problems_reading(AvroSchema.parse(writer))

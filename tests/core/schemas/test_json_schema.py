@@ -150,6 +150,10 @@ def test_references_lead_to_other_schemas_by_name_pointer_anchor_and_id() -> Non
         {"$ref": "unknown.json"},
         {"$ref": "#"},
         {"dependencies": {"a": [1]}},
+        {"exclusiveMaximum": "1"},
+        {"$id": "http://[x", "not": {"$ref": "a"}},
+        {"$ref": "http://[x#a"},
+        {"$id": "http://x/" + "a/" * 1_000, "not": {"$ref": "a"}},
     ],
 )
 def test_what_is_no_schema_is_refused(document: Any) -> None:
@@ -198,3 +202,44 @@ def test_normalizing_sorts_members() -> None:
 )
 def test_the_largest_matching_is_found(edges: list[list[int]], size: int) -> None:
     assert largest_matching_size(edges) == size
+
+
+def test_required_may_be_true_as_in_draft_3() -> None:
+    assert kinds(obj({"a": {**INT, "required": True}}), obj({"a": INT})) == []
+    assert of({"type": "object", "required": True}).root.required == frozenset()
+
+
+def test_types_that_are_named_many_times_count_once() -> None:
+    """Otherwise each would have a list of all properties, gigabytes of them."""
+    properties = {f"p{number}": {} for number in range(10_000)}
+    document = {"type": ["object", "null"] * 5_000, "properties": properties}
+    assert len(of(document).root.parts) == 2
+
+
+MANY_OBJECTS = {"oneOf": [{"type": "object", "maxProperties": one} for one in range(5_000)]}
+MANY_ENUMS = {"oneOf": [{"enum": [-one]} for one in range(1, 5_000)]}
+MANY_NAMES = {
+    "definitions": {"T": INT},
+    "oneOf": [{"$ref": "#/definitions/T", "title": str(one)} for one in range(2_000)],
+}
+MANY_PATTERNS = {
+    "type": "object",
+    "patternProperties": {f"^x{one}": INT for one in range(100)},
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (obj({f"p{one}": INT for one in range(9_000)}), MANY_OBJECTS),
+        ({"enum": list(range(30_000))}, MANY_ENUMS),
+        (MANY_NAMES, {**MANY_NAMES, "title": "x"}),
+        (obj({f"p{one}": INT for one in range(3_000)}), MANY_PATTERNS),
+    ],
+    ids=["properties", "enum", "one of many names", "patterns"],
+)
+def test_large_parts_compared_with_many_small_ones_end_the_comparison(old: Any, new: Any) -> None:
+    """Otherwise each of these takes minutes."""
+    with pytest.raises(TooComplex):
+        kinds(old, new)

@@ -6,6 +6,7 @@ import base64
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf import descriptor_pb2 as pb
 from tidelog_core.schemas.languages import parse
 from tidelog_core.schemas.model import Reference, SchemaType
 from tidelog_core.schemas.parsed import InvalidSchema
@@ -193,6 +194,13 @@ def test_packages_required_fields_and_imported_types_are_compared() -> None:
     assert found == ["FIELD_SCALAR_KIND_CHANGED", "FIELD_NAMED_TYPE_CHANGED"]
 
 
+def of_descriptor(name: bytes, *fields: pb.FieldDescriptorProto) -> str:
+    """Return a descriptor in base64, with a message whose name may be no text."""
+    file = pb.FileDescriptorProto(message_type=[pb.DescriptorProto(name="M", field=fields)])
+    data = file.SerializeToString().replace(b"\n\x01M", b"\n\x01" + name)
+    return base64.b64encode(data).decode()
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -216,6 +224,11 @@ def test_packages_required_fields_and_imported_types_are_compared() -> None:
         "message M {" * 500 + "}" * 500,
         "é",
         "AAAA",
+        of_descriptor(b"\xff"),
+        of_descriptor(b"M", pb.FieldDescriptorProto(name="a", number=1, type=5, oneof_index=3)),
+        "package " + "a" * 1_001 + "; message M {}",
+        f"message {'A' * 600} {{ message {'B' * 600} {{}} }}",
+        f"message {'A' * 600} {{ enum {'B' * 600} {{ X = 0; }} }}",
         "{" * 100_000,
     ],
 )

@@ -8,7 +8,7 @@ kinds of problems, places and messages these are; the texts around them are thos
 from __future__ import annotations
 
 from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroField, AvroType
-from tidelog_core.schemas.parsed import PROBLEMS_MAX, Steps
+from tidelog_core.schemas.parsed import PARTS_PER_STEP, PROBLEMS_MAX, Steps
 
 # The kinds of data that a reader of another kind takes.
 _PROMOTIONS = {
@@ -76,30 +76,27 @@ class _Comparison:
             return self.compare(reader.items, writer.items, (*path, member))
         if not reader.name:
             return []
+        parts = (reader.symbols, writer.symbols, reader.fields, writer.fields, reader.aliases)
+        self._steps.take(sum(map(len, parts)) // PARTS_PER_STEP)
         found = _name_problems(reader, writer, path)
         if reader.kind == "fixed" and reader.size != writer.size:
             found.append(_size_mismatch(reader, writer, (*path, "size")))
         if reader.kind == "enum" and reader.default is None:
-            missing = [one for one in writer.symbols if one not in reader.symbols]
+            known = frozenset(reader.symbols)
+            missing = [one for one in writer.symbols if one not in known]
             if missing:
                 found.append(_missing_symbols(missing, (*path, "symbols")))
+        by_name = {one.name: one for one in writer.fields}
         for index, field in enumerate(reader.fields):
             place = (*path, "fields", str(index))
-            written = _written_field(field, writer)
+            self._steps.take(len(field.aliases) // PARTS_PER_STEP)
+            names = (field.name, *field.aliases)  # The field's own name counts first.
+            written = next((by_name[name] for name in names if name in by_name), None)
             if written is not None:
                 found += self.compare(field.type, written.type, (*place, "type"))
             elif field.default is NO_DEFAULT:
                 found.append(_missing_default(field, place))
         return found
-
-
-def _written_field(field: AvroField, writer: AvroType) -> AvroField | None:
-    """Return the writer's field that a field reads: of its name, else of one of its aliases."""
-    by_name = {one.name: one for one in writer.fields}
-    for name in (field.name, *field.aliases):
-        if name in by_name:
-            return by_name[name]
-    return None
 
 
 def _name_problems(reader: AvroType, writer: AvroType, path: tuple[str, ...]) -> list[str]:

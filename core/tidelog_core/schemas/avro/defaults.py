@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroType
+from tidelog_core.schemas.parsed import Steps
 
 _INTS = {"int": 2**31, "long": 2**63}
 
 
-def is_default_of(of: AvroType, value: Any) -> bool:
+def is_default_of(of: AvroType, value: Any, steps: Steps) -> bool:
     """Return whether the value is of the type. A union's may be of any branch, as Avro 1.12 has it.
 
-    Source: ``Schema.isValidDefault`` of Avro Java.
+    A record's field without a value has its own default, so a few records that have each other
+    twice would take for ever. Raises ``TooComplex``. Source: ``Schema.isValidDefault`` of Avro
+    Java.
     """
+    steps.take()
     kind = of.kind
     if kind in _INTS:
         return type(value) is int and -_INTS[kind] <= value < _INTS[kind]
@@ -25,24 +29,24 @@ def is_default_of(of: AvroType, value: Any) -> bool:
         return value is None
     if kind in ("string", "bytes", "enum", "fixed"):
         return isinstance(value, str)
-    return _is_compound_default(of, value)
+    return _is_compound_default(of, value, steps)
 
 
-def _is_compound_default(of: AvroType, value: Any) -> bool:
+def _is_compound_default(of: AvroType, value: Any, steps: Steps) -> bool:
     if of.kind == "array":
         assert of.items is not None
-        return isinstance(value, list) and all(is_default_of(of.items, one) for one in value)
+        return isinstance(value, list) and all(is_default_of(of.items, one, steps) for one in value)
     if of.kind == "map":
         assert of.items is not None
         return isinstance(value, dict) and all(
-            is_default_of(of.items, one) for one in value.values()
+            is_default_of(of.items, one, steps) for one in value.values()
         )
     if of.kind == "union":
-        return any(is_default_of(one, value) for one in of.branches)
+        return any(is_default_of(one, value, steps) for one in of.branches)
     if not isinstance(value, dict):
         return False
     for field in of.fields:
         found = value.get(field.name, field.default)
-        if found is NO_DEFAULT or not is_default_of(field.type, found):
+        if found is NO_DEFAULT or not is_default_of(field.type, found, steps):
             return False
     return True

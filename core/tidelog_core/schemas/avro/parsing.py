@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from tidelog_core.schemas.avro.defaults import is_default_of
 from tidelog_core.schemas.avro.types import NAMED, NO_DEFAULT, PRIMITIVES, AvroField, AvroType
 from tidelog_core.schemas.model import compact_json
-from tidelog_core.schemas.parsed import DEPTH_MAX, InvalidSchema
+from tidelog_core.schemas.parsed import DEPTH_MAX, InvalidSchema, Steps
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = frozenset(
@@ -23,6 +23,7 @@ _RESERVED = frozenset(
 _OF_ENUM = _RESERVED | {"default"}
 _OF_FIELD = frozenset({"default", "doc", "name", "order", "type", "aliases"})
 _ORDERS = ("ascending", "descending", "ignore")
+_DEFAULT_STEPS_MAX = 1_000_000  # of all defaults; a text of full length has fewer values
 
 
 def parse_avro(text: str, known: Iterable[str] = ()) -> tuple[AvroType, dict[str, AvroType]]:
@@ -76,6 +77,7 @@ class _Parser:
 
     def __init__(self) -> None:
         self.names: dict[str, AvroType] = {}
+        self._steps = Steps(_DEFAULT_STEPS_MAX)
 
     def parse(self, value: Any, namespace: str, depth: int) -> AvroType:
         """Return the type that a JSON value declares in the namespace."""
@@ -177,7 +179,9 @@ class _Parser:
             )
             fields[name] = made
         for made in fields.values():
-            if made.default is not NO_DEFAULT and not is_default_of(made.type, made.default):
+            if made.default is NO_DEFAULT:
+                continue
+            if not is_default_of(made.type, made.default, self._steps):
                 raise InvalidSchema(
                     f"the default of {_shown(made.name)}, {_shown(made.default)}, is not of its"
                     f" type {made.type.full_name or made.type.kind}"

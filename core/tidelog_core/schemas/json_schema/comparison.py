@@ -13,11 +13,12 @@ from typing import Any
 from tidelog_core.schemas.json_schema.matching import largest_matching_size
 from tidelog_core.schemas.json_schema.nodes import Node
 from tidelog_core.schemas.model import compact_json
-from tidelog_core.schemas.parsed import PROBLEMS_MAX, InvalidSchema, Steps
+from tidelog_core.schemas.parsed import PARTS_PER_STEP, PROBLEMS_MAX, InvalidSchema, Steps
 
 Problem = tuple[str, tuple[str, ...]]  # the kind, and the place
 Pair = tuple[int, int]
 _UNION = ("anyOf", "oneOf")
+PATTERN_BYTES_MAX = 256 << 10  # of memory, when compiled; the library keeps 128 of them
 _BYTES = "bytes"  # ``connect.type`` of decimals, whose JSON type was changed once
 
 
@@ -50,6 +51,7 @@ class _Comparison:
 
     def compare(self, old: Node | None, new: Node | None, *path: str) -> list[Problem]:
         """Return the problems of a pair at a place."""
+        self._steps.take()  # For known pairs too: many references may name one.
         if old is None:
             return [] if new is None else [("SCHEMA_ADDED", path)]
         if new is None:
@@ -62,7 +64,7 @@ class _Comparison:
             self.has_assumed = self.has_assumed or found is None
             found = found or []
         elif found is None:
-            self._steps.take()
+            self._steps.take((_part_count(old) + _part_count(new)) // PARTS_PER_STEP)
             self._open.add(pair)
             try:
                 found = self.known[pair] = self._compare(old, new)[:PROBLEMS_MAX]
@@ -149,7 +151,7 @@ class _Comparison:
         if before is not None and after is not None:
             return self.compare(before, after, *path)
         if before is not None:
-            return self._removed(before, new, path, "PROPERTY", _cover(new, name))
+            return self._removed(before, new, path, "PROPERTY", self._cover(new, name))
         assert after is not None
         if _is_open(old):
             if _followed(after).kind == "empty":
@@ -159,7 +161,7 @@ class _Comparison:
                 return [("REQUIRED_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", path)]
             which = "REQUIRED_PROPERTY_WITH_DEFAULT" if is_required else "OPTIONAL_PROPERTY"
             return [(f"{which}_ADDED_TO_OPEN_CONTENT_MODEL", path)]
-        found = self._covered(_cover(old, name), after, path, "PROPERTY")
+        found = self._covered(self._cover(old, name), after, path, "PROPERTY")
         if name in new.required and not _followed(after).has_default:
             found.append(("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", path))
         return found
@@ -189,6 +191,19 @@ class _Comparison:
         if found:
             found.append((f"{what}_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path))
         return found
+
+    def _cover(self, node: Node, name: str) -> Node | None:
+        """Return the schema of what is not listed; ``None``: it may not be there."""
+        for pattern, one in node.patterns.items():
+            self._steps.take()
+            if _matches(pattern, name):
+                return one
+        if node.additional is not None:
+            return node.additional
+        uneval = node.unevaluated
+        if node.is_closed or uneval is None or uneval.kind in ("false", "empty"):
+            return None
+        return uneval
 
     def _compare_dependencies(self, old: Node, new: Node) -> list[Problem]:
         found: list[Problem] = []
@@ -230,11 +245,13 @@ class _Comparison:
         for index in range(max(len(old.items), len(new.items))):
             path = (f"items/{index}",)
             if index >= len(new.items):
-                found += self._removed(old.items[index], new, path, "ITEM", _cover(new, ""))
+                cover = self._cover(new, "")
+                found += self._removed(old.items[index], new, path, "ITEM", cover)
             elif index < len(old.items):
                 found += self.compare(old.items[index], new.items[index], *path)
             elif not _is_open(old):
-                found += self._covered(_cover(old, ""), new.items[index], path, "ITEM")
+                cover = self._cover(old, "")
+                found += self._covered(cover, new.items[index], path, "ITEM")
             elif _followed(new.items[index]).kind != "empty":
                 found.append(("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", path))
         found += self._compare_additional(old, new, "additionalItems", "ADDITIONAL_ITEMS")
@@ -279,17 +296,11 @@ def _is_open(node: Node) -> bool:
     return node.unevaluated is None or node.unevaluated.kind == "empty"
 
 
-def _cover(node: Node, name: str) -> Node | None:
-    """Return the schema of a property or item that is not listed; ``None``: it may not be there."""
-    for pattern, one in node.patterns.items():
-        if _matches(pattern, name):
-            return one
-    if node.additional is not None:
-        return node.additional
-    uneval = node.unevaluated
-    if node.is_closed or uneval is None or uneval.kind in ("false", "empty"):
-        return None
-    return uneval
+def _part_count(node: Node) -> int:
+    """Return of how many parts the schema is, which all are looked at in a comparison."""
+    values = node.source["enum"] if node.kind == "enum" else ()
+    listed = (node.properties, node.required, node.dependencies, node.items, node.parts, values)
+    return sum(map(len, listed))
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -300,6 +311,7 @@ def _matches(pattern: str, name: str) -> bool:
         raise InvalidSchema("patternProperties need google-re2 to be compared") from error
     options = re2.Options()
     options.log_errors = False
+    options.max_mem = PATTERN_BYTES_MAX
     try:
         return re2.search(pattern, name, options=options) is not None
     except re2.error:

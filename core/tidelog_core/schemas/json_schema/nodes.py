@@ -41,6 +41,8 @@ _COUNTS = (
     *("minContains", "maxContains"),
 )
 _NUMBERS = ("minimum", "maximum", "multipleOf")
+_LIMITS_OR_FLAGS = ("exclusiveMinimum", "exclusiveMaximum")  # true or false in draft 4
+ADDRESS_CHARACTERS_MAX = 2_000  # of a schema, an id or a reference: each part has its own copy
 _NEW_DRAFTS = ("2019-09", "2020-12")
 
 
@@ -130,7 +132,7 @@ class _Loader:
             return known
         own_id = value.get("$id")
         if isinstance(own_id, str):
-            base = urljoin(base, own_id)
+            base = _joined(base, own_id)
             self._documents.setdefault(_address(base), value)
         node = self._nodes[id(value)] = self._node(value, base, depth)
         return node
@@ -140,8 +142,8 @@ class _Loader:
         for name in ("definitions", "$defs"):
             self._named(value, name, base, depth)
         if isinstance(value.get("$ref"), str):
-            node = Node("ref", value, reference=urljoin(base, value["$ref"]))
-            if not urldefrag(value["$ref"]).url:
+            node = Node("ref", value, reference=_joined(base, value["$ref"]))
+            if value["$ref"].startswith("#") or not value["$ref"]:
                 node.reference = _address(base) + value["$ref"]
             self._open.append(node)
             return node
@@ -173,7 +175,8 @@ class _Loader:
         if isinstance(kinds, str):
             parts.append(self._typed(kinds, value, base, depth))
         elif kinds is not None:
-            some = tuple(self._typed(one, value, base, depth) for one in kinds)
+            # Each would have all properties of its own.
+            some = tuple(self._typed(one, value, base, depth) for one in dict.fromkeys(kinds))
             parts.append(Node("combined", value, criterion="anyOf", parts=some, is_whole=False))
         else:
             for kind, keywords in _SNIFFED:
@@ -193,7 +196,7 @@ class _Loader:
     def _add_properties(self, node: Node, value: dict[str, Any], base: str, depth: int) -> None:
         node.properties = self._named(value, "properties", base, depth)
         node.patterns = self._named(value, "patternProperties", base, depth)
-        node.required = frozenset(value.get("required", ()))
+        node.required = frozenset(_required(value))
         self._add_additional(node, value, "additionalProperties", base, depth)
         self._add_unevaluated(node, value, "unevaluatedProperties", base, depth)
         found: dict[str, Node | frozenset[str]] = {}
@@ -235,7 +238,7 @@ class _Loader:
         return {name: self.load(one, base, depth + 1) for name, one in given.items()}
 
     def _resolve(self, reference: str) -> Node:
-        address, fragment = urldefrag(reference)
+        address, fragment = _split(reference)
         document = self._documents.get(address)
         if document is None:
             raise InvalidSchema(f"$ref {reference!r} names no schema that is known here")
@@ -250,14 +253,43 @@ class _Loader:
             raise InvalidSchema(f"$ref {reference!r} names no part of its schema")
         node, seen = self.load(found, address, 0), 0
         while node.kind == "ref" and seen < DEPTH_MAX:
-            node, seen = node.target or self._resolve(node.reference), seen + 1
+            if node.target is None:
+                node.target = self._resolve(node.reference)
+            node, seen = node.target, seen + 1
         if node.kind == "ref":
             raise InvalidSchema(f"$ref {reference!r} names itself")
         return node
 
 
 def _address(uri: str) -> str:
-    return urldefrag(uri).url
+    return _split(uri)[0]
+
+
+def _split(uri: str) -> tuple[str, str]:
+    """Return an address without its fragment, and that. Raises ``InvalidSchema``."""
+    try:
+        return urldefrag(uri)
+    except ValueError:
+        raise InvalidSchema(f"no address: {uri[:100]!r}") from None
+
+
+def _joined(base: str, address: str) -> str:
+    """Return an address in a base. Raises ``InvalidSchema``."""
+    try:
+        joined = urljoin(base, address)
+    except ValueError:
+        raise InvalidSchema(f"no address: {address[:100]!r}") from None
+    if len(joined) > ADDRESS_CHARACTERS_MAX:
+        raise InvalidSchema(
+            f"the address {joined[:100]!r}… has more than {ADDRESS_CHARACTERS_MAX} characters"
+        )
+    return joined
+
+
+def _required(value: dict[str, Any]) -> Any:
+    """Return the names that are required; draft 3 says true or false in each property."""
+    given = value.get("required", [])
+    return [] if isinstance(given, bool) else given
 
 
 def _member(value: Any, part: str) -> Any:
@@ -295,9 +327,7 @@ def _require_types(value: dict[str, Any]) -> None:
     for name in ("enum", *CRITERIA, "prefixItems"):
         if name in value and (not isinstance(value[name], list) or not value[name]):
             raise InvalidSchema(f"{name} is no list, or an empty one")
-    required = value.get("required", [])
-    if isinstance(required, bool):
-        required = []  # of draft 3
+    required = _required(value)
     if not isinstance(required, list) or not all(isinstance(one, str) for one in required):
         raise InvalidSchema("required is no list of names")
     for name in _COUNTS:
@@ -305,6 +335,9 @@ def _require_types(value: dict[str, Any]) -> None:
             raise InvalidSchema(f"{name} is no number from 0 on")
     for name in _NUMBERS:
         if name in value and not _is_number(value[name]):
+            raise InvalidSchema(f"{name} is no number")
+    for name in _LIMITS_OR_FLAGS:
+        if name in value and not (_is_number(value[name]) or isinstance(value[name], bool)):
             raise InvalidSchema(f"{name} is no number")
     for name in ("dependencies", "dependentRequired", "dependentSchemas"):
         given = value.get(name, {})

@@ -13,6 +13,7 @@ from tidelog_core.schemas.parsed import InvalidSchema
 # Files that every parser has; they are no references.
 BUILT_IN = ("google/protobuf/", "google/type/", "confluent/")
 _PACKAGES_BUILT_IN = ("google.protobuf.", "google.type.", "confluent.")
+NAME_CHARACTERS_MAX = 1_000  # with the package and the messages around: each type has its own copy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,12 +57,12 @@ class TypeNames:
         """Return the type that a name means in a scope, such as a message's full name."""
         if name.startswith("."):
             return self.types.get(name[1:])
-        parts = scope.split(".") if scope else []
-        for length in range(len(parts), -1, -1):
-            found = self.types.get(".".join([*parts[:length], name]))
+        while scope:
+            found = self.types.get(f"{scope}.{name}")
             if found is not None:
                 return found
-        return None
+            scope = scope.rpartition(".")[0]
+        return self.types.get(name)
 
 
 def require_known(file: Any, names: TypeNames, imported: Iterable[str]) -> None:
@@ -93,12 +94,21 @@ def _require_type(field: Any, scope: str, names: TypeNames, has_built_in: bool) 
 
 
 def messages(file: Any) -> Iterator[tuple[Any, str]]:
-    """Yield all messages of a file with their full names."""
-    waiting = [(one, f"{file.package}.{one.name}".lstrip(".")) for one in file.message_type]
+    """Yield all messages of a file with their full names. Raises ``InvalidSchema``."""
+    waiting = [(one, _full_name(file.package, one.name)) for one in file.message_type]
     while waiting:
         message, name = waiting.pop()
         yield message, name
-        waiting += [(one, f"{name}.{one.name}") for one in message.nested_type]
+        waiting += [(one, _full_name(name, one.name)) for one in message.nested_type]
+
+
+def _full_name(scope: str, name: str) -> str:
+    full = f"{scope}.{name}".lstrip(".")
+    if len(full) > NAME_CHARACTERS_MAX:
+        raise InvalidSchema(
+            f"the full name of {name[:100]} has more than {NAME_CHARACTERS_MAX} characters"
+        )
+    return full
 
 
 def _declared(file: Any, file_name: str) -> Iterator[NamedType]:
@@ -106,10 +116,9 @@ def _declared(file: Any, file_name: str) -> Iterator[NamedType]:
     for message, name in messages(file):
         yield NamedType(name, package, message, False, file_name)
         for enum in message.enum_type:
-            yield NamedType(f"{name}.{enum.name}", package, enum, True, file_name)
+            yield NamedType(_full_name(name, enum.name), package, enum, True, file_name)
     for enum in file.enum_type:
-        name = f"{package}.{enum.name}".lstrip(".")
-        yield NamedType(name, package, enum, True, file_name)
+        yield NamedType(_full_name(package, enum.name), package, enum, True, file_name)
 
 
 def resolved(file: Any, names: TypeNames) -> Any:

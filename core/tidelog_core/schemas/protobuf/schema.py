@@ -84,7 +84,11 @@ def _file(text: str) -> Any:
         raise InvalidSchema("it is no .proto file, and no descriptor in base64") from None
     if file.syntax not in ("", "proto2", "proto3"):
         raise InvalidSchema(f"the syntax {file.syntax[:50]!r} is not proto2 or proto3")
-    return parse_proto(print_proto(file))
+    try:
+        printed = print_proto(file)
+    except (IndexError, TypeError, ValueError) as error:  # It has what protoc never makes.
+        raise InvalidSchema(f"the parts of the descriptor do not fit together: {error}") from None
+    return parse_proto(printed)
 
 
 def _sort_fields(message: Any) -> None:
