@@ -14,7 +14,7 @@ from tidelog_cli.output import counted, note
 from tidelog_cli.registry_client import RegistryClient, RegistryFailed, segment
 from tidelog_cli.schemas import DEFAULT_REGISTRY, CaFile, Registry
 
-PAGE = 500
+PAGE = 100  # schemas of full length fit into one answer
 NO_OWN_LEVEL = 40408
 KEPT = ("schemaType", "references", "metadata", "ruleSet", "schema", "version", "id")
 

@@ -24,7 +24,7 @@ from tidelog_core.schema_registry.calls import (
     parse_wanted,
 )
 from tidelog_core.schema_registry.deletion import SchemaDeletion
-from tidelog_core.schema_registry.registry import SchemaRegistry
+from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.schema_answers import schema_answer, version_answer
 from tidelog_core.schema_registry.settings_api import SettingsApi
 from tidelog_core.schemas.languages import supported_types
@@ -37,7 +37,7 @@ from tidelog_core.schemas.refusals import (
     schema_not_found,
     subject_not_found,
 )
-from tidelog_core.schemas.subject_names import EVERY_CONTEXT, SubjectName
+from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, EVERY_CONTEXT, SubjectName
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,8 @@ NOT_FOUND = RegistryRefusal(404, "HTTP 404 Not Found")
 NOT_ALLOWED = RegistryRefusal(405, "HTTP 405 Method Not Allowed")
 FORBIDDEN = 40301
 SCHEMAS_MAX = 1_000  # in one answer; clients ask for pages
+PAGE_CHARACTERS_MAX = 32_000_000  # of all schemas in one answer: 100 of full length
+PAGE_TOO_LONG = f"more than {PAGE_CHARACTERS_MAX} characters in one answer: ask for a lower limit"
 INVALID_SCHEMA = 42201
 # What comes after these parts of a path is a name, whatever it says.
 _NAMED_AFTER = frozenset({"subjects", "versions", "ids", "guids", "config", "mode"})
@@ -142,7 +144,7 @@ class RegistryApi:
         require(call, Right.READ, path[1])
         found = await self._registry.look_up(
             path[1],
-            parse_wanted(call.json()).schema,
+            _parse_readable(call, path[1]).schema,
             normalize=options.is_set("normalize"),
             with_deleted=options.is_set("deleted"),
         )
@@ -168,9 +170,7 @@ class RegistryApi:
 
     async def _register(self, call: Call, options: Options, path: list[str]) -> object:
         require(call, Right.WRITE, path[1])
-        wanted = parse_wanted(call.json())
-        for one in wanted.schema.references:
-            require(call, Right.READ, SubjectName.parse(path[1]).reference(one.subject).text)
+        wanted = _parse_readable(call, path[1])
         found = await self._registry.register(
             path[1],
             wanted,
@@ -219,10 +219,14 @@ class RegistryApi:
             versions = subject.versions if options.is_set("deleted") else subject.live
             latest = versions[-1:] if options.is_set("latestOnly") else versions
             keys += [(subject.subject, one.version) for one in latest]
-        found = []
+        found, characters = [], 0
         for name, version in options.page(keys)[:SCHEMAS_MAX]:
             stored = await self._registry.version(name, version, with_deleted=True)
-            found.append(await version_answer(self._registry, stored, options))
+            answered = await version_answer(self._registry, stored, options)
+            characters += len(answered["schema"])
+            if characters > PAGE_CHARACTERS_MAX:
+                raise RegistryRefusal(422, PAGE_TOO_LONG)
+            found.append(answered)
         return found
 
     async def _types(self, call: Call, options: Options, path: list[str]) -> object:
@@ -299,7 +303,7 @@ class RegistryApi:
     ) -> object:
         require(call, Right.READ, subject)
         is_verbose = options.is_set("verbose")
-        schema = parse_wanted(call.json()).schema
+        schema = _parse_readable(call, subject).schema
         try:
             messages = await self._registry.problems(
                 subject, schema, version, normalize=options.is_set("normalize")
@@ -314,9 +318,14 @@ class RegistryApi:
         return answered
 
     async def _contexts(self, call: Call, options: Options, path: list[str]) -> object:
-        del call, path
+        del path
         prefix = options.text("contextPrefix")
         found = await self._registry.read.contexts()
+        if not call.permissions.sees(Right.READ, ""):
+            subjects = [one.subject for one in await self._registry.read.subjects("")]
+            seen = [one for one in subjects if call.permissions.sees(Right.READ, one)]
+            known = {DEFAULT_CONTEXT, *(SubjectName.parse(one).context for one in seen)}
+            found = [one for one in found if one in known]
         return options.page([one for one in found if one.startswith(prefix)])
 
     async def _metadata_id(self, call: Call, options: Options, path: list[str]) -> object:
@@ -340,6 +349,17 @@ def require(call: Call, right: Right, subject: str) -> None:
 
 def _forbidden(right: Right, what: str) -> RegistryRefusal:
     return RegistryRefusal(FORBIDDEN, f"User is denied operation {right.value} on {what}")
+
+
+def _parse_readable(call: Call, subject: str) -> Wanted:
+    """Return the schema of a request's body. Raises ``RegistryRefusal``.
+
+    Also if the caller may not read what it refers to: the answer could tell of that.
+    """
+    wanted = parse_wanted(call.json())
+    for one in wanted.schema.references:
+        require(call, Right.READ, SubjectName.parse(subject).reference(one.subject).text)
+    return wanted
 
 
 def _require_short(texts: list[str]) -> None:

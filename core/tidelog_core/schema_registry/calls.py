@@ -12,7 +12,9 @@ from urllib.parse import parse_qs, unquote
 from tidelog_core.schema_registry.registration import ANY_ID, NEXT_VERSION
 from tidelog_core.schema_registry.registry import LATEST, Wanted
 from tidelog_core.schemas.model import (
+    EXTRAS_CHARACTERS_MAX,
     ID_MAX,
+    REFERENCES_MAX,
     Reference,
     Schema,
     SchemaType,
@@ -30,7 +32,7 @@ V1_JSON = "application/vnd.schemaregistry.v1+json"
 JSON_TYPES = (V1_JSON, "application/vnd.schemaregistry+json", "application/json")
 OCTETS = "application/octet-stream"
 QUERY_FIELDS_MAX = 50
-DEPTH_MAX = 50  # of a body
+EXTRAS_DEPTH_MAX = 50  # of metadata and rule sets, which every reader parses
 
 
 class Right(Enum):
@@ -216,6 +218,10 @@ def _list(value: Any) -> list[Any]:
         return []
     if not isinstance(value, list):
         raise invalid_schema("references must be a list")
+    if len(value) > REFERENCES_MAX:  # Before each is looked at.
+        raise invalid_schema(
+            f"{len(value)} references, {REFERENCES_MAX} may be: have one refer to more"
+        )
     return value
 
 
@@ -238,7 +244,18 @@ def _extra(body: Mapping[str, Any], name: str) -> str:
         return ""
     if not isinstance(value, dict):
         raise RegistryRefusal(422, f"{name} must be an object")
-    return compact_json(value)
+    text = compact_json(value)
+    if len(text) <= EXTRAS_CHARACTERS_MAX and _is_deep(value):  # Longer ones are refused anyway.
+        raise RegistryRefusal(422, f"{name} nests more than {EXTRAS_DEPTH_MAX} times")
+    return text
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(EXTRAS_DEPTH_MAX):
+        parts = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [part for some in parts for part in some if isinstance(part, dict | list)]
+    return bool(level)
 
 
 def _int(body: Mapping[str, Any], name: str, default: int) -> int:

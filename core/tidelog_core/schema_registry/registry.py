@@ -55,6 +55,7 @@ from tidelog_core.schemas.refusals import (
 from tidelog_core.schemas.subject_names import SubjectName, is_valid_subject
 
 LATEST = -1
+COMPARED_AT_ONCE = 20  # older versions that are read at once
 ATTEMPTS_MAX = 20  # each conflict means that another writer succeeded
 PAUSE_SECONDS_MAX = 0.05
 
@@ -319,24 +320,44 @@ class SchemaRegistry:
     ) -> list[str]:
         if level is Compatibility.NONE or not older:
             return []
-        counted = older if level.is_transitive else older[-1:]
-        texts = await self.read.texts(name.context, {one.schema_id for one in counted})
-        parts = []
-        for one in counted:
-            schema = texts[one.schema_id].schema
-            known = await self.read.resolve(name, schema.references)
-            parts.append((one.version, schema, known))
+        counted = list(reversed(older if level.is_transitive else older[-1:]))
+        # A few at a time are in memory, and a caller who has gone ends it between two.
+        for start in range(0, len(counted), COMPARED_AT_ONCE):
+            some = counted[start : start + COMPARED_AT_ONCE]
+            texts = await self.read.texts(name.context, {one.schema_id for one in some})
+            for one in some:
+                text = texts.get(one.schema_id)
+                if text is None:
+                    continue  # It was removed meanwhile.
+                found = await self._problems_with(name, new, (one.version, text.schema), level)
+                if found:
+                    return found
+        return []
+
+    async def _problems_with(
+        self,
+        name: SubjectName,
+        new: ParsedSchema,
+        older: tuple[int, Schema],
+        level: Compatibility,
+    ) -> list[str]:
+        version, schema = older
+        known = await self.read.resolve(name, schema.references)
 
         def compare() -> list[str]:
-            parsed = [(at, parse(one.schema_type, one.text, known)) for at, one, known in parts]
-            return problems(level, new, parsed)
+            old = parse(schema.schema_type, schema.text, known)
+            return problems(level, new, [(version, old)])
 
         return await self._in_thread(compare)
 
-    async def parsed(self, subject: str, schema: Schema) -> ParsedSchema:
-        """Return a stored schema, parsed. Raises ``RegistryRefusal``."""
+    async def formatted(self, subject: str, schema: Schema, wanted: str) -> str:
+        """Return a stored schema's text in a format. Raises ``RegistryRefusal``."""
         known = await self.read.resolve(SubjectName.parse(subject), schema.references)
-        return await self._in_thread(lambda: parse(schema.schema_type, schema.text, known))
+
+        def understand() -> str:
+            return parse(schema.schema_type, schema.text, known).formatted(wanted)
+
+        return await self._in_thread(understand)
 
     async def _canonical(
         self, name: SubjectName, schema: Schema, normalize: bool
@@ -363,6 +384,8 @@ class SchemaRegistry:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except InvalidSchema as error:
             raise invalid_schema(str(error)) from None
+        except RecursionError:  # Of properties and other values that are not parsed.
+            raise invalid_schema("it nests too deeply") from None
 
 
 def _require_bounded(schema: Schema) -> None:

@@ -36,7 +36,7 @@ async def schema_answer(
     wanted = options.text("format").strip()
     text = schema.text
     if wanted:
-        text = (await registry.parsed(name.text, schema)).formatted(wanted)
+        text = await registry.formatted(name.text, schema, wanted)
     answered: dict[str, Any] = {"guid": schema.guid, "schemaType": schema.schema_type.value}
     if schema.references:
         is_qualified = options.text("referenceFormat") == QUALIFIED

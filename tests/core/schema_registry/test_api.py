@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
+from tidelog_core.schema_registry import api as api_module
 from tidelog_core.schema_registry.api import RegistryApi
 from tidelog_core.schema_registry.calls import V1_JSON, Call, Right
 from tidelog_core.schema_registry.registry import SchemaRegistry
@@ -287,3 +288,53 @@ async def test_a_caller_sees_and_does_what_it_may(api: RegistryApi) -> None:
     ):
         answer = await call(api, method, path, body, **limited)
         assert (answer.status, json.loads(answer.body)["error_code"]) == (403, 40301), path
+
+
+async def test_what_a_schema_refers_to_must_be_readable(api: RegistryApi) -> None:
+    """The answer could tell what is in a schema that the caller may not read."""
+    await call(api, "POST", "/subjects/secret/versions", schema(USER))
+    await call(api, "POST", "/subjects/:.hidden:secret/versions", schema(USER))
+    body = schema(ORDER, references=[{"name": "User", "subject": "secret", "version": 1}])
+    limited = {"permissions": OnlyReads()}
+    for path in ("/subjects/u-value", "/compatibility/subjects/u-value/versions"):
+        assert (await call(api, "POST", path, body, **limited)).status == 403, path
+    assert (await call(api, "GET", "/contexts", **limited)).body == b'["."]'
+    assert (await call(api, "GET", "/contexts")).body == b'[".",".hidden"]'
+
+
+async def test_deep_values_are_refused_and_not_stored(api: RegistryApi) -> None:
+    deep = json.loads("[" * 60 + "]" * 60)
+    body = schema(USER, metadata={"properties": deep})
+    answer = await call(api, "POST", "/subjects/u-value/versions", body)
+    assert (answer.status, json.loads(answer.body)["error_code"]) == (422, 422)
+    for kind, text in (
+        ("AVRO", '{"type":"int","x":' + "[" * 600 + "]" * 600 + "}"),
+        ("JSON", '{"default":' + "[" * 600 + "]" * 600 + "}"),
+    ):
+        body = schema(text, schemaType=kind)
+        answer = await call(api, "POST", "/subjects/u-value/versions?normalize=true", body)
+        assert (answer.status, json.loads(answer.body)["error_code"]) == (422, 42201), kind
+
+
+async def test_many_long_schemas_are_asked_for_in_pages(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "PAGE_CHARACTERS_MAX", len(USER) + 10)
+    for subject in "ab":
+        await call(api, "POST", f"/subjects/{subject}/versions", schema(USER))
+    assert (await call(api, "GET", "/schemas")).status == 422
+    assert len(json.loads((await call(api, "GET", "/schemas?limit=1")).body)) == 1
+
+
+async def test_all_of_many_older_versions_are_compared(api: RegistryApi) -> None:
+    await call(api, "PUT", "/config", {"compatibility": "NONE"})
+    texts = ['"string"', *(f'{{"type":"int","x":{number}}}' for number in range(45))]
+    for text in texts:
+        assert (await call(api, "POST", "/subjects/a/versions", schema(text))).status == 200
+    await call(api, "PUT", "/config", {"compatibility": "BACKWARD_TRANSITIVE"})
+    answer = await call(
+        api, "POST", "/compatibility/subjects/a/versions?verbose=true", schema('"long"')
+    )
+    found = json.loads(answer.body)
+    assert not found["is_compatible"]
+    assert any("{oldSchemaVersion: 1}" in one for one in found["messages"])
