@@ -153,7 +153,7 @@ async def _offsets_of(
     if place == "latest":
         return await consumer.end_offsets(partitions)
     if isinstance(place, datetime.datetime):
-        time_ms = round(place.timestamp() * 1000)
+        time_ms = max(round(place.timestamp() * 1000), 0)  # No record is from before 1970.
         found = await consumer.offsets_for_times(dict.fromkeys(partitions, time_ms))
         latest = await consumer.end_offsets(partitions)
         return {p: latest[p] if at is None else at.offset for p, at in found.items()}

@@ -29,6 +29,7 @@ from tidelog.arrow.kernels import Bytes, Longs
 # producer's largest batch, usually 1 MB, is decoded where it was decompressed.
 ROWS_PER_BATCH = 64 * 1024
 BYTES_PER_BATCH = 768 * 1024
+TOPIC_ROWS_MAX = 1024 * 1024  # of one Arrow batch
 # Arrow addresses binary columns with 32 bits. A batch decompresses to far less.
 assert BYTES_PER_BATCH + DECOMPRESSED_SIZE_BYTES_MAX < 2**31
 
@@ -85,9 +86,7 @@ class RowDecoder:
         """
         array = np.frombuffer(data, dtype=np.uint8)
         for group in self._groups(data, array, table, position):
-            batch = self._decode_group(group, *offsets)
-            if batch.num_rows:
-                yield batch
+            yield from self._decode_group(group, *offsets)
 
     def _groups(
         self, data: bytes | memoryview, array: Bytes, table: Longs, position: int
@@ -141,7 +140,9 @@ class RowDecoder:
         except CorruptRecordBatch as error:
             raise self._corrupt(position, str(error)) from None
 
-    def _decode_group(self, group: _Group, start_offset: int, end_offset: int) -> pa.RecordBatch:
+    def _decode_group(
+        self, group: _Group, start_offset: int, end_offset: int
+    ) -> Iterator[pa.RecordBatch]:
         data, sections = group.data, group.sections
         row_max = int(sections[:, 7].sum())
         # Room for the largest size; pages that are never written cost nothing.
@@ -171,7 +172,6 @@ class RowDecoder:
         columns = [
             keys.array(rows, pa.binary()),
             values.array(rows, pa.binary()),
-            _repeated(self._topic, rows),
             pa.array(np.full(rows, self._partition, np.int32)),
             pa.array(longs[0, :rows]),
             pa.array(longs[1, :rows]).view(TIMESTAMP_TYPE),
@@ -181,7 +181,13 @@ class RowDecoder:
             columns.append(
                 _headers(data, longs[2, :rows], headers, header_key_bytes, header_value_bytes)
             )
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        # A small batch may decompress to millions of rows: the topic's name in each of them would
+        # have more bytes than Arrow can address, so they share one column of names.
+        topics = _repeated(self._topic, min(rows, TOPIC_ROWS_MAX))
+        for start in range(0, rows, TOPIC_ROWS_MAX):
+            key, value, *others = (one.slice(start, TOPIC_ROWS_MAX) for one in columns)
+            some = [key, value, topics.slice(0, len(key)), *others]
+            yield pa.RecordBatch.from_arrays(some, schema=self._schema)
 
 
 class _BinaryColumn:

@@ -125,9 +125,11 @@ def _binary(array: pa.Array) -> BinaryColumn:
 
 
 def _headers(array: pa.ListArray) -> HeadersColumn:
-    entries = array.values
+    ends = np.array(array.offsets, np.int64) if len(array) else np.zeros(1, np.int64)
+    first, last = int(ends[0]), int(ends[-1])
+    entries = array.values.slice(first, last - first)  # A slice has the headers of all rows.
     return HeadersColumn(
-        np.array(array.offsets, np.int64) if len(array) else np.zeros(1, np.int64),
+        ends - first,
         _valid(array),
         _valid(entries),
         _binary(entries.field(0)),

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelog.arrow.columns import HEADERS_TYPE, TIMESTAMP_TYPE
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, InvalidRow
 
 Table: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
+ROWS_AT_ONCE = 65_536
 
 
 def columns_to_send(table: Table, *, key: str | None, value: str) -> Iterator[pa.RecordBatch]:
@@ -30,6 +32,9 @@ def columns_to_send(table: Table, *, key: str | None, value: str) -> Iterator[pa
     ]
     found = {target: name for target, name in names.items() if name in schema.names}
     for target, name in found.items():
+        if schema.names.count(name) > 1:
+            problems.append(f"there are several columns {name!r}")
+            continue
         allowed, is_right, _ = _COLUMNS[target]
         if not is_right(kind := schema.field(name).type):
             problems.append(f"column {name!r} is {kind}; a record's {target} is {allowed}")
@@ -38,13 +43,16 @@ def columns_to_send(table: Table, *, key: str | None, value: str) -> Iterator[pa
     return _converted(_batches(table), found)
 
 
-def _batches(table: Table) -> Iterable[pa.RecordBatch]:
+def _batches(table: Table) -> Iterator[pa.RecordBatch]:
+    """Yield the rows, not too many at once: the loop runs again after each few of these."""
     if isinstance(table, pa.RecordBatch):
-        return (table,)
+        table = pa.Table.from_batches([table])
     batches: Iterable[pa.RecordBatch] = (
         table if isinstance(table, pa.RecordBatchReader) else table.to_batches()
     )
-    return batches
+    for batch in batches:
+        for start in range(0, batch.num_rows, ROWS_AT_ONCE):
+            yield batch.slice(start, ROWS_AT_ONCE)
 
 
 def _converted(
@@ -55,8 +63,19 @@ def _converted(
         for target, name in found.items():
             _, _, kind = _COLUMNS[target]
             column = batch.column(name)
-            arrays.append(column if kind is None else column.cast(kind))
+            arrays.append(column if kind is None else _cast(column, kind, name))
         yield pa.RecordBatch.from_arrays(arrays, names=list(found))
+
+
+def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
+    """Return the column with the type. Raises ``InvalidRow`` for a value that it cannot have.
+
+    Times lose what is below a microsecond: records have milliseconds.
+    """
+    try:
+        return column.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
+    except pa.ArrowInvalid as error:
+        raise InvalidRow(f"a row of column {name!r} cannot be sent: {error}") from None
 
 
 def _is_bytes(kind: pa.DataType) -> bool:

@@ -11,6 +11,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog.arrow import kernels
 from tidelog.arrow.columns import arrow_schema
+from tidelog.arrow.kernels import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from tidelog.arrow.row_decoder import RowDecoder
 from tidelog.consuming.fetched import BatchRun
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
@@ -62,6 +63,28 @@ def run_to_arrow(
 
     Raises ``CorruptRecordBatch``.
     """
+    decoder, table = _decoder_of(partition, run, offsets, include_headers=include_headers)
+    return list(decoder.decode(run.data, table, offsets))
+
+
+def rows_before_damage(
+    partition: TopicPartition, run: BatchRun, offsets: tuple[int, int], *, include_headers: bool
+) -> tuple[list[pa.RecordBatch], int]:
+    """Return the records before the first malformed batch of the run, and its base offset."""
+    decoder, table = _decoder_of(partition, run, offsets, include_headers=include_headers)
+    found: list[pa.RecordBatch] = []
+    for row in table:
+        try:
+            found += decoder.decode(run.data, row.reshape(1, -1), offsets)
+        except CorruptRecordBatch:
+            return found, int(row[kernels.BASE_OFFSET])
+    return found, run.next_offset
+
+
+def _decoder_of(
+    partition: TopicPartition, run: BatchRun, offsets: tuple[int, int], *, include_headers: bool
+) -> tuple[RowDecoder, kernels.Longs]:
+    """Return what decodes the run, and the headers of its batches with such records."""
     array = np.frombuffer(run.data, np.uint8)
     table = kernels.batch_table(len(array))
     count, _, _ = kernels.scan_batches(array, table)
@@ -81,7 +104,7 @@ def run_to_arrow(
         )
 
     decoder = RowDecoder(*partition, include_headers=include_headers, corrupt=corrupt)
-    return list(decoder.decode(run.data, columns[wanted], offsets))
+    return decoder, columns[wanted]
 
 
 def _take_run(state: PartitionState, *, include_headers: bool) -> list[pa.RecordBatch] | None:
@@ -95,14 +118,25 @@ def _take_run(state: PartitionState, *, include_headers: bool) -> list[pa.Record
             raise error
         return None
     if state.index < len(state.records):  # ``poll`` has decoded them.
-        rest = state.take(len(state.records))
-        return [_records_to_arrow(rest, include_headers=include_headers)]
+        rest = _records_to_arrow(state.records[state.index :], include_headers=include_headers)
+        state.take(len(state.records))
+        return [rest]
     chunk = state.chunks[0]
+    run: BatchRun | None = None
     try:
         run = chunk.next_run(RUN_SIZE_BYTES_MAX)
         offsets = (state.position, run.next_offset)
         batches = run_to_arrow(state.partition, run, offsets, include_headers=include_headers)
     except TidelogError:
+        if run is not None:  # The rows before it come first, as from ``poll``.
+            offsets = (state.position, run.next_offset)
+            batches, bad_offset = rows_before_damage(
+                state.partition, run, offsets, include_headers=include_headers
+            )
+            if batches:
+                state.position, state.last_epoch = bad_offset, run.last_epoch
+                state.rewind()
+                return batches
         state.rewind()  # The next fetch may return valid bytes.
         raise
     if not chunk:
@@ -122,10 +156,16 @@ def _records_to_arrow(
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
-            "timestamp": record.timestamp_ms * 1000,
+            "timestamp": min(max(record.timestamp_ms, TIMESTAMP_MS_MIN), TIMESTAMP_MS_MAX) * 1000,
             "timestampType": int(record.is_log_append_time),
-            "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
+            "headers": [{"key": _valid_text(key), "value": value} for key, value in record.headers]
+            or None,
         }
         for record in records
     ]
     return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(include_headers=include_headers))
+
+
+def _valid_text(name: str) -> str:
+    """Return a header's key; what is not UTF-8 is replaced, as ``RowDecoder`` does."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")

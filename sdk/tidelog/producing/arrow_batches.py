@@ -121,7 +121,8 @@ class BatchBuilder:
         if needed + HEADER_SIZE > self._options.record_size_bytes_max:
             raise MessageTooLarge(
                 f"a row for {target} takes {needed + HEADER_SIZE} bytes as a record, more than"
-                f" the {self._options.record_size_bytes_max} that 'kafka.max.request.size' allows"
+                f" the {self._options.record_size_bytes_max} that request_size_bytes_max allows"
+                " ('kafka.max.request.size' in Spark)"
             )
         self._out = np.empty(needed, np.uint8)
 
@@ -134,6 +135,9 @@ def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not batch.num_rows:
             continue
         used = batch.select([name for name in batch.schema.names if name in COLUMNS])
+        if gathered and size_bytes + used.nbytes > 2 * GATHERED_SIZE_BYTES:
+            yield pa.concat_batches(gathered)  # Together they might have too many bytes for Arrow.
+            gathered, size_bytes = [], 0
         gathered.append(used)
         size_bytes += used.nbytes
         if size_bytes >= GATHERED_SIZE_BYTES:

@@ -130,6 +130,17 @@ def test_records_that_poll_has_decoded_come_first() -> None:
     assert positions.state(TP).position == 4
 
 
+def test_records_that_arrow_cannot_have_as_they_are_are_not_lost() -> None:
+    far = Record(0, 2**62, None, b"0", (("\udcff", b"x"),))
+    log = build_batch([far, far._replace(offset=1, value=b"1")], base_offset=0)
+    positions = positions_of(Chunk(TP, log))
+    plain_rows(positions, 1)
+    (batch,), _ = take_arrow(positions, include_headers=True, size_bytes_max=1)
+    assert batch.column("headers").to_pylist() == [[{"key": "\ufffd", "value": b"x"}]]
+    assert batch.column("value").to_pylist() == [b"1"]
+    assert positions.state(TP).position == 2
+
+
 def test_partitions_take_turns_and_the_rest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow_polling, "RUN_SIZE_BYTES_MAX", 1)
     log = b"".join(batch_of(b"%d" % n, base_offset=n) for n in range(4))
@@ -173,6 +184,16 @@ def test_malformed_records_are_an_error_that_names_the_batch() -> None:
     positions = positions_of(Chunk(TP, bytes(batch), check_crcs=False), position=7)
     with pytest.raises(CorruptRecordBatch, match="t-3: batch at offset 7: a record's length"):
         take_all(positions)
+
+
+def test_rows_before_malformed_records_come_before_the_error() -> None:
+    batch = bytearray(batch_of(b"2", base_offset=2))
+    batch[61] = 0x7E  # the first record's length
+    log = batch_of(b"0") + batch_of(b"1", base_offset=1) + bytes(batch)
+    positions = positions_of(Chunk(TP, log, check_crcs=False))
+    assert [row[0] for row in take_all(positions)] == [0, 1]
+    state = positions.state(TP)
+    assert (state.position, state.fetch_position, len(state.chunks)) == (2, 2, 0)
 
 
 def test_headers_are_left_out_unless_asked_for() -> None:

@@ -271,3 +271,15 @@ def test_bodies_with_a_right_crc_and_wrong_content_raise_or_agree(body, count, p
     assert [(r["offset"], r["key"], r["value"], r["timestamp"]) for r in found] == [
         (r["offset"], r["key"], r["value"], r["timestamp"]) for r in wanted
     ]
+
+
+def test_many_rows_share_the_column_of_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of millions of rows would have more bytes than Arrow can address."""
+    monkeypatch.setattr(row_decoder, "TOPIC_ROWS_MAX", 4)
+    batch = build_batch([Record(n, 5, None, b"%d" % n) for n in range(10)], base_offset=0)
+    found = list(BatchDecoder(WITH_HEADERS, object_key="x").feed(batch))
+    assert [one.num_rows for one in found] == [4, 4, 2]
+    for one in found:
+        one.validate(full=True)
+    assert [row["offset"] for one in found for row in one.to_pylist()] == list(range(10))
+    assert {row["topic"] for one in found for row in one.to_pylist()} == {"t"}

@@ -10,6 +10,9 @@ import pytest
 from tidelog import Consumer, Producer, scan_arrow
 from tidelog.arrow.send_columns import columns_to_send
 from tidelog.errors import InvalidRequest, InvalidRow, MessageTooLarge
+from tidelog.producing.arrow_batches import BatchBuilder
+from tidelog.producing.batch_options import BatchOptions
+from tidelog_core.records.batch import decode_records
 from tidelog_core.records.murmur2 import partition_for_key
 
 from tests.support.node_process import NodeProcess
@@ -132,9 +135,58 @@ def test_a_row_that_is_too_large_is_an_error(node: NodeProcess, topic: str) -> N
         (pa.table({"value": ["x"], "timestamp": [1]}), {}, "column 'timestamp' is int64"),
         (pa.table({"value": ["x"], "partition": ["0"]}), {}, "column 'partition' is string"),
         (pa.table({"value": ["x"], "headers": [["a"]]}), {}, "column 'headers' is list"),
+        (pa.table([["x"], ["y"]], ["value", "value"]), {}, "there are several columns 'value'"),
+        (pa.table({"value": pa.array(["x"], pa.string_view())}), {}, "column 'value' is string_v"),
     ],
-    ids=["no value", "no key", "value", "key", "timestamp", "partition", "headers"],
+    ids=[
+        *("no value", "no key", "value", "key", "timestamp", "partition", "headers", "twice"),
+        "view",
+    ],
 )
 def test_wrong_columns_are_named(table: pa.Table, given: dict[str, str], problem: str) -> None:
     with pytest.raises(InvalidRequest, match=problem):
         columns_to_send(table, **{"key": None, "value": "value", **given})
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"partition": pa.array([2**40])},
+        {"timestamp": pa.array([2**62], pa.timestamp("s"))},
+        {
+            "headers": pa.array(
+                [[{"key": b"\xff", "value": b""}]],
+                pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())])),
+            )
+        },
+    ],
+    ids=["partition", "timestamp", "headers"],
+)
+def test_a_value_that_a_record_cannot_have_is_an_error_of_its_column(
+    column: dict[str, pa.Array],
+) -> None:
+    table = pa.table({"value": ["x"], **column})
+    with pytest.raises(InvalidRow, match=f"a row of column '{next(iter(column))}'"):
+        list(columns_to_send(table, key=None, value="value"))
+
+
+def test_times_lose_what_records_do_not_have_and_rows_come_in_parts() -> None:
+    times = pa.array([1_500] * 150_000, pa.timestamp("ns"))
+    table = pa.table({"value": pa.array(["x"] * 150_000), "timestamp": times})
+    found = list(columns_to_send(table, key=None, value="value"))
+    assert [batch.num_rows for batch in found] == [65_536, 65_536, 18_928]
+    assert found[0].column("timestamp")[0].value == 1
+
+
+def test_slices_and_large_lists_have_the_headers_of_their_rows() -> None:
+    pair = pa.struct([("key", pa.large_string()), ("value", pa.large_binary())])
+    some = [[{"key": f"k{n}", "value": b"%d" % n}] * (n % 3) or None for n in range(9)]
+    column = pa.array([None, *some], pa.large_list(pair)).slice(1)
+    table = pa.table({"value": [b"%d" % n for n in range(9)], "headers": column}).slice(2, 5)
+    builder = BatchBuilder(BatchOptions(topic="t"), lambda _: 1, clock_ms=lambda: 5)
+    records = []
+    for _, encoded in builder.build(columns_to_send(table, key=None, value="value")):
+        records += decode_records(encoded.batch())
+    assert [record.value for record in records] == [b"%d" % n for n in range(2, 7)]
+    expected = [((f"k{n}", b"%d" % n),) * (n % 3) for n in range(2, 7)]
+    assert [record.headers for record in records] == expected
