@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -98,7 +99,7 @@ def serving() -> Iterator[Database]:
                 _wait_until_ready(database)
                 yield database
             finally:
-                server.terminate()
+                server.send_signal(signal.SIGINT)  # SIGTERM would wait for clients to leave.
 
 
 def _wait_until_ready(database: Database) -> None:

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ class RegistryClient:
         except urllib.error.HTTPError as error:
             with error:
                 raise _failure(error) from None
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
             reason = getattr(error, "reason", None) or error
             message = f"no registry answers at {self._url}: {reason}; {START_HINT}"
             raise CommandFailed(message) from None

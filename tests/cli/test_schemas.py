@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,3 +128,19 @@ def test_wrong_usage_and_absent_registries_are_told(url: str, tmp_path: Path) ->
 def test_the_help_knows_all_types_and_levels() -> None:
     assert set(TYPES) == set(SchemaType)
     assert set(LEVELS) == set(Compatibility)
+
+
+def test_a_port_that_speaks_no_http_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(65_536)
+                client.sendall(b"hello\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert "no registry answers" in schema(url, "list", status=1).errors
+        thread.join()
