@@ -36,6 +36,7 @@ class FollowerProgress:
     last_caught_up_ms: float = float("-inf")
     wants_in: bool = False  # its last fetch fulfilled the conditions for joining the ISR
     contact: FollowerContact | None = None  # of the session that may leave the partition unnamed
+    is_fed: bool = False  # it knew at its last fetch that the partition is diskless
 
     @property
     def asked_ms(self) -> float:

@@ -300,6 +300,7 @@ class LeaderState(Generic[Token]):
             now_ms=now_ms,
             contact=contact,
         )
+        follower.is_fed = is_fed
         follower.wants_in = self._may_join(follower_id, follower)
         return self.advance(now_ms)
 
@@ -812,7 +813,8 @@ class LeaderState(Generic[Token]):
         before, self.partition = self.partition, partition
         if partition.is_diskless and not self.commits_by_chain:
             for follower in self.followers.values():
-                follower.forget_position(self._followable_end)  # See ``on_fetch``.
+                if not follower.is_fed:  # Else it saw the item first, and may never say so again.
+                    follower.forget_position(self._followable_end)  # See ``on_fetch``.
             self.commits_by_chain, self._entering = True, None
         if not partition.wal:
             self._is_tiered = False

@@ -203,6 +203,27 @@ def test_a_follower_that_has_not_seen_that_the_partition_is_diskless_does_not_co
     assert set(change.after.isr) == {1, 2, 3}
 
 
+def test_a_follower_that_sees_the_item_before_its_leader_need_not_say_so_again() -> None:
+    """Its session names a partition only when its position changes: of an idle one never."""
+    leader = make_leader(log_end_offset=10, high_watermark=10)
+    leader.begin_entering(CHAIN)
+    leader.on_chain_committed(10, 0)
+    for follower in (2, 3):
+        fetch(leader, follower, 10)
+    change = propose(leader)
+    assert change is not None
+    leader.on_unknown(0)
+    fetch(leader, 2, 10, now_ms=50, is_fed=True)
+    leader.on_read(dataclasses.replace(change.after, version=change.after.version + 1), 100)
+    assert leader.commits_by_chain
+    leader.begin_return()
+    assert propose(leader, 1_000) is None
+    fetch(leader, 3, 10, now_ms=1_100, is_fed=True)
+    back = propose(leader, 1_100)
+    assert back is not None
+    assert set(back.after.isr) == {1, 2, 3}
+
+
 def test_a_follower_that_becomes_diskless_is_not_out_of_sync_for_that() -> None:
     leader = make_leader(log_end_offset=10, high_watermark=10)
     leader.begin_entering(CHAIN)
