@@ -37,6 +37,9 @@ def only_above(image: ClusterImage, count: int) -> Iterator[str]:
     for name, topic in image.topics.items():
         stays = wants_diskless(topic)
         for partition in image.partitions(name):
-            is_above = bool(partition.replicas) and min(partition.replicas) > count
+            # What a reassignment adds has the records once it is in sync.
+            lacking = set(partition.adding) - set(partition.isr)
+            held = [b for b in partition.replicas if b not in lacking]
+            is_above = bool(held) and min(held) > count
             if is_above and not (partition.is_diskless and stays):
                 yield f"{name}-{partition.partition}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -69,6 +70,20 @@ async def test_only_partitions_that_no_other_node_has_are_named(
     assert await lost(tmp_path, 3) == ""
     assert "leave have r-2, r-3: reassign with" in await lost(tmp_path, 2)
     assert "leave have r-1, r-2, r-3: " in await lost(tmp_path, 1)
+
+
+async def test_a_replica_that_is_being_added_counts_once_it_is_in_sync(
+    tmp_path: Path, store: SqliteMetadataStore
+) -> None:
+    await create(store, "r", (1, 3), (1, 3))
+    item = await store.get(records.partition_key(UUID(int=1000 + ord("r")), 0))
+    assert item is not None
+    moving = replace(Partition.from_item(item), leader=3, isr=(3,), adding=(1,), removing=(3,))
+    await store.commit([records.put(moving)])
+    assert "leave have r-0: reassign with" in await lost(tmp_path, 2)
+    moved = replace(moving, isr=(3, 1), version=moving.version + 1)
+    await store.commit([records.put(moved)])
+    assert await lost(tmp_path, 2) == ""
 
 
 async def test_many_are_not_all_named(tmp_path: Path, store: SqliteMetadataStore) -> None:
