@@ -32,8 +32,10 @@ from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.replication.reassignment import (
     ask_to_lead,
     asked_leader,
+    is_reassigning,
     start_reassignment,
     target_replicas,
+    unasked,
 )
 from tidelog_core.waiting import wait_and_clear
 
@@ -376,9 +378,9 @@ class LedPartitions:
             elif now_ms < self._lost_ms.get(move.leader, -BALANCE_AFTER_MS) + BALANCE_AFTER_MS:
                 self._balanced = None  # It may be leaving. Look again.
             elif self._replicas.has_leader_state(*key):
-                change = start_reassignment(
-                    partition, move.replicas, broker_ids=image.brokers.keys()
-                )
+                # Where there are too few brokers, a replica stays on one that was taken out.
+                known = image.brokers.keys() | partition.replicas
+                change = start_reassignment(partition, move.replicas, broker_ids=known)
                 changes += [] if change is None else [change]
             else:
                 changes.append(
@@ -414,6 +416,8 @@ class LedPartitions:
                     partition = dataclasses.replace(  # noqa: PLW2901
                         partition, leader=leader, replicas=target_replicas(partition)
                     )
+                elif is_reassigning(partition):
+                    partition = unasked(partition)  # noqa: PLW2901
                 partitions.append(partition)
         counts = Counter(partition.leader for partition in partitions)
         if known is not None:

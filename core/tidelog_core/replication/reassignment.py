@@ -95,6 +95,16 @@ def asked_leader(partition: Partition) -> int:
     return target_replicas(partition)[0]
 
 
+def unasked(partition: Partition) -> Partition:
+    """Return a diskless partition as if nobody had asked its leader to hand over.
+
+    It has no more replicas than before. Writes that are decided of it take the request back.
+    """
+    added = set(partition.adding) - {partition.leader}
+    replicas = tuple(b for b in partition.replicas if b not in added)
+    return dataclasses.replace(partition, replicas=replicas, adding=(), removing=())
+
+
 def cancel_reassignment(partition: Partition) -> PartitionChange:
     """Return the write that removes the added replicas.
 

@@ -10,7 +10,16 @@ from collections import Counter
 from pathlib import Path
 from uuid import UUID
 
-from tests.node.membership.virtual_cluster import NoLogs, VirtualCluster, virtual_cluster
+from tidelog_core.config import NodeConfig
+from tidelog_core.replication.reassignment import target_replicas
+from tidelog_node.membership.replica_racks import AWAY_MS_MAX
+
+from tests.node.membership.virtual_cluster import (
+    LEASE_S,
+    NoLogs,
+    VirtualCluster,
+    virtual_cluster,
+)
 from tests.support.virtual_time import run
 
 
@@ -31,13 +40,19 @@ class Asked(NoLogs):
         return True
 
 
-async def create(cluster: VirtualCluster, count: int, leader: int) -> list[Asked]:
-    """Create partitions with one leader; return what the leader states of all nodes note."""
+async def restart(cluster: VirtualCluster) -> list[Asked]:
+    """Start all nodes again; return what their leader states note."""
     noted = [Asked() for _ in cluster]
     for member, logs in zip(cluster, noted, strict=True):
         member.logs = logs
         await member.kill()
         await member.start()
+    return noted
+
+
+async def create(cluster: VirtualCluster, count: int, leader: int) -> list[Asked]:
+    """Create partitions with one leader; return what the leader states of all nodes note."""
+    noted = await restart(cluster)
     await cluster.create("t", partitions=count, replicas=(leader,), diskless_enable="true")
     return noted
 
@@ -53,6 +68,45 @@ def test_leads_are_spread_by_requests_and_each_is_asked_for_once(tmp_path: Path)
             asked = [p for p in found if p.replicas[0] != 1]
             assert all((p.adding, p.removing) == (p.replicas[:1], (1,)) for p in asked)
             assert not [logs for logs in noted if logs.told]  # They decide when.
+
+    run(main())
+
+
+def test_leads_are_spread_although_replicas_are_on_a_broker_that_was_taken_out(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        config = NodeConfig(broker_unregister_after_ms=20_000)
+        async with virtual_cluster(tmp_path, config=config) as cluster:
+            await restart(cluster)
+            await cluster[3].kill()
+            await asyncio.sleep(60)
+            assert cluster[1].view.image.brokers.keys() == {1, 2}
+            await cluster.create(
+                "t", partitions=6, replicas=(1, 2, 3), leader=1, diskless_enable="true"
+            )
+            before = Counter(p.replicas[0] for p in await cluster.partitions("t"))
+            assert before == {1: 2, 2: 2, 3: 2}  # So 2 is asked to lead two of them already.
+            await asyncio.sleep(40)
+            found = await cluster.partitions("t")
+            assert sum(p.replicas[0] == 2 for p in found) == 3
+            assert all(set(p.replicas) == {1, 2, 3} for p in found)
+
+    run(main())
+
+
+def test_a_request_to_a_broker_that_has_died_leaves_no_replica_behind(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, 30, 1)
+            await asyncio.sleep(40)
+            asked = Counter(p.replicas[0] for p in await cluster.partitions("t"))
+            assert asked == {1: 10, 2: 10, 3: 10}
+            await cluster[3].kill()
+            await asyncio.sleep(LEASE_S + 2 * AWAY_MS_MAX / 1000)
+            found = await cluster.partitions("t")
+            assert sum(p.replicas[0] == 2 for p in found) == 15
+            assert all(len(target_replicas(p)) == 1 for p in found)
 
     run(main())
 
