@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 
-from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
 from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.records import SegmentMeta, SegmentState, segment_collection
+from tidelog_core.metadata.records import (
+    Partition,
+    SegmentMeta,
+    SegmentState,
+    segment_collection,
+)
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.keys import segment_keys
@@ -47,12 +52,29 @@ async def wait_in_sync(cluster: ChaosCluster, *, timeout_s: float) -> list[Anoma
         await asyncio.sleep(0.3)
 
 
-async def compare_disks(cluster: ChaosCluster, history: History) -> list[Anomaly]:
+def holders(partition: Partition) -> tuple[int, ...]:
+    """Return the brokers whose logs of a diskless partition are as its chains are.
+
+    They have followed, or lead. One that is only asked to follow, or is only elected, may still
+    have what it had long ago, which was never committed: it compares that with the chains first.
+    """
+    last = current_chain(partition.wal)
+    has_entered = last is not None and (last.leader_epoch, last.chain.broker_id) == (
+        partition.leader_epoch,
+        partition.leader,
+    )
+    is_certain = has_entered or not partition.is_diskless
+    return tuple(b for b in partition.isr if b != partition.leader or is_certain)
+
+
+async def compare_disks(
+    cluster: ChaosCluster, history: History, quiet: ClusterImage
+) -> list[Anomaly]:
     """Compare replicas, tier and what was served, now that nobody writes any more.
 
-    Of diskless partitions the chains count: a node that stops hands over, and its successor may stop
-    before it has anything. A broker that is only asked to follow may still have what it had long
-    ago, which was never committed: it compares that with the chains when it follows.
+    Of diskless partitions the chains count, and the copies are those of the ``holders`` in the
+    image of before the nodes stopped: a node that stops hands over, and its successor may stop
+    before it has anything.
     """
     await cluster.copy_objects()
     image = await cluster.image()
@@ -71,12 +93,17 @@ async def compare_disks(cluster: ChaosCluster, history: History) -> list[Anomaly
         for final in (*history.finals, *unserved):
             partition = image.partition(TopicPartition(final.topic, final.partition))
             assert partition is not None
+            node_ids = partition.replicas
+            if partition.is_diskless:
+                before = quiet.partition(TopicPartition(final.topic, final.partition))
+                assert before is not None
+                node_ids = holders(before)
             replicas = [
                 read_local_log(
                     f"node {node_id}",
                     cluster.nodes[node_id].process.data_dir / f"{final.topic}-{final.partition}",
                 )
-                for node_id in (partition.isr if partition.is_diskless else partition.replicas)
+                for node_id in node_ids
             ]
             tier = await _tier_of(cluster, store, image, final)
             if partition.is_diskless:

@@ -171,9 +171,10 @@ async def _work(
     enter("end of the nodes", seconds_max=IN_SYNC_SECONDS_MAX + STOP_SECONDS_MAX)
     if options.replication_factor > 1:
         found += await wait_in_sync(cluster, timeout_s=IN_SYNC_SECONDS_MAX)
+    quiet = await cluster.image()
     await cluster.stop_all()
     enter("comparison", seconds_max=COMPARE_SECONDS_MAX)
-    found += await compare_disks(cluster, scene.history)
+    found += await compare_disks(cluster, scene.history, quiet)
     return recovered
 
 
