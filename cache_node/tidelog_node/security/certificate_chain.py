@@ -7,6 +7,7 @@ handshake's instructions. So the same certificates are added once, when the cont
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 
 from cryptography import x509
@@ -42,10 +43,16 @@ def with_issuers(chain: str, trusted: str) -> str:
 def _issuer_of(
     certificate: x509.Certificate, known: Iterable[x509.Certificate]
 ) -> x509.Certificate | None:
+    """Return the issuer's certificate, as OpenSSL: a valid one, else the last one that was."""
+    now = datetime.datetime.now(datetime.UTC)
+    newest: x509.Certificate | None = None
     for candidate in known:
         try:
             certificate.verify_directly_issued_by(candidate)
         except (InvalidSignature, UnsupportedAlgorithm, TypeError, ValueError):
             continue
-        return candidate
-    return None
+        if candidate.not_valid_before_utc <= now <= candidate.not_valid_after_utc:
+            return candidate
+        if newest is None or candidate.not_valid_after_utc > newest.not_valid_after_utc:
+            newest = candidate
+    return newest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import ssl
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,11 @@ from typing import Any
 
 import pytest
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from tidelog_core.config import ListenerConfig
 from tidelog_node.security.certificate_chain import with_issuers
 from tidelog_node.security.tls_context import TlsMaterial, build_tls_context
@@ -76,6 +82,38 @@ def test_clients_get_what_openssl_would_show(
     context = build_tls_context(ListenerConfig(), TlsMaterial(key, key, "", trusted))
     assert shown(context) == shown_by_openssl(tmp_path, key, trusted)
     assert len(shown(context)) == count
+
+
+def renewed(*years: int) -> tuple[str, list[str]]:
+    """Return a key with its certificate, and those of its authority that end in these years."""
+    authority, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "node")])
+
+    def certificate(subject: x509.Name, key: ec.EllipticCurvePrivateKey, year: int) -> str:
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer)
+        builder = builder.public_key(key.public_key()).serial_number(year)
+        builder = builder.not_valid_before(datetime.datetime(2000, 1, 1))
+        builder = builder.not_valid_after(datetime.datetime(year, 1, 1))
+        is_authority = x509.BasicConstraints(ca=subject == issuer, path_length=None)
+        signed = builder.add_extension(is_authority, critical=True).sign(authority, hashes.SHA256())
+        return signed.public_bytes(Encoding.PEM).decode()
+
+    private = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    shown = private + certificate(name, own, 2100)
+    return shown, [certificate(issuer, authority, year) for year in years]
+
+
+@pytest.mark.parametrize("years", [(2010, 2090), (2090, 2010), (2010, 2020), (2020, 2010)])
+def test_an_authority_that_is_valid_goes_before_one_that_has_expired(
+    tmp_path: Path, years: tuple[int, int]
+) -> None:
+    """Both are trusted for a time: it was renewed with the same key."""
+    key, authorities = renewed(*years)
+    trusted = "".join(authorities)
+    context = build_tls_context(ListenerConfig(), TlsMaterial(key, key, "", trusted))
+    assert shown(context)[1:] == [authorities[years.index(max(years))]]
+    assert shown(context) == shown_by_openssl(tmp_path, key, trusted)
 
 
 def test_openssl_has_nothing_left_to_find() -> None:
