@@ -140,16 +140,26 @@ class GatewayAppends:
         waits: list[_Ack | asyncio.Task[_Ack]] = []
         try:
             async with self._reads.of(broker_id):
-                parts = await self._read(gateway, request)
-                if before is not None:
-                    await asyncio.wait([before])
-                for one, data in zip(request.slices, parts, strict=True):
-                    waits.append(self._append_or_refuse(gateway, request, one, data))
+                await self._append_in_turn(gateway, request, before, waits)
         finally:
             for one in request.slices[len(waits) :]:  # The gateway has closed the connection.
                 self._missed.note(_name_of(one))
             turn.set_result(None)
         return await _results(waits)
+
+    async def _append_in_turn(
+        self,
+        gateway: ChainName,
+        request: GatewayAppend,
+        before: Turn | None,
+        waits: list[_Ack | asyncio.Task[_Ack]],
+    ) -> None:
+        """Add what each slice's answer waits for. The bytes go when this returns."""
+        parts = await self._read(gateway, request)
+        if before is not None:
+            await asyncio.wait([before])
+        for one, data in zip(request.slices, parts, strict=True):
+            waits.append(self._append_or_refuse(gateway, request, one, data))
 
     def _take_turn(self, gateway: ChainName) -> tuple[Turn | None, Turn]:
         before = self._turns.get(gateway)

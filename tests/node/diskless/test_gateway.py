@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.records.header import iter_headers
 from tidelog_node.answers import CloseConnection
 from tidelog_node.diskless.gateway import gateway
+from tidelog_node.diskless.recovery import slice_reads
 from tidelog_node.handlers import gateway_append
 from tidelog_node.monitoring.gateway_source import GatewaySource
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
@@ -42,6 +44,7 @@ from tests.support.waiting import eventually_async
 from tests.support.wal_scene import Faults
 
 OK = ErrorCode.none
+READ_IN = str(slice_reads.__file__)
 
 
 @pytest.fixture
@@ -391,3 +394,21 @@ async def test_a_gateway_that_owes_too_much_is_full_until_it_owes_less(
     assert changes == [True, False]
     assert list((world.gateway.folder / "gateway").iterdir())  # One file, for the next batches.
     assert given(await world.gateway.send(numbered(8))) == (OK, 8)
+
+
+async def test_a_leader_keeps_no_bytes_of_batches_that_it_has_appended(world: World) -> None:
+    """Gateways send on while the leader's store takes nothing."""
+    world.tickets = asyncio.Semaphore(0)
+    answer = world.gateway.send(batch(1, value_size_bytes=10_000))
+    await eventually_async(lambda: len(world.forwarded) == 1)
+    world.store.held.clear()
+    tracemalloc.start()
+    try:
+        world.tickets.release()
+        await eventually_async(lambda: world.leader.replica.log.log_end_offset == 1)
+        read = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, READ_IN)])
+    finally:
+        tracemalloc.stop()
+    assert sum(one.size for one in read.traces) < 10_000
+    world.store.held.set()
+    assert given(await answer) == (OK, 0)
