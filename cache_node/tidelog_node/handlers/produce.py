@@ -177,6 +177,9 @@ class ProduceHandler:
         if self._admission.is_active and not self._is_admitted(request, context):
             if not request.acks:
                 raise CloseConnection("the object store takes no records", is_expected=True)
+            if self._access is not None:
+                # Others must not have the batches of a topic's producers refused.
+                request = self._authorized(self._access, request, context)
             self._lose(request, context)
             return self._refuse(request, context, ErrorCode.request_timed_out)
         if self._throttle is not None and self._throttle.is_active:
@@ -239,6 +242,10 @@ class ProduceHandler:
         producer = _producer_batch(replica, records)
         if producer is None:
             return
+        if self._broken.blocks(producer, 0):
+            # Another node may have led meanwhile, and have appended it.
+            log = replica.log
+            self._broken.note_log(producer, 0, log.producers.state, log.log_end_offset)
         if self._broken.blocks(producer, 0):
             raise RequestTimedOut("an earlier batch of the producer was refused")
         self._broken.has_come(producer)

@@ -38,6 +38,7 @@ from tidelog_node.partition_pace import NotYet
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.session import Session
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.wire.gateway_append import (
@@ -205,20 +206,21 @@ class Node:
         timeout_ms: int = 30_000,
         transactional_id: bytes | None = None,
         partition: int = 0,
+        session: Session | None = None,
     ) -> Any:
         """Produce the batch; return the future of the partition's answer, ``None`` with acks=0."""
         records = memoryview(bytearray(batch))
         topics = [(TOPIC.encode(), [(partition, records)])]
         request = ProduceRequest(transactional_id, acks, timeout_ms, topics)
-        context = context_of(PRODUCE_VERSION, api_key=0)
+        context = context_of(PRODUCE_VERSION, api_key=0, session=session)
         reply = self.produce.handle(request, context)
         return asyncio.ensure_future(_decoded(reply)) if acks else None
 
 
-async def refused(node: Node, batch: bytes) -> Any:
+async def refused(node: Node, batch: bytes, session: Session | None = None) -> Any:
     """Produce the batch while the node admits none; return the answer that comes in the end."""
     request = ProduceRequest(None, -1, 20, [(TOPIC.encode(), [(0, memoryview(bytearray(batch)))])])
-    context = context_of(PRODUCE_VERSION, api_key=0)
+    context = context_of(PRODUCE_VERSION, api_key=0, session=session)
     node.admission.set_full(True)
     while True:
         try:

@@ -8,6 +8,7 @@ import pytest
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import UnknownProducerId
 from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import parse_header
 from tidelog_node.diskless.gateway.broken_producers import (
     SEQUENCE_MASK,
@@ -64,6 +65,42 @@ def test_a_repetition_that_is_lost_breaks_the_producer_again() -> None:
     assert broken.blocks(sent(4), 4)
     broken.take(sent(2), 5)  # The producer begins even earlier.
     assert not broken.blocks(sent(3), 6)
+
+
+def test_a_repetition_may_have_come_before_the_batch_is_lost() -> None:
+    """Its request has timed out before anyone knows what became of it."""
+    broken = BrokenProducers()
+    broken.lose(sent(3), 1, [(2, sent(4)), (5, sent(3)), (6, sent(4))])
+    assert broken.blocks(sent(4), 2)
+    assert not broken.blocks(sent(4), 6)
+
+
+def test_a_producer_goes_on_behind_a_batch_that_its_log_has_in_the_end() -> None:
+    """Another node has given it the answer: it does not repeat the batch."""
+    state = ProducerState(expiration_ms=1_000)
+    broken = BrokenProducers()
+    broken.lose(sent(3), 1)
+
+    def is_taken(number: int, *, end_offset: int = 100) -> bool:
+        broken.note_log(sent(9), number, state, end_offset)
+        return not broken.blocks(sent(9), number)
+
+    def append(sequence: int, offset: int, epoch: int = 0) -> None:
+        draft = state.stage(AppendOrigin.REPLICATION, now_ms=0)
+        content = batch(1, producer_id=7, producer_epoch=epoch, base_sequence=sequence)
+        draft.add(parse_header(content), offset)
+        state.commit(draft, end_offset=offset + 1)
+
+    assert not is_taken(2)
+    append(2, offset=10)
+    assert not is_taken(3), "the lost one is the next one"
+    append(3, offset=11)
+    assert not is_taken(4, end_offset=11), "it may be cut again"
+    assert is_taken(5, end_offset=12)
+    assert broken.blocks(sent(4), 4), "it was sent before"
+    broken.lose(sent(9), 6)
+    append(0, offset=12, epoch=1)
+    assert is_taken(7), "of an epoch that is over: the log refuses it"
 
 
 def test_the_next_epoch_is_another_sequence_and_the_former_one_is_over() -> None:

@@ -15,9 +15,14 @@ from typing import Any
 import pytest
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ErrorCode
+from tidelog_core.model import Principal
+from tidelog_core.security.authorization import Authorizer
+from tidelog_node.authorization.access import Access
+from tidelog_node.handlers.produce import ProduceHandler
 
 from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, World, gateway_world, refused
 from tests.support.batches import batch
+from tests.support.request_contexts import a_session
 from tests.support.waiting import eventually_async
 
 OK, MOVED = ErrorCode.none, ErrorCode.not_leader_or_follower
@@ -153,3 +158,65 @@ async def test_no_batch_is_taken_behind_one_that_was_not_admitted(world: World, 
     )
     (code,) = await codes(node.send(numbered(5)))
     assert code is ErrorCode.out_of_order_sequence_number
+
+
+async def test_a_producer_goes_on_that_has_repeated_a_batch_before_it_was_lost(
+    world: World,
+) -> None:
+    """Its request has timed out before anyone knew."""
+    world.is_hanging = True
+    first = world.gateway.send(numbered(0))
+    await eventually_async(lambda: len(world.forwarded) == 1)
+    world.store.held.clear()
+    repeated = [world.gateway.send(numbered(sequence)) for sequence in (0, 1)]
+    world.break_connection()
+    assert await codes(first) == [MOVED]
+    world.store.held.set()
+    assert await codes(*repeated, world.gateway.send(numbered(2))) == [OK, OK, OK]
+
+
+async def test_a_producer_goes_on_that_has_sent_a_lost_batch_to_its_leader(world: World) -> None:
+    """It comes back to its gateway with the next one."""
+    world.is_hanging = True
+    first = world.gateway.send(numbered(0))
+    await eventually_async(lambda: len(world.forwarded) == 1)
+    world.break_connection()
+    assert await codes(first) == [MOVED]
+    assert await codes(world.leader.send(numbered(0))) == [OK]
+    log = world.gateway.replica.log
+    log.append_as_follower(bytearray(world.log_content()))
+    assert await codes(world.gateway.send(numbered(1))) == [MOVED], "it is not committed here"
+    log.advance_high_watermark(1)
+    answer = await world.gateway.send(numbered(1))
+    assert (answer.error_code, answer.base_offset) == (OK, 1)
+
+
+async def test_a_producer_goes_on_whose_refused_batch_another_leader_took(world: World) -> None:
+    leader = world.leader
+    answer = await refused(leader, numbered(0))
+    assert answer.error_code is ErrorCode.request_timed_out
+    assert await codes(leader.send(numbered(1))) == [ErrorCode.request_timed_out]
+    leader.replica.append(memoryview(numbered(0)))
+    assert await codes(leader.send(numbered(1))) == [OK]
+
+
+async def test_a_client_without_the_right_has_no_batches_of_others_refused(world: World) -> None:
+    """It says that it is their producer, in an epoch that comes never."""
+    leader = world.leader
+    access = Access(Authorizer(frozenset({"User:alice"})), leader.view)
+    leader.produce = ProduceHandler(
+        leader.context,
+        replicas=leader.replicas,
+        flusher=leader.flusher,
+        inspector=leader.inspector,
+        admission=leader.admission,
+        access=access,
+    )
+    mallory, alice = a_session(), a_session()
+    mallory.become(Principal("User", "mallory"))
+    alice.become(Principal("User", "alice"))
+    answer = await refused(leader, numbered(0, epoch=32_000), mallory)
+    assert answer.error_code is ErrorCode.topic_authorization_failed
+    assert await codes(leader.send(numbered(1), session=alice)) == [OK]
+    answer = await refused(leader, numbered(5), alice)
+    assert answer.error_code is ErrorCode.request_timed_out

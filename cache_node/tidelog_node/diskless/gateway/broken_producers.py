@@ -9,6 +9,7 @@ itself has one connection for both.
     a batch is lost               later ones of its producer are refused, wherever they are
     the producer sends it again   what it sends from then on is taken, what it sent before is not
     its next epoch begins         the same: sequences begin with 0, and every log asks for that
+    a log turns out to have it    the same: the producer repeats nothing, and goes on behind it
 
 Producers repeat what was refused with NOT_LEADER_OR_FOLLOWER, in order.
 """
@@ -16,9 +17,11 @@ Producers repeat what was refused with NOT_LEADER_OR_FOLLOWER, in order.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.records.batch import BatchHeader
 
 PRODUCERS_MAX = 10_000  # that are remembered
@@ -79,12 +82,20 @@ class BrokenProducers:
         if found is not None and not self._blocks(found, batch, 0):
             del self._breaks[batch.partition, batch.producer_id]
 
-    def lose(self, batch: ProducerBatch, number: int) -> None:
-        """A batch has failed, or it is not known whether it was appended."""
+    def lose(
+        self, batch: ProducerBatch, number: int, later: Iterable[tuple[int, ProducerBatch]] = ()
+    ) -> None:
+        """A batch has failed, or it is not known whether it was appended.
+
+        ``later`` yields what its producer has sent after it, in order, with the numbers. It may
+        have sent the batch again already, because its request has timed out.
+        """
         key = (batch.partition, batch.producer_id)
         found = self._breaks.pop(key, None)
         if found is None or not (self._blocks(found, batch, number)):
             found = _Break(batch.epoch, batch.sequence)
+            again = (at for at, one in later if not _is_behind(one, found))
+            found.until = next(again, None)
         self._breaks[key] = found
         if len(self._breaks) > self._producers_max:
             self._breaks.popitem(last=False)
@@ -93,6 +104,20 @@ class BrokenProducers:
         """Return whether an earlier batch of the producer is lost, so that this one must be."""
         found = self._breaks.get((batch.partition, batch.producer_id))
         return found is not None and self._blocks(found, batch, number)
+
+    def note_log(
+        self, batch: ProducerBatch, number: int, producers: ProducerState, end_offset: int
+    ) -> None:
+        """Take this batch and later ones if a log has the lost batch below the offset.
+
+        The producer has got that answer from another node, or from this one as a leader. It does
+        not repeat the batch, and would be refused for ever.
+        """
+        found = self._breaks.get((batch.partition, batch.producer_id))
+        if found is not None and found.until is None:
+            lost = batch._replace(epoch=found.epoch, sequence=found.sequence)
+            if _has_batch(producers, lost, end_offset):
+                found.until = number
 
     @staticmethod
     def _blocks(found: _Break, batch: ProducerBatch, number: int) -> bool:
@@ -105,3 +130,15 @@ def _is_behind(batch: ProducerBatch, lost: _Break) -> bool:
     """Return whether the batch is a later one of the same epoch."""
     distance = (batch.sequence - lost.sequence) & SEQUENCE_MASK
     return batch.epoch == lost.epoch and 0 < distance <= SEQUENCE_MASK // 2
+
+
+def _has_batch(producers: ProducerState, lost: ProducerBatch, end_offset: int) -> bool:
+    """Return whether the batch was appended below the offset, or its epoch is over."""
+    entry = producers.entry(lost.producer_id)
+    if entry is None or entry.epoch != lost.epoch:
+        return entry is not None and entry.epoch > lost.epoch
+    return any(
+        one.last_offset < end_offset
+        and (one.last_sequence - lost.sequence) & SEQUENCE_MASK <= SEQUENCE_MASK // 2
+        for one in entry.batches
+    )

@@ -149,6 +149,9 @@ class Gateway:
         number = self._number
         if producer is not None:
             self._broken.take(producer, number)
+            log = replica.opened_log
+            if log is not None and self._broken.blocks(producer, number):
+                self._broken.note_log(producer, number, log.producers.state, log.high_watermark)
             if self._broken.blocks(producer, number):
                 raise NotLeaderOrFollower("an earlier batch of the producer is missing")
         try:
@@ -446,8 +449,15 @@ class Gateway:
     def _lose(self, one: TakenBatch, code: ErrorCode, message: str) -> None:
         """End a batch that was not appended, or of which nobody knows."""
         if one.producer is not None:
-            self._broken.lose(one.producer, one.number)
+            self._broken.lose(one.producer, one.number, self._later_of(one))
         self._end(one, code, message)
+
+    def _later_of(self, one: TakenBatch) -> Iterator[tuple[int, ProducerBatch]]:
+        """Yield the later batches of the producer without an answer, with their numbers."""
+        for number in self._owed_of.get(_producer_of(one), ()):
+            later = self._batches.get(number)
+            if number > one.number and later is not None and later.producer is not None:
+                yield number, later.producer
 
     def _end(self, one: TakenBatch, code: ErrorCode = ErrorCode.none, message: str = "") -> None:
         if self._batches.pop(one.number, None) is None:
