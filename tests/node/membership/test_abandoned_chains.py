@@ -10,6 +10,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.takeover.sealing import find_seal
 from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.memory import MemoryObjectStore
@@ -38,7 +39,7 @@ class Bucket:
     def __init__(self) -> None:
         self.store = MemoryObjectStore()
         self.named: set[ChainName] = set()
-        self.is_away = False
+        self.is_away = self.is_broken = False
         self.asked: list[tuple[int, int]] = []
 
     async def fill(self) -> None:
@@ -51,6 +52,8 @@ class Bucket:
             self.asked.append((member.broker_id, broker_id))
             if self.is_away:
                 return False
+            if self.is_broken:
+                raise ValueError("something that nobody has thought of")
             return await seal_former_chains(
                 self.store,
                 CLUSTER,
@@ -87,7 +90,9 @@ def test_the_first_live_node_seals_what_a_broker_has_left_that_is_long_gone(
             bucket.is_away = True
             await asyncio.sleep(AFTER_S)
             assert {seen_by for seen_by, _ in bucket.asked} == {1}
-            bucket.is_away = False
+            bucket.is_away, bucket.is_broken = False, True
+            await asyncio.sleep(AFTER_S)
+            bucket.is_broken = False
             await asyncio.sleep(AFTER_S)
             assert await bucket.sealed() == {3}
             count = len(bucket.asked)
@@ -128,6 +133,29 @@ def test_the_chain_of_a_leader_is_left_to_its_heir(tmp_path: Path) -> None:
             await end(tasks)
 
     run(main())
+
+
+async def test_a_damaged_chain_keeps_no_other_of_its_broker_from_being_sealed() -> None:
+    store = MemoryObjectStore()
+    chains = ChainStore(store, CLUSTER)
+    first, second = sorted(ChainName(3, uuid5(NAMESPACE_OID, f"chain {n}")) for n in range(2))
+    foreign = WalSlice(TOPIC_ID, 0, -1, bytes(foreign_batches(batch(1))), is_foreign=True)
+    for chain in (first, second):
+        await ChainOwner(store, CLUSTER, chain).commit([foreign])
+    key = wal_key(CLUSTER, first, 0)
+    whole = await store.get(key)
+
+    async def seal() -> bool:
+        return await seal_former_chains(
+            store, CLUSTER, 3, chain_of(1), named=(), clock_ms=lambda: 0
+        )
+
+    await store.replace(key, bytes(len(whole)))
+    assert not await seal()
+    assert await find_seal(chains, second) == 1
+    await store.replace(key, whole)
+    assert await seal()
+    assert await find_seal(chains, first) == 1
 
 
 async def begin(cluster: VirtualCluster, bucket: Bucket) -> list[asyncio.Task[None]]:

@@ -12,6 +12,7 @@ its gateway has not committed goes into its next chain.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from tidelog_core.config import NodeConfig
@@ -19,6 +20,8 @@ from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership
 from tidelog_node.node_context import NodeContext
+
+logger = logging.getLogger(__name__)
 
 AFTER_MS_MAX = 600_000
 LOOKS = 4  # in that time
@@ -54,7 +57,10 @@ class AbandonedChains:
         never = asyncio.Event()
         seconds = max(self._after_ms / 1000 / LOOKS, 1.0)
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                logger.exception("search for abandoned chains broke, will retry")
             await wait_and_clear(never, seconds)
 
     async def look(self) -> None:

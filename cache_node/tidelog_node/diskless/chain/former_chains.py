@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection
 from tidelog_core.diskless.bucket.chains import chains_of
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.chain.walk import looks_like_seal
-from tidelog_core.diskless.takeover.sealing import seal_chain
+from tidelog_core.diskless.takeover.sealing import ChainNotSealed, seal_chain
 from tidelog_core.diskless.wal.keys import broker_chains_prefix
-from tidelog_core.errors import TidelogError
+from tidelog_core.errors import CorruptObject, TidelogError
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
 
@@ -37,17 +37,26 @@ async def seal_former_chains(
     Those are for heirs. Returns whether none is left that could not be sealed.
     """
     prefix = broker_chains_prefix(cluster_id, broker_id)
-    chains = ChainStore(store, cluster_id)
+    chains, is_done = ChainStore(store, cluster_id), True
     try:
         listed = chains_of([one async for one in store.list(prefix)])
         for chain, objects in listed.items():
             # One of seals alone is collected.
-            if chain != own and chain not in named and not all(map(looks_like_seal, objects)):
+            if chain == own or chain in named or all(map(looks_like_seal, objects)):
+                continue
+            try:
                 await seal_chain(chains, chain, cluster_id=cluster_id, heir=own, clock_ms=clock_ms)
+            except (CorruptObject, ChainNotSealed) as error:  # The others can still be sealed.
+                is_done = False
+                _warn(broker_id, error)
     except TidelogError as error:
-        # Another process tries again. Nothing depends on it but what the objects cost.
-        logger.warning(
-            "former chains are not sealed", extra={"broker_id": broker_id, "reason": str(error)}
-        )
-        return False
-    return True
+        is_done = False
+        _warn(broker_id, error)
+    return is_done
+
+
+def _warn(broker_id: int, error: TidelogError) -> None:
+    # Another process tries again. Nothing depends on it but what the objects cost.
+    logger.warning(
+        "former chains are not sealed", extra={"broker_id": broker_id, "reason": str(error)}
+    )
