@@ -14,7 +14,9 @@ from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery import refilling
+from tidelog_node.diskless.recovery.range_reader import RangeReader
+from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import CLUSTER
@@ -47,10 +49,10 @@ class Heir:
             return await self.shared.store.get_range(key, start, end)
 
         tails = await self.shared.tails(replicas)
-        refill = LogRefill(node_context(MemoryMetadataStore(), self._view), read)
+        work = self.refill_with(read, tails)
         if reads_max is None:
-            return dict(await refill.refill(tails))
-        working = asyncio.create_task(refill.refill(tails))
+            return await work
+        working = asyncio.create_task(work)
         waiting = asyncio.create_task(stuck.wait())
         await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
         for _ in range(20):  # What was read before is appended.
@@ -59,6 +61,12 @@ class Heir:
             task.cancel()
         await asyncio.gather(working, waiting, return_exceptions=True)
         return {}
+
+    async def refill_with(
+        self, read: RangeReader, tails: dict[PartitionName, Tail]
+    ) -> dict[PartitionName, Exception]:
+        refill = LogRefill(node_context(MemoryMetadataStore(), self._view), read)
+        return dict(await refill.refill(tails))
 
     def assert_whole(self, replicas: dict[PartitionName, Replica]) -> None:
         for name, replica in replicas.items():
@@ -89,6 +97,35 @@ async def test_each_object_is_read_once_for_all_partitions(heir: Heir, tmp_path:
     assert heir.read_count == heir.shared.object_count == 2 * OBJECTS + 1
     assert not await heir.refill(replicas)
     assert heir.read_count == 0
+    close(replicas)
+
+
+async def test_what_is_read_between_slices_counts_towards_the_bytes_ahead(
+    heir: Heir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an object with many partitions an heir may want few, and reads nearly all of it."""
+    replicas = heir.shared.heir(tmp_path / "heir")
+    some = {name: replicas[name] for name in (heir.shared.names[0], heir.shared.names[-1])}
+    tails = await heir.shared.tails(some)
+    wanted_bytes = sum(one.size_bytes for tail in tails.values() for one in tail.slices)
+    limit_bytes = wanted_bytes // 2
+    monkeypatch.setattr(refilling, "BYTES_AHEAD_MAX", limit_bytes)
+    read_bytes = in_flight = in_flight_max = 0
+
+    async def read(key: str, start: int, end: int) -> bytes:
+        nonlocal read_bytes, in_flight, in_flight_max
+        in_flight += end - start
+        in_flight_max = max(in_flight_max, in_flight)
+        read_bytes += end - start
+        for _ in range(20):
+            await asyncio.sleep(0)
+        in_flight -= end - start
+        return await heir.shared.store.get_range(key, start, end)
+
+    assert not await heir.refill_with(read, tails)
+    assert read_bytes > 2 * wanted_bytes
+    assert in_flight_max <= limit_bytes
+    heir.assert_whole(some)
     close(replicas)
 
 

@@ -36,11 +36,12 @@ from tidelog_core.errors import (
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.model import FileSlice
 from tidelog_core.records.header import Buffer, iter_headers
+from tidelog_core.turns import Turn
 
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
 from tidelog_node.diskless.recovery.object_reads import ObjectRead, plan_reads
 from tidelog_node.diskless.recovery.range_reader import RangeReader
-from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_unchecked
+from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_runs, read_unchecked
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 
@@ -196,17 +197,21 @@ class LogRefill:
         """Append the missing slices in order; some objects are read ahead."""
         ahead: deque[tuple[ObjectRead, int, asyncio.Task[list[bytearray]]]] = deque()
         # Planned as it goes on: what only partitions need that have failed is not read.
-        left = (one for one in plan_reads(missing) if not failures.keys() >= one.slices.keys())
+        left = (
+            (one, _size_bytes(one))
+            for one in plan_reads(missing)
+            if not failures.keys() >= one.slices.keys()
+        )
         following = next(left, None)
         gathered = _Gathered()
         try:
             while following is not None or ahead:
-                while following is not None and (not ahead or self._has_room(following, ahead)):
-                    size_bytes = _size_bytes(following)
+                while following is not None and (not ahead or self._has_room(following[1], ahead)):
+                    read, size_bytes = following
                     self._bytes_ahead += size_bytes
-                    task = asyncio.create_task(self._read_object(following))
-                    ahead.append((following, size_bytes, task))
+                    ahead.append((*following, asyncio.create_task(self._read_object(read))))
                     following = next(left, None)
+                    await gathered.turn.step()
                 read, size_bytes, task = ahead.popleft()
                 try:
                     parts = await task
@@ -214,7 +219,7 @@ class LogRefill:
                     for name in read.slices:
                         failures.setdefault(name, self._named(error, read, name))
                 else:
-                    self._gather(read, parts, gathered, failures)
+                    await self._gather(read, parts, gathered, failures)
                 finally:
                     self._bytes_ahead -= size_bytes
                 if gathered.size_bytes >= GATHERED_BYTES_MAX or (following is None and not ahead):
@@ -225,24 +230,19 @@ class LogRefill:
                 task.cancel()
             await asyncio.gather(*(task for _, _, task in ahead), return_exceptions=True)
 
-    def _has_room(self, read: ObjectRead, ahead: Sequence[object]) -> bool:
-        has_bytes = self._bytes_ahead + _size_bytes(read) <= BYTES_AHEAD_MAX
+    def _has_room(self, size_bytes: int, ahead: Sequence[object]) -> bool:
+        has_bytes = self._bytes_ahead + size_bytes <= BYTES_AHEAD_MAX
         return has_bytes and len(ahead) < READS_AHEAD_MAX
 
     async def _read_object(self, read: ObjectRead) -> list[bytearray]:
         """Return the bytes of the slices, partition by partition. Raises the store's errors."""
-        places = [
-            SlicePlace(one.position, one.size_bytes, one.crc32c)
-            for slices in read.slices.values()
-            for one in slices
-        ]
-        return await read_unchecked(self._get_range, self._key(read), places)
+        return await read_unchecked(self._get_range, self._key(read), _places(read))
 
     async def _get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         async with self._read_slots:
             return await self._read(key, start, end)
 
-    def _gather(
+    async def _gather(
         self,
         read: ObjectRead,
         parts: Sequence[bytearray],
@@ -258,6 +258,7 @@ class LogRefill:
             try:
                 for one, data in zip(slices, found, strict=True):
                     gathered.add(name, self._checked(name, one, data))
+                    await gathered.turn.step()
             except CorruptObject as error:
                 failures[name] = error
 
@@ -274,7 +275,7 @@ class LogRefill:
                 self.append_slice(tails[name].replica, data)
             except (TidelogError, OSError) as error:
                 failures[name] = error
-            await asyncio.sleep(0)  # What was read ahead does not suspend this task.
+            await asyncio.sleep(0)
 
     async def read_slice(self, name: PartitionName, one: StoredSlice) -> bytearray:
         """Return the slice's bytes. Raises ``CorruptObject``, and the store's errors."""
@@ -332,6 +333,7 @@ class _Gathered:
 
     def __init__(self) -> None:
         self.size_bytes = 0
+        self.turn = Turn()  # What was read ahead does not suspend the task that gathers.
         self._parts: dict[PartitionName, list[bytearray]] = {}
 
     def add(self, name: PartitionName, data: bytearray) -> None:
@@ -362,8 +364,17 @@ def _missing(key: str, name: PartitionName) -> CorruptObject:
     return CorruptObject(key, f"it is missing, and {name} needs it")
 
 
+def _places(read: ObjectRead) -> list[SlicePlace]:
+    return [
+        SlicePlace(one.position, one.size_bytes, one.crc32c)
+        for slices in read.slices.values()
+        for one in slices
+    ]
+
+
 def _size_bytes(read: ObjectRead) -> int:
-    return sum(one.size_bytes for slices in read.slices.values() for one in slices)
+    """Return the bytes that are read, with what is between slices that one request reads."""
+    return sum(end - start for start, end in read_runs(_places(read)))
 
 
 def _require_unled(replica: Replica) -> None:
