@@ -88,6 +88,7 @@ class EnteringNode:
         self.chain = StoredChain(objects, self.cluster_id)
         self.chain_calls = 0
         self.entries: LeadEntries
+        self.recovery: LogRecovery
 
     async def own_chain(self) -> Any:
         self.chain_calls += 1
@@ -147,19 +148,20 @@ async def entering_node(
         )
         chains = ChainStore(it.objects, it.cluster_id)
         catch_up = CatchUp(node.context, history=history, timeout_s=1)
+        it.recovery = LogRecovery(
+            node.context,
+            objects=it.objects,
+            chains=chains,
+            refill=LogRefill(node.context, it.objects.get_range),
+            history=history,
+            catch_up=catch_up,
+        )
         entries = LeadEntries(
             node.context,
             replicas=node.replicas,
             own_chain=it.own_chain,
             chains=chains,
-            recovery=LogRecovery(
-                node.context,
-                objects=it.objects,
-                chains=chains,
-                refill=LogRefill(node.context, it.objects.get_range),
-                history=history,
-                catch_up=catch_up,
-            ),
+            recovery=it.recovery,
             manifests=BucketManifests(node.context, it.objects),
         )
         it.entries = entries

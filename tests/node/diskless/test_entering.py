@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -18,7 +21,7 @@ from tidelog_core.tier.keys import topic_manifest_key
 from tidelog_core.tier.manifest import TopicManifest
 from tidelog_node.diskless.entering import lead_entries
 
-from tests.node.diskless.entering_node import create, entering_node
+from tests.node.diskless.entering_node import EnteringNode, create, entering_node
 from tests.support.batches import batch_of
 
 
@@ -178,6 +181,43 @@ async def test_a_partition_that_is_tried_again_and_again_leaves_one_note(tmp_pat
         assert not it.replica(0).is_leader
     notes = [meta.key async for meta in objects.list(heirs_prefix(it.cluster_id, before))]
     assert len(notes) == 1
+
+
+async def test_elections_begin_no_series_of_tries_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a partition that is damaged for long would be tried all the time in the end."""
+    objects, tries = MemoryObjectStore(), list[float]()
+    own_chain = EnteringNode.own_chain
+
+    async def timed(it: EnteringNode) -> Any:
+        tries.append(asyncio.get_running_loop().time())
+        return await own_chain(it)
+
+    monkeypatch.setattr(EnteringNode, "own_chain", timed)
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        replica = await it.until_led()
+        replica.append(bytearray(batch_of(b"kept")))
+        await it.chain.commit(replica)
+        key = wal_key(it.cluster_id, it.chain.name, 0)
+    broken = bytearray(await objects.get(key))
+    broken[112 + 61] ^= 1
+    await objects.replace(key, bytes(broken))
+    shutil.rmtree(tmp_path / "data")
+    pause_s = 0.1
+    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", pause_s)
+    monkeypatch.setattr(lead_entries, "DAMAGED_SECONDS_MAX", pause_s)
+    async with entering_node(tmp_path, objects) as it:
+        for _ in range(8):
+            count = len(tries)
+            it.node.replicas.follow_again("t")
+            await it.until(lambda count=count: len(tries) > count)  # type: ignore[misc]
+        noted = len(tries)
+        await it.until(lambda: len(tries) > noted + 4)
+        # The last one may have been noted when a try was about to begin.
+        pauses = [after - before for before, after in pairwise(tries[noted + 1 :])]
+        assert min(pauses) >= 0.9 * pause_s
 
 
 async def test_a_log_that_changes_in_the_meantime_is_not_entered(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
@@ -11,8 +12,11 @@ from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
 from tidelog_core.diskless.wal.header import WalKind
 from tidelog_core.metadata.epoch_chains import EpochChain, end_epoch
+from tidelog_core.metadata.records import segment_key
+from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.records.header import patch
 from tidelog_node.diskless.entering import lead_entries
+from tidelog_node.diskless.entering.lead_entries import name_of
 
 from tests.node.diskless.chained_log import new_chain
 from tests.node.diskless.entering_node import EnteringNode, create, entering_node
@@ -144,6 +148,20 @@ async def test_what_this_node_has_followed_to_its_end_is_not_read_again(tmp_path
             EpochChain(6, donor.chain, 2),
             EpochChain(7, it.chain.name, 2),
         )
+
+
+async def test_a_damaged_item_of_a_followed_partitions_tier_holds_up_no_other(
+    tmp_path: Path,
+) -> None:
+    async with entering_node(tmp_path) as it:
+        await create(it, partitions=2)
+        for number in range(2):
+            await it.until_led(number)
+        records = {name_of(it.replica(number)): it.stored(number) for number in range(2)}
+        damaged, whole = records
+        key = segment_key(*damaged, 0, UUID(int=1))
+        await it.node.store.commit([Write(key, {"nonsense": 1}, ANY_VERSION, False)])
+        assert await it.recovery.tier_ends(records) == {whole: 0}
 
 
 async def test_a_partition_whose_successor_never_entered_is_taken_back_without_a_seal(

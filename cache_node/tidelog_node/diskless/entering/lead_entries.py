@@ -151,7 +151,8 @@ class LeadEntries:
         self._manifests = manifests
         self._waiting: dict[PartitionName, Replica] = {}
         self._entering: set[PartitionName] = set()
-        self._failed: set[PartitionName] = set()  # until they are tried again
+        # The loop's time at which they are tried again, unless they are noted before.
+        self._failed: dict[PartitionName, float] = {}
         self._damaged = DamagedPartitions()
         recovery.damaged.subscribe(self._damaged.note)
         # By the chain before: groups whose items are not read yet. Elections come some at a time,
@@ -192,7 +193,6 @@ class LeadEntries:
         return bool(self._waiting or self._entering or self._failed)
 
     def _note(self, replica: Replica) -> None:
-        self._failed.discard(name_of(replica))
         self._waiting[name_of(replica)] = replica
         self._stir.set()
 
@@ -203,6 +203,7 @@ class LeadEntries:
             if name in self._entering:
                 continue  # Noted again when that has ended.
             del self._waiting[name]
+            self._failed.pop(name, None)
             partition = self._unentered(replica)
             if partition is not None:
                 groups.setdefault(_before(partition), {})[name] = replica
@@ -251,14 +252,12 @@ class LeadEntries:
             self._entering -= group.keys()
             self._count_refused()
         left = {name: one for name, one in group.items() if self._unentered(one) is not None}
-        self._failed |= left.keys()
         self._damaged.forget(group.keys() - left.keys())
         for seconds, names in self._damaged.delays(
             left, RETRY_SECONDS, DAMAGED_SECONDS_MAX
         ).items():
             some = [left[name] for name in names]
-            delay_seconds = 0.0 if is_urgent else seconds
-            asyncio.get_running_loop().call_later(delay_seconds, self._note_all, some)
+            self._try_again(some, 0.0 if is_urgent else seconds)
         self._stir.set()
 
     def _close(self, before: Before, group: dict[PartitionName, Replica]) -> None:
@@ -266,9 +265,21 @@ class LeadEntries:
         if self._open.get(before) is group:
             del self._open[before]
 
-    def _note_all(self, replicas: Iterable[Replica]) -> None:
+    def _try_again(self, replicas: Sequence[Replica], seconds: float) -> None:
+        """Note the replicas after this time, but for those that somebody notes before.
+
+        Elections note them, and leads of other partitions of the topic. If each of these began a
+        series of tries of its own, damaged partitions would be tried all the time in the end.
+        """
+        loop = asyncio.get_running_loop()
+        due_s = loop.time() + seconds
+        self._failed.update((name_of(replica), due_s) for replica in replicas)
+        loop.call_at(due_s, self._note_due, replicas, due_s)
+
+    def _note_due(self, replicas: Iterable[Replica], due_s: float) -> None:
         for replica in replicas:
-            self._note(replica)
+            if self._failed.get(name_of(replica)) == due_s:
+                self._note(replica)
 
     async def _take_over(self, before: Before, group: dict[PartitionName, Replica]) -> None:
         """Take the group's partitions from the chain; those that fail are left out.
@@ -420,9 +431,9 @@ class LeadEntries:
             end_offset = stored.chains[-1].first_offset if stored.is_handed_over else -1
             if name in taken.group and _has_committed(taken.group[name], end_offset):
                 ends[name] = end_offset
-        tiered = await self._recovery.tier_ends([taken.records[name] for name in ends])
-        taken.tiered_ends |= dict(zip(ends, tiered, strict=True))
-        return ends
+        tiered = await self._recovery.tier_ends({name: taken.records[name] for name in ends})
+        taken.tiered_ends |= tiered
+        return {name: ends[name] for name in tiered}
 
     # -- metadata that were set back --
 

@@ -15,8 +15,9 @@ the bucket is asked for segments above (``unknown_segments``).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain.store import ChainStore
@@ -141,14 +142,22 @@ class LogRecovery:
             }
             yield Recovery(recovered, refused)
 
-    async def tier_ends(self, records: Sequence[Partition]) -> list[int]:
-        """Return where each partition's tier ends, or its log start. Raises the store's errors."""
+    async def tier_ends(
+        self, records: Mapping[PartitionName, Partition]
+    ) -> dict[PartitionName, int]:
+        """Return where the partitions' tiers end, or their log starts, of those that can be read.
 
-        async def find(record: Partition) -> int:
+        The others are to be recovered: that says what is wrong, and holds up no other.
+        """
+        ends: dict[PartitionName, int] = {}
+
+        async def find(name: PartitionName, record: Partition) -> None:
             async with self._slots:
-                return await self._tier_end(record)
+                with contextlib.suppress(TidelogError):
+                    ends[name] = await self._tier_end(record)
 
-        return await asyncio.gather(*map(find, records))
+        await asyncio.gather(*(find(*one) for one in records.items()))
+        return ends
 
     async def _tier_end(self, record: Partition) -> int:
         segments = await self._history.segments(record.topic_id, record.partition)
