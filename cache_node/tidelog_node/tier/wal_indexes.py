@@ -1,7 +1,7 @@
 """The WAL worker's checkpoints: it has built the objects of a chain, and knows their slices.
 
 The rows of every object that is built are kept, packed. When the node asks, those of committed
-objects are put into the bucket (``chain_index``). As long as an index is small the next one begins
+objects are put into the bucket (``chain.index``). As long as an index is small the next one begins
 where it does and takes its place; a full one stays until its objects are deleted. So an heir reads
 few of them, and what is written again is bounded.
 

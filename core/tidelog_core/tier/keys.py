@@ -8,7 +8,7 @@
     <cluster id>/<topic>-<topic id>/<partition>/log-start-<offset>.json    where the log starts
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.log              a segment's bytes
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.index            their description
-    <cluster id>/wal/…                                                     ``diskless.keys``
+    <cluster id>/wal/…                                                     ``diskless.wal.keys``
 
 ``<segment>`` is the base offset (20 digits), the leader epoch of the leader that copied
 it, and the segment's id. Every attempt has another id, so no two attempts share a key.
@@ -51,12 +51,12 @@ _LOG_START_KEY = re.compile(
     rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
     rf"log-start-(?P<offset>[0-9]{{20}})\.json"
 )
-# Of objects of chains: ``diskless.keys`` parses them.
+# Of objects of chains: ``diskless.wal.keys`` parses them.
 WAL_KEY = re.compile(
     rf"(?P<cluster>{_NAME})/wal/(?P<broker>[0-9]{{10}})/(?P<chain>{_UUID})/"
     r"(?P<sequence>[0-9]{20})\.(?P<kind>wal|ckpt)"
 )
-# A note in a chain of who may have got its partitions: ``diskless.keys`` parses it.
+# A note in a chain of who may have got its partitions: ``diskless.wal.keys`` parses it.
 HEIR_KEY = re.compile(
     rf"(?P<cluster>{_NAME})/wal/(?P<broker>[0-9]{{10}})/(?P<chain>{_UUID})/"
     rf"heir-(?P<heir_broker>[0-9]{{10}})-(?P<heir>{_UUID})-(?P<sequence>[0-9]{{20}})"

@@ -8,7 +8,7 @@ no reference names it; that takes the footers of all objects, once a sweep.
 What a chain is needed for is read from the partitions' items, without a request to the bucket:
 they name the chains of records that may not be tiered. Only a chain that none of them needs, for an
 hour, is read, and its objects are deleted by what their footers say
-(``diskless.sealed_collection``). If some stay, it is read again when orphans are old. Retention
+(``diskless.collection.sealed``). If some stay, it is read again when orphans are old. Retention
 does this too, more often (``collect_all``); only the scrub deletes objects of unknown topics.
 
 The notes of heirs stay for as long as the metadata store may be set back to before them.

@@ -1,7 +1,7 @@
 """Where the committed records of partitions are in their chains, from the footers alone.
 
 A partition's item names its chains by leader epoch. Of each chain the indexes are read
-(``chain_index``), and the footers of objects that they lack, 64 at once. Only the slices that are
+(``chain.index``), and the footers of objects that they lack, 64 at once. Only the slices that are
 wanted are kept: those above the end of the tier. The slices of a partition follow each other
 without a gap; what is missing was acknowledged, and is an error.
 """
