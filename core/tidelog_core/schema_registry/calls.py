@@ -32,6 +32,8 @@ V1_JSON = "application/vnd.schemaregistry.v1+json"
 JSON_TYPES = (V1_JSON, "application/vnd.schemaregistry+json", "application/json")
 OCTETS = "application/octet-stream"
 QUERY_FIELDS_MAX = 50
+STRINGS_MAX = 10_000  # of a body; its schema is one
+STRUCTURE_BYTES_MAX = 100_000  # of a body, beside its strings
 EXTRAS_DEPTH_MAX = 50  # of metadata and rule sets, which every reader parses
 
 
@@ -99,6 +101,10 @@ class Call:
         kind = self.content_type.partition(";")[0].strip().lower()
         if kind and kind not in (*JSON_TYPES, OCTETS):
             raise RegistryRefusal(415, "HTTP 415 Unsupported Media Type")
+        if b"\0" in self.body:
+            raise RegistryRefusal(400, "the body is no JSON in UTF-8")
+        if _has_too_many_values(self.body):
+            raise RegistryRefusal(413, "the body has more values than a schema can need")
         try:
             value = json.loads(self.body) if self.body else None
             compact_json(value).encode()  # Half of a surrogate pair is no text.
@@ -248,6 +254,18 @@ def _extra(body: Mapping[str, Any], name: str) -> str:
     if len(text) <= EXTRAS_CHARACTERS_MAX and _is_deep(value):  # Longer ones are refused anyway.
         raise RegistryRefusal(422, f"{name} nests more than {EXTRAS_DEPTH_MAX} times")
     return text
+
+
+def _has_too_many_values(body: bytes) -> bool:
+    """Return whether a body of JSON in UTF-8 is not mostly one schema's text.
+
+    To parse millions of small values would hold up the event loop, in a thread too: the parser
+    keeps the interpreter's lock.
+    """
+    plain = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if plain.count(b'"') > 2 * STRINGS_MAX:
+        return True
+    return sum(map(len, plain.split(b'"')[::2])) > STRUCTURE_BYTES_MAX
 
 
 def _is_deep(value: Any) -> bool:

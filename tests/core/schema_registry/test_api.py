@@ -221,6 +221,7 @@ async def test_an_answer_has_a_type_that_the_client_takes(api: RegistryApi) -> N
         (b'{"schema": "\\"int\\"", "references": [{"name":"a","subject":"","version":1}]}', 422),
         (b'{"schema": "\\"int\\"", "metadata": 1}', 422),
         (b"\xff", 400),
+        ('{"schema": "[]"}'.encode("utf-16"), 400),
     ],
 )
 async def test_a_body_that_is_no_request_is_refused(
@@ -314,6 +315,31 @@ async def test_deep_values_are_refused_and_not_stored(api: RegistryApi) -> None:
         body = schema(text, schemaType=kind)
         answer = await call(api, "POST", "/subjects/u-value/versions?normalize=true", body)
         assert (answer.status, json.loads(answer.body)["error_code"]) == (422, 42201), kind
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"schema":[' + b"[]," * 40_000 + b"0]}",
+        b'{"schema":{' + b'"":0,' * 40_000 + b'"":0}}',
+        b'{"schema":["\\\\",' + b'"",' * 40_000 + b"0]}",
+    ],
+    ids=["lists", "members", "strings"],
+)
+async def test_bodies_of_many_values_are_not_parsed(api: RegistryApi, body: bytes) -> None:
+    answer = await api.answer(Call("POST", "/subjects/a/versions", "", body, V1_JSON))
+    assert (answer.status, json.loads(answer.body)["error_code"]) == (413, 413)
+
+
+async def test_a_schema_of_full_length_is_taken_with_all_its_characters_escaped(
+    api: RegistryApi,
+) -> None:
+    text = json.dumps({"type": "int", "doc": '"\\' * 50_000}, ensure_ascii=False)
+    body = json.dumps(schema(text)).encode()
+    escaped = "".join(f"\\u{ord(one):04x}" for one in text)
+    for sent in (body, b'{"schema":"' + escaped.encode() + b'"}'):
+        answer = await api.answer(Call("POST", "/subjects/a/versions", "", sent, V1_JSON))
+        assert (answer.status, json.loads(answer.body)["version"]) == (200, 1)
 
 
 async def test_many_long_schemas_are_asked_for_in_pages(
