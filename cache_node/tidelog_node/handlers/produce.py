@@ -608,8 +608,14 @@ def _kept(records: memoryview | None) -> memoryview | None:
 
 
 def _producer_batch(replica: Replica | None, records: memoryview | None) -> ProducerBatch | None:
-    """Return which batch of an idempotent producer the records are, ``None`` for others."""
-    if replica is None or records is None or len(records) < HEADER_SIZE or records[16] != MAGIC:
+    """Return which batch of an idempotent producer the records are, ``None`` for others.
+
+    It is none if ``_require_batch`` would refuse the records.
+    """
+    if replica is None or records is None or len(records) < HEADER_SIZE:
+        return None
+    size_bytes, magic, _ = _BATCH_HEAD.unpack_from(records, 8)
+    if size_bytes + LOG_OVERHEAD != len(records) or magic != MAGIC:
         return None
     name = PartitionName(replica.topic_id, replica.partition.partition)
     return producer_batch(name, parse_header(records))

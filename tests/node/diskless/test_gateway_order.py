@@ -220,3 +220,15 @@ async def test_a_client_without_the_right_has_no_batches_of_others_refused(world
     assert await codes(leader.send(numbered(1), session=alice)) == [OK]
     answer = await refused(leader, numbered(5), alice)
     assert answer.error_code is ErrorCode.request_timed_out
+
+
+@pytest.mark.parametrize("where", ["gateway", "leader"])
+async def test_a_batch_of_an_impossible_length_is_refused_as_any_other(
+    world: World, where: str
+) -> None:
+    node = getattr(world, where)
+    wrong = numbered(0)
+    wrong[8:12] = b"\0\0\0\1"
+    assert (await refused(node, wrong)).error_code is ErrorCode.request_timed_out
+    assert await codes(node.send(wrong)) == [ErrorCode.corrupt_message]
+    assert await codes(node.send(numbered(0))) == [OK]
