@@ -3,8 +3,8 @@
 Theory of operation. aiohttp reads and writes HTTP, and connections are kept for further requests.
 Each connection has one timer that ends it: until its next request is there, and then until that
 is answered. If there are ``CONNECTIONS_MAX``, a new one takes the place of the one that has said
-nothing for the longest time. At most ``REQUESTS_MAX`` requests have a body in memory or are
-answered; the others wait for their turn, and the client's data waits in its socket.
+nothing for the longest time. At most ``REQUESTS_MAX`` requests of known callers have a body in
+memory or are answered; the others wait for their turn, and the client's data waits in its socket.
 """
 
 from __future__ import annotations
@@ -46,6 +46,14 @@ FOREIGN_SITES = frozenset({"cross-site", "same-site"})
 # The client's mistakes, which are its own concern. Ours are logged by ``RegistryServer``.
 _SILENT = logging.Logger("registry-protocol")
 _SILENT.disabled = True
+
+
+class BodyUnread(Exception):
+    """The body is too long, damaged, or does not come: the connection cannot go on."""
+
+    def __init__(self, error_code: int, message: str) -> None:
+        super().__init__(message)
+        self.error_code = error_code
 
 
 class Desk(Protocol):
@@ -129,8 +137,7 @@ class RegistryServer:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self._door.begin_request(request.protocol)
         try:
-            async with self._turns:
-                answer, keeps = await self._answer_in_turn(request)
+            answer, keeps = await self._answer_caller(request)
         finally:
             self._door.end_request(request.protocol)
         headers = {"Content-Type": answer.content_type, "X-Content-Type-Options": "nosniff"}
@@ -141,32 +148,41 @@ class RegistryServer:
             response.force_close()
         return response
 
-    async def _answer_in_turn(self, request: web.BaseRequest) -> tuple[Answer, bool]:
-        """Return the answer, and whether the connection can have another request."""
-        try:
-            body = await _read_body(request)
-        except TimeoutError:
-            return Answer.refused(408, "HTTP 408 Request Timeout"), False
-        except RegistryRefusal as refusal:
-            return Answer.refused(refusal.error_code, str(refusal)), False
+    async def _answer_caller(self, request: web.BaseRequest) -> tuple[Answer, bool]:
+        """Return the answer, and whether the connection can have another request.
+
+        A caller who is not known gets no turn, and its body, which may come slowly, is not read.
+        """
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                return await self._call(request, body), True
+                permissions = await self._admit(request)
+            async with self._turns:
+                body = await _read_body(request)
+                async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                    return await self._call(request, permissions, body), True
+        except BodyUnread as error:
+            return Answer.refused(error.error_code, str(error)), False
+        except RegistryRefusal as refusal:
+            return Answer.refused(refusal.error_code, str(refusal)), not request.can_read_body
         except TimeoutError:
-            return Answer.refused(TIMEOUT_ERROR, "Operation timed out: try again"), True
+            answer = Answer.refused(TIMEOUT_ERROR, "Operation timed out: try again")
+            return answer, not request.can_read_body
         except Exception:
             extra = {"method": request.method, "path": request.path}
             logger.exception("registry request failed", extra=extra)
-            return Answer.refused(500, "Internal Server Error; the node's log has more"), True
+            answer = Answer.refused(500, "Internal Server Error; the node's log has more")
+            return answer, not request.can_read_body
 
-    async def _call(self, request: web.BaseRequest, body: bytes) -> Answer:
+    async def _admit(self, request: web.BaseRequest) -> Permissions:
+        """Return what the caller may do. Raises ``RegistryRefusal``."""
+        if request.headers.get("Sec-Fetch-Site", "") in FOREIGN_SITES:
+            raise RegistryRefusal(403, "HTTP 403 Forbidden: a page of another site asks")
+        return await self._desk.admit(_caller(request))
+
+    async def _call(
+        self, request: web.BaseRequest, permissions: Permissions, body: bytes
+    ) -> Answer:
         headers = request.headers
-        if headers.get("Sec-Fetch-Site", "") in FOREIGN_SITES:
-            return Answer.refused(403, "HTTP 403 Forbidden: a page of another site asks")
-        try:
-            permissions = await self._desk.admit(_caller(request))
-        except RegistryRefusal as refusal:
-            return Answer.refused(refusal.error_code, str(refusal))
         path, _, query = request.raw_path.partition("?")
         call = Call(
             method=request.method,
@@ -190,8 +206,8 @@ def _caller(request: web.BaseRequest) -> RequestOfCaller:
 
 
 async def _read_body(request: web.BaseRequest) -> bytes:
-    """Return the body. Raises ``RegistryRefusal`` if it is too long, and ``TimeoutError``."""
-    too_long = RegistryRefusal(413, f"the request has more than {BODY_BYTES_MAX} bytes")
+    """Return the body. Raises ``BodyUnread``."""
+    too_long = BodyUnread(413, f"the request has more than {BODY_BYTES_MAX} bytes")
     if (request.content_length or 0) > BODY_BYTES_MAX:
         raise too_long
     parts, size = [], 0
@@ -202,8 +218,10 @@ async def _read_body(request: web.BaseRequest) -> bytes:
                 if size > BODY_BYTES_MAX:
                     raise too_long
                 parts.append(part)
+    except TimeoutError:
+        raise BodyUnread(408, "HTTP 408 Request Timeout") from None
     except (web.PayloadAccessError, web.RequestPayloadError, ValueError) as error:
-        raise RegistryRefusal(400, f"the body cannot be read: {error}") from None
+        raise BodyUnread(400, f"the body cannot be read: {error}") from None
     return b"".join(parts)
 
 

@@ -12,7 +12,7 @@ from tidelog_core.schema_registry.api import RegistryApi
 from tidelog_core.schema_registry.calls import Everything, Permissions
 from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_node.registry import http_server
-from tidelog_node.registry.callers import RequestOfCaller
+from tidelog_node.registry.callers import RequestOfCaller, unauthorized
 from tidelog_node.registry.http_server import BODY_BYTES_MAX, CONNECTIONS_MAX, RegistryServer
 
 from tests.support.memory_store import MemoryMetadataStore
@@ -38,6 +38,13 @@ async def port() -> AsyncIterator[int]:
         yield await server.start("127.0.0.1", 0)
     finally:
         await server.close()
+
+
+class ShutDesk:
+    """Lets nobody in."""
+
+    async def admit(self, request: RequestOfCaller) -> Permissions:
+        raise unauthorized()
 
 
 class Client:
@@ -113,6 +120,24 @@ async def test_a_body_that_does_not_come_is_not_awaited_for_ever(
     client = await connect(POST + b"Content-Length: 10\r\n\r\n{")
     assert (await client.answer())[0] == 408
     assert await client.ends()
+
+
+async def test_callers_who_are_not_known_get_no_turn_for_their_bodies() -> None:
+    api = RegistryApi(SchemaRegistry(MemoryMetadataStore(latency=0)), cluster_id="c", version="1")
+    server = RegistryServer(api, ShutDesk(), lambda: None)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        client = Client(reader, writer)
+        writer.write(GET)
+        assert (await client.answer())[0] == 401, "and the connection is kept"
+        writer.write(POST + b"Content-Length: 10\r\n\r\n{")
+        status, body = await client.answer()
+        assert (status, json.loads(body)["error_code"]) == (401, 401)
+        assert await client.ends()
+        writer.close()
+    finally:
+        await server.close()
 
 
 async def test_connections_that_say_nothing_are_ended(
