@@ -4,9 +4,9 @@ The request says where the batches are in a committed object. They are read from
 of one object by as few requests as possible, appended as a producer's are, and the chain gets
 references to them instead of their bytes. The answer comes when the references are committed.
 
-Requests of one gateway's chain are appended in the order in which they came, whatever the reads
-take: so a producer's batches stay in order. A batch whose transaction must be verified first waits
-with those of its own transactional id.
+Requests of one gateway are appended in the order in which they came, whatever the reads take, also
+if it has begun another chain: so a producer's batches stay in order. A batch whose transaction must
+be verified first waits with those of its own transactional id.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class GatewayAppends:
         self._reads = ReadSlots()
         self._missed = MissedBatches(asyncio.get_running_loop().time)
         self._usual_s = USUAL_SECONDS  # the average time of a read
-        self._turns: dict[ChainName, Turn] = {}  # the last request in line
+        self._turns: dict[int, Turn] = {}  # the last request in line, by gateway
         self._tasks: set[asyncio.Task[Reply]] = set()
         self._owed: Counter[int] = Counter()  # tasks by gateway
 
@@ -136,7 +136,7 @@ class GatewayAppends:
     async def append(self, broker_id: int, request: GatewayAppend) -> list[GatewayResult]:
         """Append what the broker of that id has in its chain; return the results."""
         gateway = ChainName(broker_id, request.chain_id)
-        before, turn = self._take_turn(gateway)
+        before, turn = self._take_turn(broker_id)
         waits: list[_Ack | asyncio.Task[_Ack]] = []
         try:
             async with self._reads.of(broker_id):
@@ -161,14 +161,14 @@ class GatewayAppends:
         for one, data in zip(request.slices, parts, strict=True):
             waits.append(self._append_or_refuse(gateway, request, one, data))
 
-    def _take_turn(self, gateway: ChainName) -> tuple[Turn | None, Turn]:
-        before = self._turns.get(gateway)
+    def _take_turn(self, broker_id: int) -> tuple[Turn | None, Turn]:
+        before = self._turns.get(broker_id)
         own: Turn = asyncio.get_running_loop().create_future()
-        self._turns[gateway] = own
+        self._turns[broker_id] = own
 
         def on_done(_: Turn) -> None:
-            if self._turns.get(gateway) is own:
-                del self._turns[gateway]
+            if self._turns.get(broker_id) is own:
+                del self._turns[broker_id]
 
         own.add_done_callback(on_done)
         return before, own

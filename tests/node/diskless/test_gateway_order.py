@@ -145,6 +145,21 @@ async def test_a_batch_behind_one_that_waits_for_its_leader_waits_as_well(world:
     assert [(await answer).base_offset for answer in answers] == [0, 1]
 
 
+async def test_a_batch_in_the_gateways_next_chain_waits_for_one_in_its_former_chain(
+    world: World,
+) -> None:
+    """The leader reads the first one slowly, and is sent the second one meanwhile."""
+    world.leader.hang_next_read()
+    first = world.gateway.send(numbered(0))
+    await eventually_async(lambda: world.leader.hung_count == 1)
+    world.gateway.chain.abandon("sealed")
+    second = world.gateway.send(numbered(1))
+    assert await codes(first, second) == [OK, OK]
+    assert [one.chain_id for one in world.forwarded[:1]] == [CHAIN_OF[GATEWAY].chain_id]
+    assert len({one.chain_id for one in world.forwarded}) == 2
+    assert [(await one).base_offset for one in (first, second)] == [0, 1]
+
+
 @pytest.mark.parametrize("where", ["gateway", "leader"])
 async def test_no_batch_is_taken_behind_one_that_was_not_admitted(world: World, where: str) -> None:
     """Its producer sends the next one while the first one waits to be sent again."""
