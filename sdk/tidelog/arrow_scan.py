@@ -5,6 +5,7 @@ For programs that analyse: a ``pyarrow.RecordBatchReader`` is what pandas, polar
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
 from tidelog_core.model import TopicPartition
 
 from tidelog.admin import Admin
-from tidelog.bucket_reader import BucketReader
+from tidelog.bucket_reader import BucketOffsets, BucketReader
 from tidelog.consumer import Consumer
 from tidelog.consuming.reader import RecordReader
 from tidelog.errors import InvalidConfig, InvalidRequest, RequestTimedOut, arrow_is_missing
@@ -168,17 +169,12 @@ async def _scan_bucket(
     async with bucket:
         count = await bucket.partitions_for(topic)
         partitions = [TopicPartition(topic, number) for number in range(count)]
+        # All at first: reading a partition may take long, and its records are of one moment.
+        known = {partition: await bucket.offsets(partition) for partition in partitions}
+        starts, ends = (_bucket_offsets(place, known) for place in (start, end))
         for partition in partitions:
-            known = await bucket.offsets(partition)
-            low, high = (
-                known.start
-                if place == "earliest"
-                else known.end
-                if place == "latest"
-                else _given_offsets(place, partitions)[partition]
-                for place in (start, end)
-            )
-            if low >= min(high, known.end):
+            low, high = starts[partition], min(ends[partition], known[partition].end)
+            if low >= high:
                 continue
             read = bucket.read_arrow_runs(
                 partition, start_offset=low, end_offset=high, include_headers=include_headers
@@ -186,6 +182,17 @@ async def _scan_bucket(
             async with aclosing(read) as runs:
                 async for batches in runs:
                     yield batches
+
+
+def _bucket_offsets(
+    place: Literal["earliest", "latest"] | int | Mapping[int, int],
+    known: Mapping[TopicPartition, BucketOffsets],
+) -> Mapping[TopicPartition, int]:
+    if place == "earliest":
+        return {partition: offsets.start for partition, offsets in known.items()}
+    if place == "latest":
+        return {partition: offsets.end for partition, offsets in known.items()}
+    return _given_offsets(place, list(known))
 
 
 def _given_offsets(
@@ -228,19 +235,34 @@ def _below(batch: pa.RecordBatch, end_offset: int) -> pa.RecordBatch:
 def _in_thread(batches: Batches) -> Iterator[pa.RecordBatch]:
     """Yield the batches, read by an event loop in a thread of its own; it ends with the reading."""
     thread = LoopThread("tidelog-scan")
+    reading = _Reading(batches)
     try:
-        while (found := thread.run(_next(batches))) is not None:
+        while (found := thread.run(reading.next())) is not None:
             yield from found
     finally:
         try:
-            thread.run(_close(batches))
+            thread.run(reading.close())
         finally:
             thread.close()
 
 
-async def _next(batches: Batches) -> list[pa.RecordBatch] | None:
-    return await anext(batches, None)
+class _Reading:
+    """A generator that is closed while a call of it is cancelled: by an interrupt, say."""
 
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._next: asyncio.Task[list[pa.RecordBatch] | None] | None = None
 
-async def _close(batches: Batches) -> None:
-    await batches.aclose()
+    async def next(self) -> list[pa.RecordBatch] | None:
+        """Return the next batches, ``None`` at the end."""
+        self._next = asyncio.create_task(self._advance())
+        return await self._next
+
+    async def close(self) -> None:
+        """Close the generator, once the call has ended."""
+        if self._next is not None:
+            await asyncio.gather(self._next, return_exceptions=True)
+        await self._batches.aclose()
+
+    async def _advance(self) -> list[pa.RecordBatch] | None:
+        return await anext(self._batches, None)

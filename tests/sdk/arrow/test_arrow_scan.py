@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,9 +107,44 @@ def test_a_reader_that_is_given_up_ends_its_thread(node: NodeProcess, topic: str
     reader.read_next_batch()
     reader.close()
     del reader
-    import threading
-
     assert [thread for thread in threading.enumerate() if thread.name == "tidelog-scan"] == []
+
+
+INTERRUPTED = """
+import asyncio, os, signal, threading
+from tidelog import arrow_scan
+
+begun = threading.Event()
+
+async def endless():
+    try:
+        begun.set()
+        await asyncio.Event().wait()
+        yield []
+    finally:
+        await asyncio.sleep(0.01)  # A consumer takes a while to leave.
+        print("left")
+
+def interrupt():
+    begun.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread(target=interrupt).start()
+try:
+    next(arrow_scan._in_thread(endless()))
+except KeyboardInterrupt:
+    print("interrupted")
+print([each.name for each in threading.enumerate() if each.name.startswith("tidelog")])
+"""
+
+
+def test_an_interrupt_ends_the_reading_and_its_thread() -> None:
+    command = [sys.executable, "-c", INTERRUPTED]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.stdout.split("\n"), ended.stderr) == (
+        ["left", "interrupted", "[]", ""],
+        "",
+    )
 
 
 def test_the_bucket_is_read_without_a_node(tmp_path: Path) -> None:
