@@ -19,13 +19,12 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from tidelog_node.http_listener import HttpListener
 from tidelog_node.tracing.tracer import Tracer
 
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 32
-BACKLOG = 1_024
-ACCEPT_RETRY_SECONDS = 1.0  # after running out of descriptors
 REQUEST_SECONDS_MAX = 5.0
 CONNECTION_SECONDS_MAX = 20.0
 LINE_BYTES_MAX = 2_048  # of the request line
@@ -60,47 +59,20 @@ class HttpServer:
         self._pages = pages
         self._tracer = tracer
         self._door = _Door(self._answer)
-        self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        self._listener = HttpListener("HTTP", self._begin)
 
     async def start(self, host: str, port: int) -> int:
         """Listen at the address and return its port. Raises ``OSError``."""
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            family, _, _, _, address = found[0]
-            listener = socket.create_server(address, family=family, backlog=BACKLOG)
-        except OSError as error:
-            problem = f"cannot listen on {host!r} port {port} for HTTP: {error.strerror}"
-            raise OSError(error.errno, problem) from error
-        listener.setblocking(False)
-        self._listener = listener
-        self._accepting = loop.create_task(self._accept(listener))
-        bound: int = listener.getsockname()[1]
-        return bound
+        return await self._listener.start(host, port)
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
-        if self._listener is not None:
-            self._listener.close()
+        await self._listener.close()
         self._door.end_all()
         await self._door.shutdown(0)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        """Accept one client after the other, so that a crowd takes no long turn of the loop."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(listener)
-                await loop.connect_accepted_socket(self._door, sock)
-            except ConnectionError:
-                continue  # The client has left already.
-            except OSError as error:
-                logger.warning("cannot accept http clients", extra={"reason": str(error)})
-                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
+    async def _begin(self, sock: socket.socket) -> None:
+        await asyncio.get_running_loop().connect_accepted_socket(self._door, sock)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self._door.note_request(request.protocol)

@@ -24,14 +24,13 @@ from tidelog_core.schema_registry.api import RegistryApi
 from tidelog_core.schema_registry.calls import Answer, Call, Permissions
 from tidelog_core.schemas.refusals import TIMEOUT_ERROR, RegistryRefusal
 
+from tidelog_node.http_listener import HttpListener
 from tidelog_node.registry.callers import RequestOfCaller
 
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256
 REQUESTS_MAX = 16
-BACKLOG = 1_024
-ACCEPT_RETRY_SECONDS = 1.0  # after running out of descriptors
 HANDSHAKE_SECONDS_MAX = 10.0
 SILENT_SECONDS_MAX = 10.0  # until the first request
 IDLE_SECONDS_MAX = 60.0  # between two requests
@@ -75,55 +74,30 @@ class RegistryServer:
         self._tls = tls
         self._door = _Door(self._answer)
         self._turns = asyncio.Semaphore(REQUESTS_MAX)
-        self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        self._listener = HttpListener("schemas", self._accept)
         self._beginning: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> int:
         """Listen at the address and return its port. Raises ``OSError``."""
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            family, _, _, _, address = found[0]
-            listener = socket.create_server(address, family=family, backlog=BACKLOG)
-        except OSError as error:
-            problem = f"cannot listen on {host!r} port {port} for schemas: {error.strerror}"
-            raise OSError(error.errno, problem) from error
-        listener.setblocking(False)
-        self._listener = listener
-        self._accepting = loop.create_task(self._accept(listener))
-        bound: int = listener.getsockname()[1]
-        return bound
+        return await self._listener.start(host, port)
 
     async def close(self) -> None:
         """Stop listening and end every connection."""
-        tasks = [one for one in (self._accepting, *self._beginning) if one is not None]
-        for task in tasks:
+        await self._listener.close()
+        for task in (beginning := tuple(self._beginning)):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._listener is not None:
-            self._listener.close()
+        await asyncio.gather(*beginning, return_exceptions=True)
         self._door.end_all()
         await self._door.shutdown(0)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        """Accept one client after the other, so that a crowd takes no long turn of the loop."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(listener)
-            except ConnectionError:
-                continue  # The client has left already.
-            except OSError as error:
-                logger.warning("cannot accept registry clients", extra={"reason": str(error)})
-                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
-                continue
-            if len(self._beginning) >= CONNECTIONS_MAX:
-                sock.close()
-                continue
-            task = loop.create_task(self._begin(sock))
-            self._beginning.add(task)
-            task.add_done_callback(self._beginning.discard)
+    async def _accept(self, sock: socket.socket) -> None:
+        """Begin the connection in a task of its own: a handshake holds up no other client."""
+        if len(self._beginning) >= CONNECTIONS_MAX:
+            sock.close()
+            return
+        task = asyncio.create_task(self._begin(sock))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
 
     async def _begin(self, sock: socket.socket) -> None:
         """Make the connection one of the door's, after its handshake if there is TLS."""
