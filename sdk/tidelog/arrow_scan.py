@@ -113,13 +113,13 @@ async def _scan_nodes(
         count = len((await admin.describe_topics([topic]))[topic].partitions)
     partitions = [TopicPartition(topic, number) for number in range(count)]
     async with open_consumer() as consumer:
-        starts = await _offsets_of(consumer, partitions, start)
-        ends = await _offsets_of(consumer, partitions, end)
         latest = await consumer.end_offsets(partitions)
+        starts = await _offsets_of(consumer, latest, start)
+        ends = await _offsets_of(consumer, latest, end)
         left = {
-            partition: min(ends[partition], latest[partition])
-            for partition in partitions
-            if starts[partition] < min(ends[partition], latest[partition])
+            partition: min(ends[partition], log_end)
+            for partition, log_end in latest.items()
+            if starts[partition] < min(ends[partition], log_end)
         }
         consumer.assign(left)
         for partition in left:
@@ -147,18 +147,17 @@ async def _scan_nodes(
 
 
 async def _offsets_of(
-    consumer: RecordReader, partitions: Sequence[TopicPartition], place: Place
+    consumer: RecordReader, latest: Mapping[TopicPartition, int], place: Place
 ) -> Mapping[TopicPartition, int]:
     if place == "earliest":
-        return await consumer.beginning_offsets(partitions)
+        return await consumer.beginning_offsets(latest)
     if place == "latest":
-        return await consumer.end_offsets(partitions)
+        return latest
     if isinstance(place, datetime.datetime):
         time_ms = max(round(place.timestamp() * 1000), 0)  # No record is from before 1970.
-        found = await consumer.offsets_for_times(dict.fromkeys(partitions, time_ms))
-        latest = await consumer.end_offsets(partitions)
+        found = await consumer.offsets_for_times(dict.fromkeys(latest, time_ms))
         return {p: latest[p] if at is None else at.offset for p, at in found.items()}
-    return _given_offsets(place, partitions)
+    return _given_offsets(place, list(latest))
 
 
 async def _scan_bucket(
