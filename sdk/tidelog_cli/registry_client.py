@@ -72,7 +72,7 @@ class RegistryClient:
         url = self._url + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, self._headers, method=method)
-        handlers: list[Any] = [urllib.request.ProxyHandler({})]
+        handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirects()]
         if self._tls is not None:
             handlers.append(urllib.request.HTTPSHandler(context=self._tls))
         opener = urllib.request.build_opener(*handlers)
@@ -86,6 +86,13 @@ class RegistryClient:
             reason = getattr(error, "reason", None) or error
             message = f"no registry answers at {self._url}: {reason}; {START_HINT}"
             raise CommandFailed(message) from None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Makes a redirect an error: urllib would send the password on to the other host."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
 
 
 def _parsed(data: bytes, url: str) -> Any:
