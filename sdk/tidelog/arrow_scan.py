@@ -18,7 +18,7 @@ from tidelog.admin import Admin
 from tidelog.bucket_reader import BucketOffsets, BucketReader
 from tidelog.consumer import Consumer
 from tidelog.consuming.reader import RecordReader
-from tidelog.errors import InvalidConfig, InvalidRequest, RequestTimedOut, arrow_is_missing
+from tidelog.errors import InvalidConfig, InvalidRequest, RequestTimedOut, needing_arrow
 from tidelog.options import ClientSettings, IsolationLevel, client_options
 from tidelog.sync import LoopThread
 
@@ -63,12 +63,10 @@ def scan_arrow(
     holds a few batches in memory. Raises ``InvalidConfig``; reading raises the errors of a
     consumer, or of ``BucketReader.read``, and ``RequestTimedOut`` if nothing comes for a minute.
     """
-    try:
+    with needing_arrow():
         import pyarrow as pa
 
         from tidelog.arrow.columns import arrow_schema
-    except ImportError as error:
-        raise arrow_is_missing(error) from None
 
     for place in (start, end):
         _check_place(place)

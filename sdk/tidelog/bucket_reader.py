@@ -28,7 +28,7 @@ from tidelog.errors import (
     MissingRecords,
     OffsetOutOfRange,
     TidelogError,
-    arrow_is_missing,
+    needing_arrow,
 )
 from tidelog.options import IsolationLevel
 
@@ -175,10 +175,8 @@ class BucketReader(Client):
         include_headers: bool = False,
     ) -> AsyncGenerator[list[pa.RecordBatch]]:
         """Yield the batches of ``read_arrow``, several at once."""
-        try:
+        with needing_arrow():
             from tidelog.consuming.arrow_polling import RUN_SIZE_BYTES_MAX, run_to_arrow
-        except ImportError as error:
-            raise arrow_is_missing(error) from None
 
         name = TopicPartition(*partition)
         async with aclosing(self._chunks(partition, start_offset, end_offset)) as chunks:

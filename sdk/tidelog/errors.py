@@ -7,7 +7,8 @@ use.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 
 from kio.schema.errors import ErrorCode
@@ -497,9 +498,14 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
 }
 
 
-def arrow_is_missing(error: ImportError) -> InvalidConfig:
-    """Return the error of a call that needs pyarrow and numba, which are not installed."""
-    return InvalidConfig([f"Arrow needs an extra: pip install 'tidelog[arrow]' ({error})"])
+@contextmanager
+def needing_arrow() -> Iterator[None]:
+    """Raise ``InvalidConfig`` if an import of the block lacks pyarrow or numba."""
+    try:
+        yield
+    except ImportError as error:
+        problem = f"Arrow needs an extra: pip install 'tidelog[arrow]' ({error})"
+        raise InvalidConfig([problem]) from None
 
 
 def error_for(code: ErrorCode, message: str | None, *, about: object = None) -> TidelogError:

@@ -42,7 +42,7 @@ from tidelog.errors import (
     InvalidRequest,
     RequestTimedOut,
     TidelogError,
-    arrow_is_missing,
+    needing_arrow,
 )
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import ConsumerOptions
@@ -254,10 +254,8 @@ class RecordReader(Client):
         """
         if max_bytes <= 0:
             raise InvalidRequest(f"max_bytes must be above zero, is {max_bytes}")
-        try:
+        with needing_arrow():
             from tidelog.consuming.arrow_polling import take_arrow
-        except ImportError as error:
-            raise arrow_is_missing(error) from None
 
         return await self._poll(
             lambda: take_arrow(

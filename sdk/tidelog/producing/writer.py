@@ -18,7 +18,7 @@ from tidelog.errors import (
     InvalidRequest,
     MessageTooLarge,
     TidelogError,
-    arrow_is_missing,
+    needing_arrow,
 )
 from tidelog.metadata import TopicInfo
 from tidelog.options import ProducerOptions
@@ -234,10 +234,8 @@ class RecordWriter(Client):
         cannot be sent, the first error of a batch, and ``InvalidConfig`` without the extra
         ``arrow``. Other rows may have been sent by then: use a transaction to send all or none.
         """
-        try:
+        with needing_arrow():
             from tidelog.producing.table_sending import send_rows
-        except ImportError as error:
-            raise arrow_is_missing(error) from None
 
         options = BatchOptions(
             topic=topic,

@@ -111,9 +111,10 @@ def test_a_reader_that_is_given_up_ends_its_thread(node: NodeProcess, topic: str
 
 
 INTERRUPTED = """
-import asyncio, os, signal, threading
+import asyncio, signal, threading
 from tidelog import arrow_scan
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # The parent may ignore it.
 begun = threading.Event()
 
 async def endless():
@@ -127,7 +128,7 @@ async def endless():
 
 def interrupt():
     begun.wait()
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 threading.Thread(target=interrupt).start()
 try:
