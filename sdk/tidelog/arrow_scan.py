@@ -258,6 +258,7 @@ class _Reading:
     async def close(self) -> None:
         """Close the generator, once the call has ended."""
         if self._next is not None:
+            self._next.cancel()  # The interrupt may have come before the call was waited for.
             await asyncio.gather(self._next, return_exceptions=True)
         await self._batches.aclose()
 
