@@ -139,6 +139,7 @@ print([each.name for each in threading.enumerate() if each.name.startswith("tide
 """
 
 
+@pytest.mark.slow  # The moment of a signal is not ours to choose.
 def test_an_interrupt_ends_the_reading_and_its_thread() -> None:
     command = [sys.executable, "-c", INTERRUPTED]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
