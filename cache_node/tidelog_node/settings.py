@@ -47,9 +47,17 @@ class NodeSettings:
     http_host: str = HTTP_HOST  # of probes and metrics
     http_port: int | None = None  # None: there are no probes and metrics; 0: a free port
     http_port_or_free: bool = False  # a free port if that one is in use
+    # Further names that requests to the two may give in Host; "*": any. See ``http_hosts``.
+    http_allowed_hosts: tuple[str, ...] = ()
     registry_host: str = HTTP_HOST  # of the schema registry
     registry_port: int | None = None  # None: there is no registry; 0: a free port
     stops_with_parent: bool = False  # whether the end of stdin stops the node, as SIGTERM does
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """The names that HTTP requests may give in ``Host`` beside IP addresses."""
+        advertised = (listener.advertised_host for listener in self.listeners.clients)
+        return (*self.http_allowed_hosts, *advertised, self.http_host, self.registry_host)
 
 
 def parse_settings(
@@ -83,6 +91,7 @@ def parse_settings(
     values["rack"] = take("rack")
     values["http_host"] = take("http_host") or HTTP_HOST
     values["http_port"] = take_number("http_port", 0, PORT_MAX)
+    values["http_allowed_hosts"] = _parse_names(take("http_allowed_hosts") or "")
     values["registry_host"] = take("registry_host") or HTTP_HOST
     values["registry_port"] = take_number("registry_port", 0, PORT_MAX)
     level = take("log_level")
@@ -134,6 +143,10 @@ def _parser() -> argparse.ArgumentParser:
         ("--rack", "rack or availability zone of this node"),
         ("--http-port", "port of /livez, /readyz and /metrics, 0 for a free port (off)"),
         ("--http-host", "address of /livez, /readyz and /metrics (127.0.0.1)"),
+        (
+            "--http-allowed-hosts",
+            "further names of this node in HTTP requests, or * for any (none)",
+        ),
         ("--registry-port", "port of the schema registry, 0 for a free port (off)"),
         ("--registry-host", "address of the schema registry (127.0.0.1)"),
         ("--log-level", "DEBUG, INFO, WARNING or ERROR (INFO)"),
@@ -152,6 +165,10 @@ def _parser() -> argparse.ArgumentParser:
         "--stop-with-parent", action="store_true", help="stop when stdin ends; for supervisors"
     )
     return parser
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip().lower()))
 
 
 def _parse_number(name: str, text: str, low: int, high: int, problems: list[str]) -> int | None:

@@ -68,6 +68,7 @@ class ClusterSettings:
     http_port: int | None = None
     has_usual_http_port: bool = False  # a node takes a free port if its own is in use
     http_host: str = HTTP_HOST
+    http_allowed_hosts: str = ""  # further names of the nodes in HTTP requests, or *
     registry_port: int | None = None  # None: no schema registry. As ``http_port`` otherwise
     registry_host: str = HTTP_HOST
     advertised_host: str | None = None  # the host that clients connect to; None: ``host``
@@ -116,6 +117,8 @@ class ClusterSettings:
         if self.registry_port is not None:
             port = self.registry_port and self.registry_port + broker_id - 1
             command += ["--registry-host", self.registry_host, "--registry-port", str(port)]
+        if self.http_allowed_hosts:
+            command += ["--http-allowed-hosts", self.http_allowed_hosts]
         return command + self._overrides()
 
     def functions_command(self) -> list[str]:

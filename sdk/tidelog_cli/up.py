@@ -90,6 +90,14 @@ def up(
     no_http: Annotated[
         bool, typer.Option("--no-http", help="No /livez, /readyz and /metrics.")
     ] = False,
+    http_allowed_hosts: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Further names of this machine that HTTP requests may give in Host, separated by"
+            " commas; * for any.",
+        ),
+    ] = "",
     registry_port: Annotated[
         int | None,
         typer.Option(
@@ -169,6 +177,7 @@ def up(
         http_port=None if no_http else HTTP_PORT if http_port is None else http_port,
         has_usual_http_port=http_port is None,
         http_host=http_host,
+        http_allowed_hosts=http_allowed_hosts,
         registry_port=registry_port,
         registry_host=registry_host,
         advertised_host=advertised_host,

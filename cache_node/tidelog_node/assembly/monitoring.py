@@ -19,6 +19,7 @@ from tidelog_core.software_version import tidelog_version
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.coordinator.hosted_groups import HostedGroups
+from tidelog_node.http_hosts import KnownHosts
 from tidelog_node.monitoring.embedded_metrics import EmbeddedMetrics
 from tidelog_node.monitoring.readiness import Readiness
 from tidelog_node.monitoring.sources import Sources
@@ -136,6 +137,7 @@ async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Mon
             where,
             stack,
             readiness,
+            hosts=KnownHosts.of(settings.host_names),
             or_free=settings.http_port_or_free,
             sources=sources,
             tracer=tracer,
@@ -148,6 +150,7 @@ async def _serve_http(
     stack: AsyncExitStack,
     readiness: Readiness,
     *,
+    hosts: KnownHosts,
     or_free: bool,
     sources: Sources,
     tracer: Tracer | None,
@@ -164,7 +167,7 @@ async def _serve_http(
     host, port = address
     exposition, probes = Exposition(sources), Probes(readiness)
     pages = {"/livez": probes.livez, "/readyz": probes.readyz, "/metrics": exposition.metrics}
-    server = HttpServer(pages, tracer)
+    server = HttpServer(pages, tracer, hosts=hosts)
     stack.push_async_callback(exposition.close)
     stack.push_async_callback(server.close)
     try:

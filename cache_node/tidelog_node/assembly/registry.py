@@ -14,6 +14,7 @@ from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.serving import Serving
 from tidelog_node.authentication.login_credentials import ImageCredentials
 from tidelog_node.authentication.password_checks import PasswordChecks
+from tidelog_node.http_hosts import KnownHosts
 from tidelog_node.security.listeners import is_loopback
 from tidelog_node.settings import NodeSettings
 
@@ -56,7 +57,8 @@ async def start_registry(
         access=serving.access,
         logins=serving.logins,
     )
-    server = RegistryServer(api, desk, lambda: cluster.tls.context(listener.name))
+    hosts = KnownHosts.of(settings.host_names)
+    server = RegistryServer(api, desk, lambda: cluster.tls.context(listener.name), hosts=hosts)
     stack.push_async_callback(server.close)
     host = settings.registry_host
     port = await server.start(host, settings.registry_port)

@@ -19,6 +19,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from tidelog_node.http_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
 from tidelog_node.http_listener import HttpListener
 from tidelog_node.tracing.tracer import Tracer
 
@@ -54,10 +55,17 @@ MakePage = Callable[[], Awaitable[Page]]
 class HttpServer:
     """Serves pages by their path. For the tasks of one event loop."""
 
-    def __init__(self, pages: Mapping[str, MakePage], tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        pages: Mapping[str, MakePage],
+        tracer: Tracer | None = None,
+        *,
+        hosts: KnownHosts = ONLY_LOCALHOST,
+    ) -> None:
         """A request that names a trace is a part of it; others are not traced."""
         self._pages = pages
         self._tracer = tracer
+        self._hosts = hosts
         self._door = _Door(self._answer)
         self._listener = HttpListener("HTTP", self._begin)
 
@@ -77,7 +85,10 @@ class HttpServer:
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self._door.note_request(request.protocol)
         method, path = request.method, request.path
-        if self._tracer is None or TRACE_HEADER not in request.headers:
+        unknown = self._hosts.refusal(request.transport, request.headers.getall("Host", ()))
+        if unknown is not None:
+            page = Page(f"{unknown}\n".encode(), status=REFUSED_STATUS)
+        elif self._tracer is None or TRACE_HEADER not in request.headers:
             page = await self._page(method, path)
         else:
             name = f"{method} {path}" if path in self._pages else method

@@ -24,6 +24,7 @@ from tidelog_core.schema_registry.api import RegistryApi
 from tidelog_core.schema_registry.calls import Answer, Call, Permissions
 from tidelog_core.schemas.refusals import TIMEOUT_ERROR, RegistryRefusal
 
+from tidelog_node.http_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
 from tidelog_node.http_listener import HttpListener
 from tidelog_node.registry.callers import RequestOfCaller
 
@@ -66,16 +67,22 @@ class RegistryServer:
     """Serves the API. For the tasks of one event loop."""
 
     def __init__(
-        self, api: RegistryApi, desk: Desk, tls: Callable[[], ssl.SSLContext | None]
+        self,
+        api: RegistryApi,
+        desk: Desk,
+        tls: Callable[[], ssl.SSLContext | None],
+        *,
+        hosts: KnownHosts = ONLY_LOCALHOST,
     ) -> None:
         """``tls`` returns the context for the next connection; ``None``: without TLS."""
         self._api = api
         self._desk = desk
         self._tls = tls
+        self._hosts = hosts
         self._door = _Door(self._answer)
         self._turns = asyncio.Semaphore(REQUESTS_MAX)
         self._listener = HttpListener("schemas", self._accept)
-        self._beginning: set[asyncio.Task[None]] = set()
+        self._beginning: dict[asyncio.Task[None], None] = {}  # oldest first
 
     async def start(self, host: str, port: int) -> int:
         """Listen at the address and return its port. Raises ``OSError``."""
@@ -91,13 +98,17 @@ class RegistryServer:
         await self._door.shutdown(0)
 
     async def _accept(self, sock: socket.socket) -> None:
-        """Begin the connection in a task of its own: a handshake holds up no other client."""
+        """Begin the connection in a task of its own: a handshake holds up no other client.
+
+        If there are too many, the oldest ends, so that silent clients keep nobody out.
+        """
         if len(self._beginning) >= CONNECTIONS_MAX:
-            sock.close()
-            return
+            oldest = next(iter(self._beginning))
+            del self._beginning[oldest]
+            oldest.cancel()
         task = asyncio.create_task(self._begin(sock))
-        self._beginning.add(task)
-        task.add_done_callback(self._beginning.discard)
+        self._beginning[task] = None
+        task.add_done_callback(lambda done: self._beginning.pop(done, None))
 
     async def _begin(self, sock: socket.socket) -> None:
         """Make the connection one of the door's, after its handshake if there is TLS."""
@@ -149,6 +160,9 @@ class RegistryServer:
 
     async def _admit(self, request: web.BaseRequest) -> Permissions:
         """Return what the caller may do. Raises ``RegistryRefusal``."""
+        unknown = self._hosts.refusal(request.transport, request.headers.getall("Host", ()))
+        if unknown is not None:
+            raise RegistryRefusal(REFUSED_STATUS, f"HTTP 403 Forbidden: {unknown}")
         if request.headers.get("Sec-Fetch-Site", "") in FOREIGN_SITES:
             raise RegistryRefusal(403, "HTTP 403 Forbidden: a page of another site asks")
         return await self._desk.admit(_caller(request))

@@ -15,7 +15,7 @@ from tests.support.http_pages import get, readiness
 from tests.support.node_process import NodeProcess
 
 LARGE = 8_000_000
-GET = b"GET /page HTTP/1.1\r\nHost: node\r\n\r\n"
+GET = b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(scope="module")

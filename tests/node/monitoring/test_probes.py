@@ -127,7 +127,7 @@ async def ask_readyz(port: int) -> dict[str, dict[str, object]] | None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except ConnectionRefusedError:
         return None
-    writer.write(b"GET /readyz HTTP/1.1\r\nHost: node\r\n\r\n")
+    writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     answer = await reader.read(-1)
     writer.close()
     body: dict[str, dict[str, object]] = json.loads(answer.partition(b"\r\n\r\n")[2])

@@ -18,8 +18,8 @@ from tidelog_node.registry.http_server import BODY_BYTES_MAX, CONNECTIONS_MAX, R
 from tests.support.memory_store import MemoryMetadataStore
 
 SECONDS_MAX = 60.0
-GET = b"GET /subjects HTTP/1.1\r\nHost: x\r\n\r\n"
-POST = b"POST /subjects/a/versions HTTP/1.1\r\nHost: x\r\n"
+GET = b"GET /subjects HTTP/1.1\r\nHost: localhost\r\n\r\n"
+POST = b"POST /subjects/a/versions HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class OpenDesk:
