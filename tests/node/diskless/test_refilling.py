@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import pytest
 from tidelog_core.diskless.chain.store import ChainStore
@@ -42,6 +44,9 @@ from tests.support.batches import batch
 from tests.support.log_building import PARTITION, content_of, open_log
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class CountedStore(MemoryObjectStore):
@@ -132,6 +137,54 @@ async def test_references_are_refilled_and_compared_like_slices(
     log.close()
     assert_same(await refilled(replica_over(tmp_path / "heir")), chained.log)
     assert refilled.store.read_bytes == 0
+
+
+class CountedExecutor(ThreadPoolExecutor):
+    """A thread that counts its tasks."""
+
+    task_count = 0
+
+    def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        self.task_count += 1
+        return super().submit(work, *args, **kwargs)
+
+
+async def test_small_slices_are_compared_together(refilled: Refilled, tmp_path: Path) -> None:
+    """A task for each would cost more than its bytes: a log may have thousands of them."""
+    slices, _ = await refilled.slices()
+    shutil.copytree(tmp_path / "leader", tmp_path / "again")
+    log = open_log(tmp_path / "again")
+    executor = CountedExecutor(1)
+    store = MemoryMetadataStore()
+    refill = LogRefill(
+        node_context(store, ClusterView(store), executor=executor), refilled.store.get_range
+    )
+    assert await refill.count_kept(log, slices) == len(slices) > 10
+    assert executor.task_count == 1
+    log.close()
+    executor.shutdown()
+
+
+async def test_what_is_kept_ends_before_the_first_slice_that_differs(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    """Also in the middle of slices that are compared together, and behind the first segment."""
+    slices, _ = await refilled.slices()
+    shutil.copytree(tmp_path / "leader", tmp_path / "again")
+    log = open_log(tmp_path / "again")
+    store = MemoryMetadataStore()
+    refill = LogRefill(node_context(store, ClusterView(store)), refilled.store.get_range)
+    assert len(log.file_ranges(0, log.log_end_offset)) > 2
+    for number, one in enumerate(slices):
+        path, start, end = log.file_ranges(one.base_offset, one.end_offset)[-1]
+        data = path.read_bytes()
+        for position in (start + 61, end - 1):
+            path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+            assert await refill.count_kept(log, slices) == number
+            assert await refill.count_kept(log, slices[number + 1 :]) == len(slices) - number - 1
+        path.write_bytes(data)
+    assert await refill.count_kept(log, slices) == len(slices)
+    log.close()
 
 
 @pytest.mark.parametrize("wrong", ["base offset", "leader epoch", "record"])

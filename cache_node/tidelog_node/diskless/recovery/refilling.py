@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,11 +33,11 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.model import FileSlice
 from tidelog_core.records.header import Buffer, iter_headers
 from tidelog_core.turns import Turn
 
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
+from tidelog_node.diskless.recovery.compared_slices import count_equal, run_of
 from tidelog_node.diskless.recovery.object_reads import ObjectRead, plan_reads
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_runs, read_unchecked
@@ -52,7 +51,6 @@ READS_AHEAD_MAX = 256  # of one refill
 BYTES_AHEAD_MAX = 64 << 20  # of all refills together; one object may always be read
 GATHERED_BYTES_MAX = 8 << 20  # of one refill, and an object
 COMPARED_AT_ONCE_MAX = 16  # logs
-READ_BYTES = 1 << 20
 
 
 class Tail(NamedTuple):
@@ -137,15 +135,25 @@ class LogRefill:
 
         What is below the high watermark is right.
         """
-        for number, one in enumerate(slices):
+        number = 0
+        while number < len(slices):
+            one = slices[number]
             if one.end_offset <= log.high_watermark:
+                number += 1
                 continue
             if one.base_offset < log.local_log_start_offset or one.end_offset > log.log_end_offset:
                 return number
-            has = self._has_reference if one.is_reference else self._has
-            if not await has(log, one):
+            if one.is_reference:
+                if not await self._has_reference(log, one):
+                    return number
+                number += 1
+                continue
+            run = run_of(slices, number, log.log_end_offset)
+            found = await self._count_equal(log, run)
+            number += found
+            if found < len(run):
                 return number
-        return len(slices)
+        return number
 
     async def _has_reference(self, log: LocalLog, one: StoredSlice) -> bool:
         """Whether the log has a gateway's slice, with the offsets and the epoch it was given."""
@@ -163,28 +171,17 @@ class LogRefill:
         )
         return crc32c(foreign) == one.crc32c and placed == data
 
-    async def _has(self, log: LocalLog, one: StoredSlice) -> bool:
+    async def _count_equal(self, log: LocalLog, run: Sequence[StoredSlice]) -> int:
+        """Return how many slices of a run the log has, one behind the other in its files."""
         loop = asyncio.get_running_loop()
-        offset, size_bytes, crc = one.base_offset, 0, 0
+        first = run[0].base_offset
         try:
-            while offset < one.end_offset:
-                wanted = one.size_bytes - size_bytes
-                if wanted <= 0:
-                    return False
-                found = log.read(offset, max_bytes=wanted, up_to=one.end_offset)
-                if found.slice is None or found.start_offset != offset:
-                    return False
-                taken = found.slice
-                crc = await loop.run_in_executor(self._node.executor, _crc_of, taken, crc)
-                size_bytes += taken.size_bytes
-                if size_bytes == one.size_bytes:
-                    break
-                if found.end_offset <= offset:
-                    return False
-                offset = found.end_offset
-        except (OffsetOutOfRange, OSError):
-            return False
-        return size_bytes == one.size_bytes and crc == one.crc32c
+            if log.read(first, max_bytes=1, up_to=run[-1].end_offset).start_offset != first:
+                return 0
+            ranges = log.file_ranges(first, run[-1].end_offset)
+            return await loop.run_in_executor(self._node.executor, count_equal, ranges, run)
+        except (OffsetOutOfRange, StorageError, OSError):
+            return 0
 
     # -- the chains' bytes --
 
@@ -411,15 +408,3 @@ def _first_batch(data: bytearray, offset: int) -> tuple[int, int]:
         if header.base_offset + header.last_offset_delta >= offset:
             return position, header.base_offset
     raise ValueError(f"no batch of the slice has offset {offset}")
-
-
-def _crc_of(taken: FileSlice, crc: int) -> int:
-    """Return the CRC of what came before and these bytes of a file. For any thread."""
-    at, end = taken.position, taken.position + taken.size_bytes
-    while at < end:
-        some = os.pread(taken.file.fileno(), min(READ_BYTES, end - at), at)
-        if not some:
-            raise OSError("the segment file is shorter than its log says")
-        crc = crc32c(some, crc)
-        at += len(some)
-    return crc
