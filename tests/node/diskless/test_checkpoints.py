@@ -30,7 +30,8 @@ class Checkpointing:
         self.scene = WalScene(folder, chain_id=UUID(int=5))
         self.config = NodeConfig()
         store = MemoryMetadataStore()
-        node = node_context(store, ClusterView(store), config=lambda: self.config)
+        self.view = ClusterView(store)
+        node = node_context(store, self.view, config=lambda: self.config)
         self.checkpoints = ChainCheckpoints(node, lambda: self.scene.chain)
         self.chains = ChainStore(self.scene.store, CLUSTER)
         self.scene.lead(2)
@@ -125,3 +126,18 @@ async def test_it_runs_by_the_interval(it: Checkpointing) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert ends == [it.scene.chain.committed_end]
+
+
+async def test_one_is_written_before_the_interval_after_many_objects(it: Checkpointing) -> None:
+    """A folder gets hundreds a second, and an heir reads the footers that no checkpoint has."""
+    node = node_context(MemoryMetadataStore(), it.view, config=lambda: it.config)
+    checkpoints = ChainCheckpoints(node, lambda: it.scene.chain, objects_max=4)
+    await it.append(3)
+    assert checkpoints.new_count == it.scene.chain.committed_end
+    running = asyncio.create_task(checkpoints.run())
+    await it.append(4)
+    await eventually_async(lambda: checkpoints.new_count < 4, seconds=60)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert await it.ends() == [it.scene.chain.committed_end - checkpoints.new_count]
+    await it.require_all_found()
