@@ -9,12 +9,15 @@ unpacks the archive for driver and executors; template.yaml sets their paths.
 
 from __future__ import annotations
 
+import platform
 import shutil
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
-from tools.node_bundle import install_packages
+from tools import kernel_code
+from tools.node_bundle import X86_64, install_packages
 from tools.places import ROOT
 
 PYTHON_VERSION = "3.11"  # as JobPython in template.yaml
@@ -36,6 +39,8 @@ def write_bundle(folder: Path, *, python_version: str = PYTHON_VERSION) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         packages = Path(scratch) / "packages"
         install_packages(packages, REQUIREMENTS, SOURCES, python_version=python_version)
+        if (sys.platform, platform.machine()) == ("linux", X86_64):
+            kernel_code.build(packages / kernel_code.PLACE)
         with tarfile.open(folder / ARCHIVE, "w:gz") as archive:
             archive.add(packages, "packages")
     for job in JOBS:

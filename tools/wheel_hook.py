@@ -1,5 +1,7 @@
 """Puts the compiled hot path into a wheel, which then fits only this platform and Python.
 
+The machine code of the Arrow kernels goes there too, if numba is installed.
+
 Off unless ``HATCH_BUILD_HOOKS_ENABLE=1``: ``make wheel`` sets it. Not for an isolated build:
 mypyc needs the types of everything that the compiled modules import.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +32,8 @@ class CompiledWheel(BuildHookInterface[Any]):
         build_data["infer_tag"] = True
         for module in overlay.rglob("*.so"):
             build_data["force_include"][str(module)] = str(module.relative_to(overlay))
+        if find_spec("numba") is not None:
+            from tools import kernel_code
+
+            file = kernel_code.build(overlay.with_name("kernel_code"))
+            build_data["force_include"][str(file)] = str(kernel_code.PLACE / file.name)

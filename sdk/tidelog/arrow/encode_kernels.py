@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tidelog.arrow.compiled import compiled, copy_bytes
-from tidelog.arrow.kernels import Bytes, Ints, Longs
+from tidelog.arrow.kernel_values import Bytes, Ints, Longs
 
 UNASSIGNED: Final = -1
 

@@ -1,59 +1,78 @@
-"""Compiled loops: batch headers into a table, records into Arrow's buffers.
+"""The compiled loops of ``decode_kernels``, called by their machine code.
 
-The functions raise nothing and trust no length that they read: they return a problem's
-code and place, and the caller makes the error message.
-
-A record is, with every length and delta a zigzag varint:
-
-    length | attributes (1 byte) | timestamp delta | offset delta
-    | key length, key | value length, value | header count, headers
-    header: key length, key | value length, value       (a negative length is null)
-
-Source: the record batch chapter of Kafka's protocol documentation.
+The functions check no bounds that follow from their arguments' sizes: the caller gives arrays with
+enough room. They release the interpreter lock.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tidelog.arrow.compiled import compiled, copy_bytes
+from tidelog.arrow.kernel_values import (
+    ATTRIBUTES,
+    BAD_HEADER,
+    BAD_HEADERS,
+    BAD_KEY,
+    BAD_LENGTH,
+    BAD_OFFSET,
+    BAD_VALUE,
+    BASE_OFFSET,
+    BASE_TIMESTAMP,
+    COLUMN_COUNT,
+    CRC,
+    HEADER_SIZE,
+    LAST_OFFSET,
+    MAX_TIMESTAMP,
+    OK,
+    POSITION,
+    PRODUCER_ID,
+    RECORD_COUNT,
+    RECORD_SIZE_MIN,
+    SIZE,
+    TIMESTAMP_MS_MAX,
+    TIMESTAMP_MS_MIN,
+    TRAILING_BYTES,
+    Bytes,
+    Ints,
+    Longs,
+)
+from tidelog.arrow.stored_code import machine_code
 
-Bytes = NDArray[np.uint8]
-Longs = NDArray[np.int64]
-Ints = NDArray[np.int32]
-
-HEADER_SIZE: Final = 61
-RECORD_SIZE_MIN: Final = 7  # one byte for each varint and the attributes
-
-# Columns of the table that scan_batches fills, one row a batch.
-POSITION: Final = 0
-SIZE: Final = 1
-BASE_OFFSET: Final = 2
-LAST_OFFSET: Final = 3
-ATTRIBUTES: Final = 4
-RECORD_COUNT: Final = 5
-BASE_TIMESTAMP: Final = 6
-MAX_TIMESTAMP: Final = 7
-PRODUCER_ID: Final = 8
-CRC: Final = 9
-COLUMN_COUNT: Final = 10
-
-# Problems.
-OK: Final = 0
-BAD_HEADER: Final = 1
-BAD_LENGTH: Final = 2
-BAD_OFFSET: Final = 3
-BAD_KEY: Final = 4
-BAD_VALUE: Final = 5
-BAD_HEADERS: Final = 6
-TRAILING_BYTES: Final = 7
-
-# Timestamps become microseconds, limited to the range of int64.
-TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
-TIMESTAMP_MS_MIN: Final = -TIMESTAMP_MS_MAX
+__all__ = [
+    "ATTRIBUTES",
+    "BAD_HEADER",
+    "BAD_HEADERS",
+    "BAD_KEY",
+    "BAD_LENGTH",
+    "BAD_OFFSET",
+    "BAD_VALUE",
+    "BASE_OFFSET",
+    "BASE_TIMESTAMP",
+    "COLUMN_COUNT",
+    "CRC",
+    "HEADER_SIZE",
+    "LAST_OFFSET",
+    "MAX_TIMESTAMP",
+    "OK",
+    "POSITION",
+    "PRODUCER_ID",
+    "RECORD_COUNT",
+    "RECORD_SIZE_MIN",
+    "SIZE",
+    "TIMESTAMP_MS_MAX",
+    "TIMESTAMP_MS_MIN",
+    "TRAILING_BYTES",
+    "Bytes",
+    "Ints",
+    "Longs",
+    "batch_table",
+    "decode_headers",
+    "decode_records",
+    "scan_batches",
+]
 
 
 def batch_table(size_bytes: int) -> Longs:
@@ -61,127 +80,20 @@ def batch_table(size_bytes: int) -> Longs:
     return np.empty((size_bytes // HEADER_SIZE + 1, COLUMN_COUNT), np.int64)
 
 
-@compiled
-def _big_endian(data: Bytes, position: int, size: int) -> int:
-    """Return an unsigned number of ``size`` bytes, as the bits of an int64."""
-    value = np.uint64(0)
-    for index in range(size):
-        value = (value << np.uint64(8)) | np.uint64(data[position + index])
-    return np.int64(value)  # type: ignore[return-value]
-
-
-@compiled
-def _signed32(data: Bytes, position: int) -> int:
-    value = _big_endian(data, position, 4)
-    return value - (1 << 32) if value >= (1 << 31) else value
-
-
-@compiled
 def scan_batches(data: Bytes, table: Longs) -> tuple[int, int, int]:
     """Fill ``table`` with the header of every whole batch from the start of ``data``.
 
     Returns the number of batches, their size in bytes, and ``OK`` or ``BAD_HEADER`` for the
     bytes after them. A truncated last batch is ignored.
     """
-    count = 0
-    position = 0
-    while position + HEADER_SIZE <= len(data) and count < len(table):
-        size = _signed32(data, position + 8) + 12
-        if size < HEADER_SIZE or data[position + 16] != 2:
-            return count, position, BAD_HEADER
-        if position + size > len(data):
-            break
-        base_offset = _big_endian(data, position, 8)
-        last_delta = _signed32(data, position + 23)
-        record_count = _signed32(data, position + 57)
-        if base_offset < 0 or last_delta < 0 or record_count < 0 or record_count - 1 > last_delta:
-            return count, position, BAD_HEADER
-        if record_count == 0 and size != HEADER_SIZE:
-            return count, position, BAD_HEADER
-        row = table[count]
-        row[POSITION] = position
-        row[SIZE] = size
-        row[BASE_OFFSET] = base_offset
-        row[LAST_OFFSET] = base_offset + last_delta
-        row[ATTRIBUTES] = _big_endian(data, position + 21, 2)
-        row[RECORD_COUNT] = record_count
-        row[BASE_TIMESTAMP] = _big_endian(data, position + 27, 8)
-        row[MAX_TIMESTAMP] = _big_endian(data, position + 35, 8)
-        row[PRODUCER_ID] = _big_endian(data, position + 43, 8)
-        row[CRC] = _big_endian(data, position + 17, 4)
-        position += size
-        count += 1
-    return count, position, OK
+    found = np.empty(3, np.int64)
+    machine_code().scan_batches(
+        _address(data), len(data), _address(table), len(table), _address(found)
+    )
+    count, consumed, problem = found.tolist()
+    return count, consumed, problem
 
 
-@compiled
-def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """Return the zigzag varint at ``position`` and its end, or an end of -1 if truncated."""
-    if position >= end:
-        return 0, -1
-    byte = np.uint64(data[position])
-    position += 1
-    bits = byte & np.uint64(0x7F)
-    shift = np.uint64(7)
-    while byte & np.uint64(0x80):
-        if position >= end or shift > np.uint64(63):
-            return 0, -1
-        byte = np.uint64(data[position])
-        position += 1
-        bits |= (byte & np.uint64(0x7F)) << shift
-        shift += np.uint64(7)
-    value = np.int64(bits >> np.uint64(1)) ^ -np.int64(bits & np.uint64(1))
-    return value, position  # type: ignore[return-value]
-
-
-@compiled
-def _skip_headers(data: Bytes, position: int, end: int) -> tuple[int, int, int, int]:
-    """Return the number of headers, the sizes of keys and values, and the end (or -1)."""
-    count, position = _varint(data, position, end)
-    # A header takes at least two bytes, so no count can make the loop long.
-    if position < 0 or count < 0 or count > (end - position) // 2:
-        return 0, 0, 0, -1
-    key_bytes = 0
-    value_bytes = 0
-    for _ in range(count):
-        size, position = _varint(data, position, end)
-        if position < 0 or size < 0 or size > end - position:
-            return 0, 0, 0, -1
-        key_bytes += size
-        size, position = _varint(data, position + size, end)
-        if position < 0 or size > end - position:
-            return 0, 0, 0, -1
-        value_bytes += max(size, 0)
-        position += max(size, 0)
-    return count, key_bytes, value_bytes, position
-
-
-@compiled
-def _read_record(
-    data: Bytes, position: int, section_end: int
-) -> tuple[int, int, int, int, int, int, int, int]:
-    """Return the end of the record at ``position``, or minus the problem; then its fields.
-
-    The fields: timestamp delta, offset delta, start and size of the key, start and size of
-    the value, and the start of the headers.
-    """
-    length, position = _varint(data, position, section_end)
-    if position < 0 or length < 0 or length > section_end - position:
-        return -BAD_LENGTH, 0, 0, 0, 0, 0, 0, 0
-    end = position + length
-    timestamp, position = _varint(data, position + 1, end)
-    offset, position = _varint(data, position if position >= 0 else end, end)
-    key_size, key_start = _varint(data, position if position >= 0 else end, end)
-    if key_start < 0 or key_size > end - key_start:
-        return -BAD_KEY, 0, 0, 0, 0, 0, 0, 0
-    value_size, value_start = _varint(data, key_start + max(key_size, 0), end)
-    if value_start < 0 or value_size > end - value_start:
-        return -BAD_VALUE, 0, 0, 0, 0, 0, 0, 0
-    headers_start = value_start + max(value_size, 0)
-    return end, timestamp, offset, key_start, key_size, value_start, value_size, headers_start
-
-
-@compiled
 def decode_records(  # noqa: PLR0917
     data: Bytes,
     sections: Longs,
@@ -201,58 +113,35 @@ def decode_records(  # noqa: PLR0917
     A row of ``sections`` is: start and end of the records in ``data``, base offset, last
     offset, base timestamp, max timestamp, 1 if the broker set the batch's timestamp, record
     count. ``longs`` gets three rows: offset, timestamp in microseconds, and the start of the
-    record's headers in ``data``. ``*_ends[0]`` must be 0.
+    record's headers in ``data``. ``*_ends[0]`` must be 0. There is room for all records and all
+    bytes of the sections.
 
     Returns the numbers of records and headers, the sizes of header keys and header values,
     the problem, and the problem's section.
     """
-    row = key_at = value_at = 0
-    header_count = header_key_bytes = header_value_bytes = 0
-    for section in range(len(sections)):
-        position, section_end = sections[section, 0], sections[section, 1]
-        base_offset, last_offset = sections[section, 2], sections[section, 3]
-        is_log_append_time = sections[section, 6]
-        for _ in range(sections[section, 7]):
-            position, delta, offset, key_start, key_size, value_start, value_size, headers_start = (
-                _read_record(data, position, section_end)
-            )
-            if position < 0:
-                return row, 0, 0, 0, -position, section
-            headers, name_bytes, content_bytes, end = _skip_headers(data, headers_start, position)
-            if end != position:
-                return row, 0, 0, 0, BAD_HEADERS, section
-            offset += base_offset
-            if offset < base_offset or offset > last_offset:
-                return row, 0, 0, 0, BAD_OFFSET, section
-            if offset < offsets_from or offset >= offsets_to:
-                continue
-            timestamp = sections[section, 4] + delta
-            if is_log_append_time:
-                timestamp = sections[section, 5]
-            longs[0, row] = offset
-            longs[1, row] = min(max(timestamp, TIMESTAMP_MS_MIN), TIMESTAMP_MS_MAX) * 1000
-            longs[2, row] = headers_start
-            timestamp_types[row] = is_log_append_time
-            key_valid[row] = key_size >= 0
-            value_valid[row] = value_size >= 0
-            if key_size > 0:
-                copy_bytes(data, key_start, key_size, keys, key_at)
-                key_at += key_size
-            if value_size > 0:
-                copy_bytes(data, value_start, value_size, values, value_at)
-                value_at += value_size
-            row += 1
-            key_ends[row] = key_at
-            value_ends[row] = value_at
-            header_count += headers
-            header_key_bytes += name_bytes
-            header_value_bytes += content_bytes
-        if position != section_end:
-            return row, 0, 0, 0, TRAILING_BYTES, section
-    return row, header_count, header_key_bytes, header_value_bytes, OK, 0
+    found = np.empty(6, np.int64)
+    machine_code().decode_records(
+        _address(data),
+        len(data),
+        _address(sections),
+        len(sections),
+        offsets_from,
+        offsets_to,
+        _address(longs),
+        longs.shape[1],
+        _address(timestamp_types),
+        _address(key_ends),
+        _address(keys),
+        _address(key_valid),
+        _address(value_ends),
+        _address(values),
+        _address(value_valid),
+        _address(found),
+    )
+    rows, headers, key_size_bytes, value_size_bytes, problem, section = found.tolist()
+    return rows, headers, key_size_bytes, value_size_bytes, problem, section
 
 
-@compiled
 def decode_headers(  # noqa: PLR0917
     data: Bytes,
     starts: Longs,
@@ -268,23 +157,22 @@ def decode_headers(  # noqa: PLR0917
 
     A record without headers gets a null, not an empty list, as in Spark's Kafka source.
     """
-    count = 0
-    key_at = 0
-    value_at = 0
-    for row in range(len(starts)):
-        headers, position = _varint(data, starts[row], len(data))
-        list_valid[row] = headers > 0
-        for _ in range(headers):
-            size, position = _varint(data, position, len(data))
-            copy_bytes(data, position, size, keys, key_at)
-            key_at += size
-            size, position = _varint(data, position + size, len(data))
-            value_valid[count] = size >= 0
-            if size > 0:
-                copy_bytes(data, position, size, values, value_at)
-                value_at += size
-                position += size
-            count += 1
-            key_ends[count] = key_at
-            value_ends[count] = value_at
-        list_ends[row + 1] = count
+    machine_code().decode_headers(
+        _address(data),
+        len(data),
+        _address(starts),
+        len(starts),
+        _address(list_ends),
+        _address(list_valid),
+        _address(key_ends),
+        _address(keys),
+        _address(value_ends),
+        _address(values),
+        _address(value_valid),
+    )
+
+
+def _address(array: NDArray[Any]) -> int:
+    assert array.flags.c_contiguous
+    address: int = array.__array_interface__["data"][0]
+    return address

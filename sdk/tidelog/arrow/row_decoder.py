@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -172,10 +172,10 @@ class RowDecoder:
         columns = [
             keys.array(rows, pa.binary()),
             values.array(rows, pa.binary()),
-            pa.array(np.full(rows, self._partition, np.int32)),
-            pa.array(longs[0, :rows]),
-            pa.array(longs[1, :rows]).view(TIMESTAMP_TYPE),
-            pa.array(timestamp_types[:rows]),
+            _numbers(np.full(rows, self._partition, np.int32), pa.int32()),
+            _numbers(longs[0, :rows], pa.int64()),
+            _numbers(longs[1, :rows], TIMESTAMP_TYPE),
+            _numbers(timestamp_types[:rows], pa.int32()),
         ]
         if self._include_headers:
             columns.append(
@@ -211,6 +211,11 @@ class _BinaryColumn:
 def _room(count: int, dtype: type[Number]) -> NDArray[Number]:
     """Return a writable array in memory of Arrow's pool, which reuses freed memory."""
     return np.frombuffer(pa.allocate_buffer(count * np.dtype(dtype).itemsize), dtype)
+
+
+def _numbers(numbers: NDArray[Any], type: pa.DataType) -> pa.Array:
+    """Return the numbers as a column. ``pa.array`` would load pandas, in a third of a second."""
+    return pa.Array.from_buffers(type, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _validity(valid: Bytes) -> pa.Buffer | None:
