@@ -532,6 +532,21 @@ class MetadataSetBack(TidelogError):
         self.partition, self.known, self.found = partition, known, found
 
 
+class SchemasMovedOn(TidelogError):
+    """The bucket's journal of schemas does not continue what this metadata store has.
+
+    The store was set back, or the journal was restored into another one. An id that was given out
+    now could have been given to another schema.
+    """
+
+    code = ErrorCode.kafka_storage_error
+    hint = "stop all nodes, and run `tidelog restore` into an empty metadata store"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"no schema can be changed: {problem}")
+        self.problem = problem
+
+
 class OutcomeUnknown(TidelogError):
     """A write to a store may or may not have happened; read before trying again."""
 

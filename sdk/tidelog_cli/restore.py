@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tidelog_core.restoration.plan import Restoration, RestoredTopic
+    from tidelog_core.restoration.schemas import RestoredSchemas
     from tidelog_core.restoration.selection import Remark
 
 
@@ -50,21 +51,21 @@ def restore(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Restore a cluster from its bucket alone: topics, settings and records.
+    """Restore a cluster from its bucket alone: topics, settings, records and schemas.
 
-    For a lost metadata store. Writes topics, partitions and segments into an empty metadata
-    store. Chains of diskless topics are sealed, other objects are only read. Then start the
-    nodes with empty data directories and the same object store. Diskless topics get every
-    acknowledged record back. Not restored, because the bucket does not contain them: other
-    topics' records that were not tiered, groups and their offsets, node settings. Foreign and
-    damaged objects are named, and the rest is restored. Exit status: 0 everything restored,
-    1 not everything.
+    For a lost metadata store. Writes topics, partitions, segments and schemas into an empty
+    metadata store. Chains of diskless topics and the journal of schemas are sealed, other objects
+    are only read. Then start the nodes with empty data directories and the same object store.
+    Diskless topics get every acknowledged record back, and the registry every schema. Not
+    restored, because the bucket does not contain them: other topics' records that were not
+    tiered, groups and their offsets, node settings. Foreign and damaged objects are named, and
+    the rest is restored. Exit status: 0 everything restored, 1 not everything.
     """
     metadata_url, objects_url = _locate(from_, metadata, data_dir, is_dry=dry_run)
     broker_ids = parse_brokers(brokers)
     if replication_factor is not None and replication_factor > len(broker_ids):
         raise UsageError(f"{len(broker_ids)} brokers cannot hold {replication_factor} replicas")
-    restoration = asyncio.run(
+    restoration, schemas = asyncio.run(
         _restore(
             metadata_url,
             objects_url,
@@ -74,10 +75,10 @@ def restore(
         )
     )
     if json:
-        print_json(_document(restoration, is_written=not dry_run))
+        print_json(_document(restoration, schemas, is_written=not dry_run))
     else:
-        _print_summary(restoration, is_written=not dry_run)
-    if restoration.problems:
+        _print_summary(restoration, schemas, is_written=not dry_run)
+    if restoration.problems or schemas.problems:
         raise typer.Exit(FAILED)
 
 
@@ -113,11 +114,12 @@ async def _restore(
     *,
     replication_factor: int | None,
     cluster_id: str | None,
-) -> Restoration:
+) -> tuple[Restoration, RestoredSchemas]:
     from tidelog_core.clock import wall_clock_ms
     from tidelog_core.metadata.location import opened_metadata_store
     from tidelog_core.objects.location import opened_object_store
     from tidelog_core.restoration.plan import plan_restoration
+    from tidelog_core.restoration.schemas import restore_schemas
     from tidelog_core.restoration.sealing import seal_chains
     from tidelog_core.restoration.survey import find_cluster, read_count, survey
     from tidelog_core.restoration.writing import require_restorable, write_restoration
@@ -138,15 +140,18 @@ async def _restore(
         if store is not None:
             total = sum(len(topic.segments) for topic in restoration.topics)
             with progress("writing", total=total, unit="segments") as advance:
-                await write_restoration(store, restoration, on_written=advance)
-        return restoration
+                schemas = await write_restoration(store, restoration, objects, on_written=advance)
+        else:
+            schemas = await restore_schemas(objects, cluster.cluster_id, None)
+        return restoration, schemas
 
 
-def _print_summary(restoration: Restoration, *, is_written: bool) -> None:
-    for problem in restoration.problems:
+def _print_summary(restoration: Restoration, schemas: RestoredSchemas, *, is_written: bool) -> None:
+    problems = [*restoration.problems, *schemas.problems]
+    for problem in problems:
         print(f"{problem.object}: {problem.text}")
     segments = [segment for topic in restoration.topics for segment in topic.segments]
-    count = len(restoration.problems)
+    count = len(problems)
     chained = sum(chained_offsets(topic) for topic in restoration.topics)
     if restoration.left_out:
         note(f"{len(restoration.left_out)} objects were left out; see --json for the reasons")
@@ -158,6 +163,7 @@ def _print_summary(restoration: Restoration, *, is_written: bool) -> None:
         f"{len(restoration.topics)} topics, {len(segments)} segments, "
         f"{sum(segment.size_bytes for segment in segments)} bytes"
         + (f", {chained} offsets in chains" if chained else "")
+        + (f", {counted(schemas.schema_count, 'schema')}" if schemas.schema_count else "")
         + "; "
         + (counted(count, "problem") if count else "no problems")
     )
@@ -173,13 +179,17 @@ def chained_offsets(restored: RestoredTopic) -> int:
     )
 
 
-def _document(restoration: Restoration, *, is_written: bool) -> dict[str, object]:
+def _document(
+    restoration: Restoration, schemas: RestoredSchemas, *, is_written: bool
+) -> dict[str, object]:
+    problems = [*restoration.problems, *schemas.problems]
     return {
-        "ok": not restoration.problems,
+        "ok": not problems,
         "written": is_written,
         "cluster_id": restoration.cluster_id,
         "topics": [_topic(restored) for restored in restoration.topics],
-        "problems": _remarks(restoration.problems),
+        "schemas": {"subjects": schemas.subject_count, "schemas": schemas.schema_count},
+        "problems": _remarks(problems),
         "left_out": _remarks(restoration.left_out),
         "fewer_replicas": list(restoration.fewer_replicas),
     }

@@ -103,6 +103,10 @@ class SchemaRegistryContract:
     def open(self) -> Open:
         raise NotImplementedError
 
+    def registry(self, store: MetadataStore) -> SchemaRegistry:
+        """Return a registry of one process."""
+        return SchemaRegistry(store)
+
     async def test_ids_are_dense_and_unique_when_writers_are_killed(self, open: Open) -> None:
         """Writers register the same schemas in other orders, and end between the writes."""
         async with open() as shared:
@@ -110,7 +114,7 @@ class SchemaRegistryContract:
 
             async def write(number: int) -> None:
                 chance = random.Random(f"writer {number}")
-                registry = SchemaRegistry(KilledStore(shared, chance))
+                registry = self.registry(KilledStore(shared, chance))
                 await RegistrySettings(registry).config("", or_wider=True)
                 work = [(s, v) for s in "ab" for v in range(self.schema_count)]
                 chance.shuffle(work)
@@ -122,7 +126,7 @@ class SchemaRegistryContract:
                         given.setdefault(schema.text, set()).add(found.schema_id)
                         work.pop()
                     if chance.random() < 0.3:
-                        registry = SchemaRegistry(KilledStore(shared, chance))
+                        registry = self.registry(KilledStore(shared, chance))
 
             async with asyncio.TaskGroup() as group:
                 for number in range(self.writer_count):
@@ -132,7 +136,7 @@ class SchemaRegistryContract:
 
     async def test_a_schema_has_one_id_and_a_version_in_each_subject(self, open: Open) -> None:
         async with open() as store:
-            registry = SchemaRegistry(store)
+            registry = self.registry(store)
             first = await registry.register("a-value", Wanted(record("A")))
             again = await registry.register("a-value", Wanted(record("A")))
             other = await registry.register("b-value", Wanted(record("A")))
@@ -151,7 +155,7 @@ class SchemaRegistryContract:
         self, open: Open
     ) -> None:
         async with open() as store:
-            registry = SchemaRegistry(store)
+            registry = self.registry(store)
             settings = RegistrySettings(registry)
             other = Wanted(record("Other"))
             await registry.register("a", Wanted(record("A")))
@@ -168,7 +172,7 @@ class SchemaRegistryContract:
 
     async def test_modes_say_what_may_be_written(self, open: Open) -> None:
         async with open() as store:
-            registry = SchemaRegistry(store)
+            registry = self.registry(store)
             settings = RegistrySettings(registry)
             imported = Wanted(record("A"), schema_id=7, version=3)
             assert await refusal(registry.register("a", imported)) == 42205
@@ -186,7 +190,7 @@ class SchemaRegistryContract:
 
     async def test_versions_are_deleted_softly_and_then_for_ever(self, open: Open) -> None:
         async with open() as store:
-            registry = SchemaRegistry(store)
+            registry = self.registry(store)
             deletion = SchemaDeletion(registry)
             for fields in ((), ("x",), ("x", "y")):
                 await registry.register("a", Wanted(record("A", *fields)))
@@ -211,7 +215,7 @@ class SchemaRegistryContract:
 
     async def test_what_others_refer_to_is_not_deleted(self, open: Open) -> None:
         async with open() as store:
-            registry = SchemaRegistry(store)
+            registry = self.registry(store)
             deletion = SchemaDeletion(registry)
             await registry.register("user", Wanted(record("User")))
             order = referring("Order", Reference("User", "user", 1))
@@ -233,7 +237,7 @@ class SchemaRegistryContract:
 
     async def test_a_deletion_and_a_new_referrer_do_not_both_succeed(self, open: Open) -> None:
         async with open() as store:
-            registries = [SchemaRegistry(store) for _ in range(2)]
+            registries = [self.registry(store) for _ in range(2)]
             await registries[0].register("user", Wanted(record("User")))
 
             async def refer() -> None:
@@ -248,7 +252,7 @@ class SchemaRegistryContract:
 
     async def test_contexts_have_ids_of_their_own(self, open: Open) -> None:
         async with open() as store:
-            registry = SchemaRegistry(store)
+            registry = self.registry(store)
             await registry.register("a", Wanted(record("A")))
             staged = await registry.register(":.stage:b", Wanted(record("B")))
             assert (staged.subject, staged.schema_id) == (":.stage:b", 1)
@@ -263,7 +267,7 @@ class SchemaRegistryContract:
 
     async def test_a_subject_that_was_never_written_is_empty(self, open: Open) -> None:
         async with open() as store:
-            registry = SchemaRegistry(store)
+            registry = self.registry(store)
             name = await refusal(registry.look_up("a", record("A")))
             assert name == 40401
             await registry.register("a", Wanted(record("A")))

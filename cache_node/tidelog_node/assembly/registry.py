@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
+from tidelog_core.errors import TidelogError
+from tidelog_core.objects.store import ObjectStore
 from tidelog_core.schema_registry.api import RegistryApi
+from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_core.software_version import tidelog_version
 
@@ -24,7 +28,12 @@ OPEN_HINT = "give its first listener the protocol SASL_SSL, or the registry a lo
 
 
 async def start_registry(
-    settings: NodeSettings, stack: AsyncExitStack, cluster: Cluster, serving: Serving
+    settings: NodeSettings,
+    stack: AsyncExitStack,
+    cluster: Cluster,
+    *,
+    objects: ObjectStore,
+    serving: Serving,
 ) -> None:
     """Serve schemas until the stack is left. Raises ``OSError`` if the port is in use."""
     if settings.registry_port is None:
@@ -45,9 +54,12 @@ async def start_registry(
             image.scram_users, image.delegation_tokens, cluster.token_secret, node.clock_ms
         )
 
+    journal = RegistryJournal(node.store, objects, node.view.image.cluster_id)
+    adopting = asyncio.create_task(_adopt(journal), name="schema adoption")
+    stack.push_async_callback(_end, adopting)
     api = RegistryApi(
-        SchemaRegistry(node.store, executor),
-        cluster_id=node.view.image.cluster_id or "",
+        SchemaRegistry(node.store, executor, changes=journal),
+        cluster_id=node.view.image.cluster_id,
         version=tidelog_version(),
     )
     desk = CallerDesk(
@@ -69,3 +81,17 @@ async def start_registry(
             "schema registry is open to everyone who can reach it",
             extra={**extra, "hint": OPEN_HINT},
         )
+
+
+async def _adopt(journal: RegistryJournal) -> None:
+    """Have the bucket know schemas that were registered by older programs."""
+    try:
+        await journal.adopt()
+    except TidelogError as error:
+        extra = {"reason": str(error)}
+        logger.warning("schemas are not all in the bucket; the next start tries again", extra=extra)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

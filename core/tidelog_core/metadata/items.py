@@ -39,6 +39,7 @@ from tidelog_core.metadata.roles import Role
 from tidelog_core.metadata.schema_records import (
     SchemaContext,
     SchemaIdentity,
+    SchemaJournal,
     SchemaSettings,
     SchemaSubject,
     SchemaText,
@@ -155,4 +156,5 @@ ITEMS = (
     ItemKind(SchemaIdentity, NEVER, SCHEMA_REGISTRY, SCHEMA_REGISTRY),
     ItemKind(SchemaSubject, NEVER, SCHEMA_REGISTRY, SCHEMA_REGISTRY),
     ItemKind(SchemaSettings, NEVER, SCHEMA_REGISTRY, SCHEMA_REGISTRY),
+    ItemKind(SchemaJournal, NEVER, SCHEMA_REGISTRY, SCHEMA_REGISTRY),
 )

@@ -9,6 +9,7 @@ registers a schema: nothing can be half registered, an id is given out once, and
     identity -> guid: the id, and each subject and version that has the schema
     subject  -> its versions, and the schemas that refer to them
     settings -> of a subject, of a context, or of everything
+    journal  -> the last entry of the bucket's journal that the others have
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
+from uuid import UUID
 
 from tidelog_core.metadata.fields import Natural, Omitted, Positive, Stored, typed_rows
 from tidelog_core.metadata.record import Record, key_form
@@ -27,6 +29,7 @@ SCHEMA_TEXT_COLLECTION_PREFIX = "schema-text:"
 SCHEMA_IDENTITY_COLLECTION_PREFIX = "schema-identity:"
 SCHEMA_SUBJECT_COLLECTION = "schema-subject"
 SCHEMA_SETTINGS_COLLECTION = "schema-settings"
+SCHEMA_JOURNAL_COLLECTION = "schema-journal"
 EVERYTHING = "__GLOBAL"  # the scope of the settings that count where there are no others
 
 
@@ -215,3 +218,21 @@ class SchemaSettings(Record):
     ] = None
     mode: Annotated[Mode | None, Stored(_read_mode, _write_mode)] = None
     normalize: Annotated[bool | None, Stored(_read_normalize, _write_normalize)] = None
+
+
+@key_form
+def schema_journal_key() -> ItemKey:
+    """Return the key of the journal's position."""
+    return ItemKey(SCHEMA_JOURNAL_COLLECTION, SCHEMA_JOURNAL_COLLECTION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaJournal(Record):
+    """The position in the bucket's journal. Every change of the registry moves it by one."""
+
+    KEY = schema_journal_key
+
+    store_id: UUID  # of this metadata store; another one that continues the journal has another
+    sequence: Natural  # of the last entry whose writes are done, or that is void
+    void_count: Natural  # entries that were never done
+    is_whole: bool  # whether the journal has every item of the registry

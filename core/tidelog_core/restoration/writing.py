@@ -1,6 +1,7 @@
 """Fills an empty metadata store with a restored cluster.
 
-    cluster and mark  ->  each topic: segments, partitions, the topic's item  ->  mark removed
+    cluster and mark  ->  each topic: segments, partitions, the topic's item  ->  schemas
+        ->  mark removed
 
 Concurrent readers find a topic with all of its segments or not at all. An interrupted writing
 leaves the mark. Repeating it continues, and overwrites nothing that a node has changed since: a
@@ -17,7 +18,9 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.image import NO_VERSION
 from tidelog_core.metadata.records import PRODUCER_ID_COUNTER, Cluster, RestorationMark
 from tidelog_core.metadata.store import ABSENT, ANY_VERSION, COMMIT_WRITES_MAX, MetadataStore, Write
+from tidelog_core.objects.store import ObjectStore
 from tidelog_core.restoration.plan import Restoration, RestoredTopic
+from tidelog_core.restoration.schemas import RestoredSchemas, restore_schemas
 
 OnWritten = Callable[[int], None]
 """Called with the number of segments written since the last call."""
@@ -43,9 +46,16 @@ async def require_restorable(store: MetadataStore, cluster_id: str) -> Restorati
 
 
 async def write_restoration(
-    store: MetadataStore, restoration: Restoration, *, on_written: OnWritten = lambda _: None
-) -> None:
-    """Write all of it; durable on return. Raises ``StoreNotEmpty`` before anything is written."""
+    store: MetadataStore,
+    restoration: Restoration,
+    objects: ObjectStore,
+    *,
+    on_written: OnWritten = lambda _: None,
+) -> RestoredSchemas:
+    """Write all of it, and the schemas of the bucket; durable on return.
+
+    Raises ``StoreNotEmpty`` before anything is written.
+    """
     cluster = Cluster(cluster_id=restoration.cluster_id)
     mark = await require_restorable(store, restoration.cluster_id)
     if mark is None:
@@ -57,8 +67,10 @@ async def write_restoration(
     for topic in restoration.topics:
         await _write_topic(store, topic)
         on_written(len(topic.segments))
+    schemas = await restore_schemas(objects, restoration.cluster_id, store)
     await store.increment(PRODUCER_ID_COUNTER, restoration.next_producer_id)
     await store.commit([Write(records.restoration_key(), None, ANY_VERSION, False)])
+    return schemas
 
 
 async def _write_topic(store: MetadataStore, topic: RestoredTopic) -> None:

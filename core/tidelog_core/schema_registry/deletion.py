@@ -14,6 +14,7 @@ from tidelog_core.metadata.schema_records import (
     Referrer,
     SchemaContext,
     SchemaIdentity,
+    SchemaJournal,
     SchemaSubject,
     SchemaText,
     SchemaUse,
@@ -48,7 +49,7 @@ class SchemaDeletion:
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
         self._read = registry.read
-        self._store = registry.store
+        self._changes = registry.changes
 
     async def delete_version(self, subject: str, version: int, *, is_permanent: bool) -> int:
         """Return the version that was deleted, ``LATEST`` for the newest.
@@ -58,6 +59,7 @@ class SchemaDeletion:
         name = SubjectName.parse(subject)
 
         async def attempt() -> int:
+            begun = await self._changes.begin()
             settings = await self._writable(name)
             context = await self._read.context(name.context)
             found = await self._read.subject(name)
@@ -65,12 +67,13 @@ class SchemaDeletion:
             if is_permanent:
                 if not one.is_deleted:
                     raise version_not_soft_deleted(name.text, one.version)
-                await self._remove(found, one, context, settings)
+                await self._remove(begun, found, one, context, settings)
             else:
                 if one.is_deleted:
                     raise version_soft_deleted(name.text, one.version)
                 await self._require_unreferenced(found, one.version, but=None)
-                await self._mark(found, {one.version}, [*settings.checks(), check(context)])
+                checks = [*settings.checks(), check(context)]
+                await self._mark(begun, found, {one.version}, checks)
             return one.version
 
         return await retried(
@@ -86,6 +89,7 @@ class SchemaDeletion:
         name = SubjectName.parse(subject)
 
         async def attempt() -> list[int]:
+            begun = await self._changes.begin()
             settings = await self._writable(name)
             context = await self._read.context(name.context)
             found = await self._read.subject(name)
@@ -98,7 +102,8 @@ class SchemaDeletion:
                 raise subject_soft_deleted(name.text)
             for version in versions:
                 await self._require_unreferenced(found, version, but=name.text)
-            await self._mark(found, set(versions), [*settings.checks(), check(context)])
+            checks = [*settings.checks(), check(context)]
+            await self._mark(begun, found, set(versions), checks)
             return versions
 
         return await retried(
@@ -114,14 +119,18 @@ class SchemaDeletion:
         return settings
 
     async def _mark(
-        self, subject: SchemaSubject, versions: set[int], checks: Sequence[Check]
+        self,
+        begun: SchemaJournal | None,
+        subject: SchemaSubject,
+        versions: set[int],
+        checks: Sequence[Check],
     ) -> None:
         marked = tuple(
             replace(one, is_deleted=True) if one.version in versions else one
             for one in subject.versions
         )
         write = put(replace(subject, versions=marked), is_logged=False)
-        await self._store.commit([write], checks=checks)
+        await self._changes.commit(begun, [write], checks)
 
     async def _require_unreferenced(
         self, subject: SchemaSubject, version: int, *, but: str | None
@@ -151,11 +160,12 @@ class SchemaDeletion:
             if (one.context, one.schema_id) not in own:
                 raise reference_exists(subject.subject, one.version)
         for version in reversed(versions):  # A newer version may refer to an older one.
+            begun = await self._changes.begin()
             context = await self._read.context(name.context)
             found = await self._read.subject(name)
             left = [one for one in found.versions if one.version == version]
             if left:
-                await self._remove(found, left[0], context, settings)
+                await self._remove(begun, found, left[0], context, settings)
         return versions
 
     async def _own_schemas(self, name: SubjectName, subject: SchemaSubject) -> set[tuple[str, int]]:
@@ -169,6 +179,7 @@ class SchemaDeletion:
 
     async def _remove(
         self,
+        begun: SchemaJournal | None,
         subject: SchemaSubject,
         one: SubjectVersion,
         context: SchemaContext,
@@ -200,7 +211,7 @@ class SchemaDeletion:
         if is_last:
             writes.append(delete(own, is_logged=False))
         checks = [check(known) for known in settings.found if not (is_last and known is own)]
-        await self._store.commit(writes, checks=checks)
+        await self._changes.commit(begun, writes, checks)
 
     async def _forget_referrer(
         self, name: SubjectName, text: SchemaText, changed: dict[str, SchemaSubject]

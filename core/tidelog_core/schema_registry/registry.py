@@ -16,12 +16,14 @@ from tidelog_core.errors import CommitTooLarge, ItemTooLarge
 from tidelog_core.metadata.records import check
 from tidelog_core.metadata.schema_records import (
     SchemaIdentity,
+    SchemaJournal,
     SchemaSubject,
     SchemaUse,
     SubjectVersion,
 )
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.metadata.update import retried
+from tidelog_core.schema_registry.journal import ChangeLog, StoreLog
 from tidelog_core.schema_registry.reading import RegistryReader
 from tidelog_core.schema_registry.registration import (
     ANY_ID,
@@ -85,9 +87,19 @@ class Wanted:
 class SchemaRegistry:
     """The registry of a cluster. For the tasks of one event loop."""
 
-    def __init__(self, store: MetadataStore, executor: Executor | None = None) -> None:
-        """``executor`` parses and compares; ``None``: the loop's own."""
+    def __init__(
+        self,
+        store: MetadataStore,
+        executor: Executor | None = None,
+        *,
+        changes: ChangeLog | None = None,
+    ) -> None:
+        """``executor`` parses and compares; ``None``: the loop's own.
+
+        ``changes`` commits; ``None``: to the metadata store, with no copy in a bucket.
+        """
         self.store = store
+        self.changes: ChangeLog = changes or StoreLog(store)
         self.read = RegistryReader(store)
         self._executor = executor
         # One process's writers take turns, and do not make each other's commits conflict.
@@ -108,6 +120,7 @@ class SchemaRegistry:
         name = SubjectName.parse(subject)
 
         async def attempt() -> StoredVersion:
+            begun = await self.changes.begin()
             settings = await self.read.settings_of(name)
             require_mode(name, settings.mode, wanted.schema_id)
             known = normalize or settings.normalize
@@ -117,7 +130,7 @@ class SchemaRegistry:
             if decision is None:
                 if settings.mode is not Mode.IMPORT and not force:
                     await self._require_compatible(name, parsed, reading.subject, settings)
-                decision = await self._commit(reading, settings)
+                decision = await self._commit(begun, reading, settings)
             return StoredVersion(name.text, decision.version, decision.schema_id, schema)
 
         async with self._turn:
@@ -128,13 +141,14 @@ class SchemaRegistry:
             except (ItemTooLarge, CommitTooLarge) as error:
                 raise schema_too_large(str(error)) from None
 
-    async def _commit(self, reading: Reading, settings: SettingsInScope) -> Decision:
+    async def _commit(
+        self, begun: SchemaJournal | None, reading: Reading, settings: SettingsInScope
+    ) -> Decision:
         decision = decide(reading)
         checks = [*settings.checks(), check(reading.context)]
         written = {one.id for one in decision.writes}
-        await self.store.commit(
-            decision.writes, checks=[one for one in checks if one.id not in written]
-        )
+        checks = [one for one in checks if one.id not in written]
+        await self.changes.commit(begun, decision.writes, checks)
         return decision
 
     async def _reading(

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidelog_core.metadata.records import delete, put
-from tidelog_core.metadata.schema_records import SchemaSettings, schema_settings_key
-from tidelog_core.metadata.store import ABSENT, Item, Write
-from tidelog_core.metadata.update import update
+from tidelog_core.metadata.schema_records import SchemaSettings
+from tidelog_core.metadata.update import retried
 from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_core.schema_registry.scopes import ALL_CONTEXTS, scope_of
 from tidelog_core.schemas.model import DEFAULT_COMPATIBILITY, Compatibility, Mode
@@ -117,17 +116,17 @@ class RegistrySettings:
             raise invalid_subject(subject)
         scope = scope_of(SubjectName.parse(subject))
 
-        def decide(item: Item | None) -> tuple[None, Write | None]:
-            before = SchemaSettings(scope=scope) if item is None else SchemaSettings.from_item(item)
+        async def attempt() -> None:
+            begun = await self._registry.changes.begin()
+            before = await self._read.settings(scope)
             after = change(before)
-            is_empty = (after.compatibility, after.mode, after.normalize) == (None, None, None)
             if after == before:
-                return None, None
-            if is_empty:
-                return None, None if before.version == ABSENT else delete(before, is_logged=False)
-            return None, put(after, is_logged=False)
+                return
+            is_empty = (after.compatibility, after.mode, after.normalize) == (None, None, None)
+            write = (delete if is_empty else put)(after, is_logged=False)
+            await self._registry.changes.commit(begun, [write])
 
-        await update(self._registry.store, schema_settings_key(scope), decide)
+        await retried(attempt)
 
 
 def _is_global(name: SubjectName) -> bool:

@@ -23,6 +23,7 @@ from tidelog_core.tier.keys import (
     parse_deletion_key,
     parse_erasure_receipt_key,
     parse_log_start_key,
+    parse_schema_key,
     parse_segment_key,
     parse_topic_manifest_key,
 )
@@ -83,6 +84,7 @@ class ClusterObjects:
     has_manifest: bool = False
     topics: dict[str, TopicObjects] = field(default_factory=dict)  # by folder
     chain_objects: list[ObjectMeta] = field(default_factory=list)  # of diskless topics, by key
+    has_schemas: bool = False  # of the schema registry
     foreign: list[str] = field(default_factory=list)  # keys below the cluster's folder
 
     @property
@@ -125,6 +127,8 @@ class _Sorting:
             self._topic(key, topic_id).has_manifest = True
         elif is_wal_key(key):
             self._cluster(cluster_id).chain_objects.append(found)
+        elif parse_schema_key(key) is not None:
+            self._cluster(cluster_id).has_schemas = True
         elif is_heir_key(key) or is_probe_key(key) or parse_erasure_receipt_key(key) is not None:
             return  # It does not describe the content.
         elif (deletion := parse_deletion_key(key)) is not None:

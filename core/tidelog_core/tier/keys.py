@@ -8,12 +8,16 @@
     <cluster id>/<topic>-<topic id>/<partition>/log-start-<offset>.json    where the log starts
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.log              a segment's bytes
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.index            their description
+    <cluster id>/schemas/<sequence>.json                                   entry of the registry
+    <cluster id>/schemas/<sequence>.checkpoint.json                        the registry up to it
+    <cluster id>/schemas/<sequence>.void.json                              the entry does not count
     <cluster id>/wal/…                                                     ``diskless.wal.keys``
 
 ``<segment>`` is the base offset (20 digits), the leader epoch of the leader that copied
 it, and the segment's id. Every attempt has another id, so no two attempts share a key.
 The deletion of a topic and a log start offset are carried by the key alone (20 digits too):
 of several log starts the greatest counts, so it can never be taken back.
+The sequence of an entry has 20 digits as well.
 A topic's name is cut to 200 characters, so that the folder's name stays a valid file name;
 the id tells topics apart, and the topic manifest has the whole name.
 """
@@ -22,6 +26,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
 from uuid import UUID
 
 from tidelog_core.config import INT32_MAX, INT64_MAX
@@ -61,6 +66,9 @@ HEIR_KEY = re.compile(
     rf"(?P<cluster>{_NAME})/wal/(?P<broker>[0-9]{{10}})/(?P<chain>{_UUID})/"
     rf"heir-(?P<heir_broker>[0-9]{{10}})-(?P<heir>{_UUID})-(?P<sequence>[0-9]{{20}})"
 )
+_SCHEMA_KEY = re.compile(
+    rf"(?P<cluster>{_NAME})/schemas/(?P<sequence>[0-9]{{20}})(?P<kind>|\.checkpoint|\.void)\.json"
+)
 _PROBE_KEY = re.compile(rf"{_NAME}/wal/probe-{_UUID}")
 
 
@@ -93,6 +101,22 @@ class LogStartKey:
     topic_id: UUID
     partition: int
     offset: int
+
+
+class SchemaObject(Enum):
+    """The kinds of objects of the schema registry."""
+
+    ENTRY = ""
+    CHECKPOINT = ".checkpoint"
+    VOID = ".void"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaKey:
+    """The parsed key of an object of the schema registry."""
+
+    sequence: int
+    kind: SchemaObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +174,24 @@ def segment_keys(cluster_id: str, topic: str, segment: SegmentMeta) -> SegmentKe
 def log_start_key(cluster_id: str, topic: str, topic_id: UUID, partition: int, offset: int) -> str:
     """Return the key that says that the partition's log starts at ``offset`` or later."""
     return f"{partition_prefix(cluster_id, topic, topic_id, partition)}log-start-{offset:020d}.json"
+
+
+def schemas_prefix(cluster_id: str) -> str:
+    """Return the prefix of the keys of the schema registry's objects, slash included."""
+    return f"{cluster_id}/schemas/"
+
+
+def schema_key(cluster_id: str, sequence: int, kind: SchemaObject = SchemaObject.ENTRY) -> str:
+    """Return the key of an object of the schema registry."""
+    return f"{schemas_prefix(cluster_id)}{sequence:020d}{kind.value}.json"
+
+
+def parse_schema_key(key: str) -> SchemaKey | None:
+    """Parse the key; return ``None`` if it is not of the schema registry."""
+    match = _SCHEMA_KEY.fullmatch(key)
+    if match is None or int(match["sequence"]) > INT64_MAX:
+        return None
+    return SchemaKey(int(match["sequence"]), SchemaObject(match["kind"]))
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:

@@ -49,6 +49,7 @@ from tidelog_core.tier.keys import (
     parse_deletion_key,
     parse_erasure_receipt_key,
     parse_log_start_key,
+    parse_schema_key,
     parse_segment_key,
     parse_topic_manifest_key,
     partition_prefix,
@@ -220,7 +221,8 @@ class Sweep:
             return deletion_age_limit_ms(state, limits)
         if is_probe_key(found.key):  # A node's start was cut short.
             return limits.orphan_age_ms
-        if found.key != cluster_manifest_key(self._cluster_id):
+        is_known = parse_schema_key(found.key) is not None  # The registry removes its own.
+        if not is_known and found.key != cluster_manifest_key(self._cluster_id):
             self._pass_over(found)
         return None
 

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.schema_registry import journal
+from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.registry import SchemaRegistry
 
 from tests.contracts.metadata_update import Open
 from tests.contracts.schema_registry import SchemaRegistryContract, require_whole
@@ -47,6 +51,19 @@ class TestRegistryInMemory(SchemaRegistryContract):
             yield MemoryMetadataStore(latency=0)
 
         return open_store
+
+
+class TestJournaledRegistryInMemory(TestRegistryInMemory):
+    """The same with a copy of every change in a bucket."""
+
+    @pytest.fixture(autouse=True)
+    def bucket(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(journal, "CHECKPOINT_EVERY", 3)
+        monkeypatch.setattr(journal, "KEPT", 8)
+        self.objects = MemoryObjectStore()
+
+    def registry(self, store: MetadataStore) -> SchemaRegistry:
+        return SchemaRegistry(store, changes=RegistryJournal(store, self.objects, "c"))
 
 
 class TestRegistryInSqlite(SchemaRegistryContract):

@@ -190,7 +190,7 @@ async def test_what_a_restoration_has_left_out_can_be_put_right_and_restored(
         clusters, _ = await list_clusters(objects)
         found = await survey(objects, clusters["cluster"])
         restoration = plan_restoration(found, brokers=[1])
-        await write_restoration(store, restoration)
+        await write_restoration(store, restoration, objects)
         bases.append([s.base_offset for topic in restoration.topics for s in topic.segments])
         world = FunctionWorld(store, objects)
         broker = Broker(

@@ -1,0 +1,382 @@
+"""The journal of the registry: what a process leaves that ends between two steps, and restoring."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidelog_core.errors import ItemTooLarge, SchemasMovedOn, StoreUnavailable
+from tidelog_core.metadata.schema_records import SchemaJournal, schema_journal_key
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import Check, MetadataStore, Write
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.restoration.schemas import ID_JUMP, RestoredSchemas, restore_schemas
+from tidelog_core.schema_registry import journal as journal_module
+from tidelog_core.schema_registry.deletion import SchemaDeletion
+from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
+from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
+from tidelog_core.schemas.model import Compatibility, Mode, Reference
+from tidelog_core.tier.keys import SchemaObject, schema_key
+
+from tests.contracts.schema_registry import record, referring, refusal, require_whole
+from tests.support.memory_store import MemoryMetadataStore
+
+CLUSTER = "c"
+A, B, C = record("R", "a"), record("R", "a", "b"), record("R", "a", "b", "c")
+
+
+def registry_on(store: Any, objects: Any) -> SchemaRegistry:
+    """Return the registry of one process."""
+    return SchemaRegistry(store, changes=RegistryJournal(store, objects, CLUSTER))
+
+
+async def id_of(registry: SchemaRegistry, schema: Any, subject: str = "s-value") -> int:
+    return (await registry.register(subject, Wanted(schema))).schema_id
+
+
+async def restored(objects: MemoryObjectStore) -> tuple[MemoryMetadataStore, RestoredSchemas]:
+    store = MemoryMetadataStore(latency=0)
+    return store, await restore_schemas(objects, CLUSTER, store)
+
+
+async def items_of(store: MetadataStore) -> dict[str, Any]:
+    """Return the registry's items, all but the position."""
+    names = ["schema-context", "schema-subject", "schema-settings"]
+    for one in await store.list("schema-context"):
+        names += [f"schema-text:{one.id.key}", f"schema-identity:{one.id.key}"]
+    found = [one for name in names for one in await store.list(name)]
+    return {
+        f"{one.id.collection}/{one.id.key}": json.dumps(one.body, default=list) for one in found
+    }
+
+
+class EndedStore:
+    """A metadata store whose process ends at a commit, or whose commits fail."""
+
+    def __init__(self, store: MetadataStore, error: BaseException, *, after: bool = False) -> None:
+        self._store, self._error, self._after = store, error, after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+        if self._after:
+            await self._store.commit(writes, checks=checks)
+        raise self._error
+
+
+class Ended(BaseException):
+    """The end of a process."""
+
+
+@pytest.fixture
+def store() -> MemoryMetadataStore:
+    return MemoryMetadataStore(latency=0)
+
+
+@pytest.fixture
+def objects() -> MemoryObjectStore:
+    return MemoryObjectStore()
+
+
+async def fill(store: MetadataStore, objects: Any) -> None:
+    """Register, refer, delete softly and for ever, and set levels, in two contexts."""
+    registry = registry_on(store, objects)
+    deletion, settings = SchemaDeletion(registry), RegistrySettings(registry)
+    await settings.set_config("", RegistryConfig(Compatibility.FULL))
+    await settings.set_config("s-value", RegistryConfig(Compatibility.NONE, normalize=True))
+    for schema in (A, B, C):
+        await id_of(registry, schema)
+    await id_of(registry, A, ":.stage:s-value")
+    await id_of(registry, referring("Order", Reference("R", "s-value", 2)), "order")
+    await id_of(registry, record("Gone"), "gone")
+    await deletion.delete_version("s-value", 3, is_permanent=False)
+    await deletion.delete_subject("gone", is_permanent=False)
+    await deletion.delete_subject("gone", is_permanent=True)
+    await settings.set_mode("order", Mode.READONLY, force=False)
+
+
+async def test_a_lost_registry_comes_back_whole_and_gives_no_id_twice(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    await fill(store, objects)
+    again, found = await restored(objects)
+    assert await items_of(again) == await items_of(store)
+    assert (found.subject_count, found.schema_count, found.problems) == (3, 5, ())
+    registry = registry_on(again, objects)
+    assert await id_of(registry, record("New"), "new") == 6  # 5 was that of a removed schema
+    assert await refusal(registry.register("order", Wanted(A))) == 42205
+    twice, _ = await restored(objects)
+    assert await items_of(twice) == await items_of(again)
+
+
+async def test_checkpoints_replace_entries_and_keep_what_has_texts(
+    store: MemoryMetadataStore, objects: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(journal_module, "KEPT", 4)
+    await fill(store, objects)
+    settings = RegistrySettings(registry_on(store, objects))
+    levels = (Compatibility.FORWARD, Compatibility.BACKWARD)
+    for n in range(40):
+        await settings.set_config("s-value", RegistryConfig(levels[n % 2]))
+    keys = [one.key async for one in objects.list(f"{CLUSTER}/schemas/")]
+    assert len(keys) < 20
+    assert sum("checkpoint" in one for one in keys) == 1
+    again, found = await restored(objects)
+    assert not found.problems
+    assert await items_of(again) == await items_of(store)
+
+
+@pytest.mark.parametrize("is_made", [False, True], ids=["before", "after"])
+async def test_a_writer_that_ends_at_its_commit_leaves_an_entry_that_the_next_one_makes(
+    store: MemoryMetadataStore, objects: MemoryObjectStore, is_made: bool
+) -> None:
+    assert await id_of(registry_on(store, objects), A) == 1
+    ended = registry_on(EndedStore(store, Ended(), after=is_made), objects)
+    with suppress(Ended):
+        await id_of(ended, B)
+    lost, _ = await restored(copy_of(objects))
+    assert (await registry_on(lost, objects).schema(2)).text == B.text
+    other = registry_on(store, objects)
+    assert await id_of(other, C) == 3  # 2 is that of the other schema
+    assert await id_of(other, B) == 2
+    assert await require_whole(store) == 3
+
+
+def copy_of(objects: MemoryObjectStore) -> MemoryObjectStore:
+    """Return a copy: a restoration seals the journal."""
+    made = MemoryObjectStore()
+    made._objects = dict(objects._objects)
+    return made
+
+
+async def test_a_failed_commit_is_made_by_the_next_change(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    await id_of(registry_on(store, objects), A)
+    failing = registry_on(EndedStore(store, StoreUnavailable("away")), objects)
+    with pytest.raises(StoreUnavailable):
+        await id_of(failing, B)
+    await RegistrySettings(registry_on(store, objects)).set_config(
+        "", RegistryConfig(Compatibility.FULL)
+    )
+    assert await id_of(registry_on(store, objects), B) == 2
+
+
+async def test_what_the_store_cannot_take_is_void(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    await id_of(registry_on(store, objects), A)
+
+    class Narrow(EndedStore):
+        async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+            if len(writes) > 1:
+                raise self._error
+            await self._store.commit(writes, checks=checks)
+
+    too_large = ItemTooLarge(("schema-text:.", "2"), 500_000, limit=400_000)
+    assert await refusal(registry_on(Narrow(store, too_large), objects).register("s", Wanted(B)))
+    assert await id_of(registry_on(store, objects), C) == 2
+    again, found = await restored(objects)
+    assert not found.problems
+    assert await items_of(again) == await items_of(store)
+
+
+async def test_a_restoration_fences_the_old_nodes(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    old = registry_on(store, objects)
+    assert await id_of(old, A) == 1
+    again, _ = await restored(objects)
+    for _ in range(2):
+        with pytest.raises(SchemasMovedOn, match="of another metadata store"):
+            await id_of(old, B)
+    assert await id_of(registry_on(again, objects), C) == 2
+
+
+async def test_a_store_that_was_set_back_takes_the_rest_from_the_bucket(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    await id_of(registry_on(store, objects), A)
+    back = MemoryMetadataStore(latency=0)
+    back._items = dict(store._items)
+    await id_of(registry_on(store, objects), B)
+    assert await id_of(registry_on(back, objects), C) == 3
+    assert (await registry_on(back, objects).schema(2)).text == B.text
+
+
+async def test_a_store_that_was_set_back_too_far_gives_out_no_id(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    await id_of(registry_on(store, objects), A)
+    back = MemoryMetadataStore(latency=0)
+    back._items = dict(store._items)
+    for schema in (B, C, record("R")):
+        await id_of(registry_on(store, objects), schema)
+    await objects.delete([schema_key(CLUSTER, 2)])  # as checkpoints do, much later
+    with pytest.raises(SchemasMovedOn, match="has 1 entries"):
+        await id_of(registry_on(back, objects), record("Other"))
+
+
+async def test_another_bucket_or_none_is_refused(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    await id_of(registry_on(store, objects), A)
+    with pytest.raises(SchemasMovedOn, match="have all nodes the same object store"):
+        await id_of(registry_on(store, MemoryObjectStore()), B)
+    with pytest.raises(SchemasMovedOn, match="that this process has not"):
+        await id_of(SchemaRegistry(store), B)
+    assert await id_of(registry_on(store, objects), B) == 2
+
+
+async def test_schemas_of_older_programs_are_adopted(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    old = SchemaRegistry(store)
+    for n in range(12):
+        await id_of(old, record("R", *(f"f{i}" for i in range(n))))
+    before = await items_of(store)
+    journal = RegistryJournal(store, objects, CLUSTER)
+    await journal.adopt()
+    again, found = await restored(copy_of(objects))
+    assert await items_of(again) == before == await items_of(store)
+    assert not found.problems
+    puts = len([one async for one in objects.list("")])
+    await journal.adopt()
+    assert len([one async for one in objects.list("")]) == puts
+
+
+async def test_an_older_program_that_writes_beside_the_journal_blocks_nobody(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    """Its write makes an entry impossible that was put, but not committed."""
+    await id_of(registry_on(store, objects), A)
+    with suppress(Ended):
+        await id_of(registry_on(EndedStore(store, Ended()), objects), B)
+    subject = (await store.list("schema-subject"))[0]
+    await store.commit([Write(subject.id, subject.body, subject.version, False)])
+    assert await id_of(registry_on(store, objects), C) == 2
+    item = await store.get(schema_journal_key())
+    assert item is not None
+    assert not SchemaJournal.from_item(item).is_whole  # The next start adopts all items again.
+    await RegistryJournal(store, objects, CLUSTER).adopt()
+    again, found = await restored(objects)
+    assert not found.problems
+    assert await items_of(again) == await items_of(store)
+
+
+@pytest.mark.parametrize("damage", ["missing", "corrupt"])
+async def test_a_damaged_entry_is_named_and_no_id_is_given_twice(
+    store: MemoryMetadataStore, objects: MemoryObjectStore, damage: str
+) -> None:
+    for schema in (A, B, C, record("R")):
+        await id_of(registry_on(store, objects), schema)
+    key = schema_key(CLUSTER, 3)
+    await objects.delete([key])
+    if damage == "corrupt":
+        await objects.put(key, b"{")
+    again, found = await restored(objects)
+    assert [one.object for one in found.problems] == [key]
+    registry = registry_on(again, objects)
+    assert (await registry.schema(1)).text == A.text
+    assert await refusal(registry.schema(3)) == 40403
+    assert await id_of(registry, record("New"), "new") == 4 + ID_JUMP + 1
+
+
+async def test_a_failed_checkpoint_fails_no_registration(
+    store: MemoryMetadataStore, objects: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "CHECKPOINT_EVERY", 2)
+
+    class NoCheckpoints(MemoryObjectStore):
+        async def replace(self, key: str, data: bytes) -> None:
+            if SchemaObject.CHECKPOINT.value in key:
+                raise StoreUnavailable("away")
+            await super().replace(key, data)
+
+    failing = NoCheckpoints()
+    registry = registry_on(store, failing)
+    assert [await id_of(registry, one) for one in (A, B, C)] == [1, 2, 3]
+    again, found = await restored(failing)
+    assert not found.problems
+    assert await items_of(again) == await items_of(store)
+
+
+# Registers a schema and is killed by itself at one of the steps; says what it was told.
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from tests.contracts.schema_registry import record
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
+
+def end():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class Objects(FolderObjectStore):
+    async def put(self, key, data, *, kms_key_id=""):
+        if STEP == "put":
+            end()
+        await super().put(key, data, kms_key_id=kms_key_id)
+
+class Store(SqliteMetadataStore):
+    async def commit(self, writes, *, checks=()):
+        if STEP == "commit":
+            end()
+        await super().commit(writes, checks=checks)
+        if STEP == "answer":
+            end()
+
+async def main(folder):
+    global STEP
+    STEP = ""
+    store = Store(folder / "metadata.db")
+    registry = SchemaRegistry(
+        store, changes=RegistryJournal(store, Objects(folder / "objects"), "c"))
+    first = await registry.register("s-value", Wanted(record("R")))
+    STEP = sys.argv[2]
+    found = await registry.register("s-value", Wanted(record("R", "x")))
+    print(first.schema_id, found.schema_id, flush=True)
+    await store.close()
+
+asyncio.run(main(Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("step", ["put", "commit", "answer", "none"])
+async def test_no_kill_between_two_steps_loses_an_answered_schema(
+    tmp_path: Path, step: str
+) -> None:
+    """The metadata store is lost with the process: ids go on, and none is given twice."""
+    done = subprocess.run(  # noqa: ASYNC221
+        [sys.executable, "-c", KILLED, str(tmp_path), step],
+        env={**os.environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == (0 if step == "none" else -signal.SIGKILL), done.stderr
+    in_bucket = step != "put"
+    objects = FolderObjectStore(tmp_path / "objects")
+    store = SqliteMetadataStore(tmp_path / "restored.db")
+    found = await restore_schemas(objects, CLUSTER, store)
+    assert (found.schema_count, found.problems) == (1 + in_bucket, ())
+    registry = registry_on(store, objects)
+    assert await id_of(registry, record("R", "y"), "other") == 2 + in_bucket
+    assert await id_of(registry, record("R", "x")) == (2 if in_bucket else 3)
+    assert await require_whole(store) == 3
+    await store.close()
