@@ -258,7 +258,10 @@ class _Reading:
     async def close(self) -> None:
         """Close the generator, once the call has ended."""
         if self._next is not None:
-            self._next.cancel()  # The interrupt may have come before the call was waited for.
+            # The interrupt may have come before the call was waited for. Cancelled twice, it would
+            # not leave in order.
+            if not self._next.cancelling():
+                self._next.cancel()
             await asyncio.gather(self._next, return_exceptions=True)
         await self._batches.aclose()
 

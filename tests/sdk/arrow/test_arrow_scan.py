@@ -114,8 +114,13 @@ INTERRUPTED = """
 import asyncio, signal, threading
 from tidelog import arrow_scan
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # The parent may ignore it.
-begun = threading.Event()
+begun, handled = threading.Event(), threading.Event()
+
+def on_signal(number, frame):
+    handled.set()
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, on_signal)
 
 async def endless():
     try:
@@ -129,6 +134,8 @@ async def endless():
 def interrupt():
     begun.wait()
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    while not handled.wait(1):  # It came just before the main thread began to wait: Python slept on.
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 threading.Thread(target=interrupt).start()
 try:
