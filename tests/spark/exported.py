@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_spark.jobs.export_table import ExportTable
 from tidelog_spark.jobs.exporting import ExportRequest, ExportResult, export
+from tidelog_spark.jobs.task_runner import LocalTasks, SparkTasks
 
 from tests.support.tiered_cluster import TieredCluster
 
@@ -21,10 +22,17 @@ STEP_MS = 60_000
 class Source:
     """Topic ``t`` of two partitions. Every record is a minute younger than the one before."""
 
-    def __init__(self, folder: Path, value_of: Callable[[int], bytes | None] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        value_of: Callable[[int], bytes | None] | None = None,
+        *,
+        key_of: Callable[[int], bytes] = lambda offset: b"k%d" % offset,
+    ) -> None:
         self.cluster = TieredCluster(folder)
         self.topic = self.cluster.create_topic("t", partition_count=2)
         self.value_of = value_of or (lambda offset: b"v%d" % offset)
+        self.key_of = key_of
         self.ends = [0, 0]
 
     def grow(self, count: int, *, partition: int = 0) -> None:
@@ -33,7 +41,12 @@ class Source:
         batches = [
             build_batch(
                 [
-                    Record(0, FIRST_MS + offset * STEP_MS, b"k%d" % offset, self.value_of(offset))
+                    Record(
+                        0,
+                        FIRST_MS + offset * STEP_MS,
+                        self.key_of(offset),
+                        self.value_of(offset),
+                    )
                     for offset in range(base, min(base + 50, start + count))
                 ],
                 base_offset=base,
@@ -47,8 +60,12 @@ class Source:
     def request(self, **given: object) -> ExportRequest:
         return ExportRequest(**{**self.cluster.options, "topics": ("t",), **given})
 
-    def export(self, spark: SparkSession, table: ExportTable, **given: object) -> ExportResult:
-        return export(spark, self.request(**given), table)
+    def export(
+        self, spark: SparkSession | None, table: ExportTable, **given: object
+    ) -> ExportResult:
+        """Export by Spark, or in this process without it."""
+        runner = LocalTasks() if spark is None else SparkTasks(spark)
+        return export(runner, self.request(**given), table)
 
     def all(self) -> list[tuple[int, int]]:
         """Return the partition and offset of every record."""

@@ -10,10 +10,14 @@ from typing import Annotated
 
 import typer
 from tidelog_spark.jobs.decoding import DecoderSpec
+from tidelog_spark.jobs.erasing import EraseRequest
+from tidelog_spark.jobs.erasing import apply_erasures as erase_rows
 from tidelog_spark.jobs.export_table import ExportTable, TimePartitions
 from tidelog_spark.jobs.exporting import ExportRequest, ExportResult, export
 from tidelog_spark.jobs.parquet_table import ParquetTable
+from tidelog_spark.jobs.task_runner import SparkTasks
 
+from tidelog_cli.exported_erasures import erasable_of, erasure_document, report_erased
 from tidelog_cli.failures import UsageError
 from tidelog_cli.options import Json, parse_settings, require_choice
 from tidelog_cli.output import print_json
@@ -79,12 +83,38 @@ def export_command(
     max_offsets: Annotated[
         int | None, typer.Option(min=1, help="Largest number of offsets per partition in this run.")
     ] = None,
+    apply_erasures: Annotated[
+        bool,
+        typer.Option(
+            "--apply-erasures", help="Then erase the rows of keys that were erased from the topics."
+        ),
+    ] = False,
+    expire_snapshots: Annotated[
+        bool,
+        typer.Option(
+            "--expire-snapshots",
+            help="With --apply-erasures: give up older snapshots that still have these rows, and"
+            " delete their files.",
+        ),
+    ] = False,
+    receipt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="With --apply-erasures: write the receipts of this run as JSON.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Export new records to Parquet files, an Iceberg or a Delta table, each once.
 
     Only tiered records are exported; a run continues at the end of the last committed one.
+    With --apply-erasures the exit status is 1 while the table does not follow an erasure
+    completely; run the command again.
     """
+    if not apply_erasures and (expire_snapshots or receipt is not None):
+        raise UsageError("--expire-snapshots and --receipt need --apply-erasures")
     for name, given, known in (
         ("table-format", table_format, TABLE_FORMATS),
         ("partition-by", partition_by, tuple(one.value for one in TimePartitions)),
@@ -118,11 +148,23 @@ def export_command(
     request.decoder.open()
     require_topics(locations.metadata, request.topics)
     with spark_session("export") as spark:
-        result = export(spark, request, target)
+        runner = SparkTasks(spark)
+        result = export(runner, request, target)
+        erased = None
+        if apply_erasures:
+            wanted = EraseRequest(
+                metadata=locations.metadata,
+                objects=locations.objects,
+                topics=request.topics,
+                expires=expire_snapshots,
+            )
+            erased = erase_rows(runner, wanted, erasable_of(target))
     if json:
-        print_json(_document(result))
+        print_json({**_document(result), **erasure_document(erased)})
     else:
         print(f"{result.row_count} rows exported in {result.file_count} files")
+    if erased is not None:
+        report_erased(erased, receipt, is_json=json)
 
 
 def _table(

@@ -10,14 +10,17 @@ protocol, transaction identifiers.
 from __future__ import annotations
 
 import json
+import posixpath
 from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from tidelog_core.clock import wall_clock_ms
 
+from tidelog_spark.jobs.erasable_table import Expiry, delete_files, existing_files
+from tidelog_spark.jobs.erased_rows import Replacement, TableFile, UnreadableTableFile
 from tidelog_spark.jobs.export_table import (
     ExportConflict,
     Offsets,
@@ -29,6 +32,7 @@ from tidelog_spark.jobs.export_table import (
 )
 
 APPLICATION = "tidelog-export/"
+ERASING_APPLICATION = "tidelog-erasure/"  # and the run's id: the mark of its commit
 COMMIT_ATTEMPTS_MAX = 10
 
 
@@ -42,6 +46,8 @@ class DeltaLakeTable:
         self._partitions = partitions
         self._columns = [field.name for field in partition_fields(partitions)]
         self._table: DeltaTable | None = None
+        # Of the files as of ``open``, by path: their partition's values.
+        self._values: dict[str, dict[str, str | None]] = {}
 
     @property
     def location(self) -> str:
@@ -117,6 +123,111 @@ class DeltaLakeTable:
                 custom_metadata={"tidelog.run": run_id},
             ),
         )
+
+    # -- erasing --
+
+    run_folder = "run={}"
+
+    def open(self) -> bool:
+        """Read the table's last version."""
+        if not DeltaTable.is_deltatable(self._location):
+            return False
+        self._table = DeltaTable(self._location)
+        self._values = _partition_values(self._table)
+        return True
+
+    def files(self) -> list[TableFile]:
+        """Return the files of the last version."""
+        assert self._table is not None
+        if self._table.deletion_vectors().read_all().num_rows:
+            raise UnreadableTableFile(
+                f"{self._location} has deletion vectors: remove them first, with"
+                " REORG TABLE … APPLY (PURGE)"
+            )
+        return [
+            TableFile(
+                path=path,
+                url=f"{self._location}/{path}",
+                folder=posixpath.join("", *(f"{name}={value}" for name, value in values.items())),
+            )
+            for path, values in self._values.items()
+        ]
+
+    def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
+        """Remove the files and add their copies in one version."""
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            if any(one.old.path not in self._values for one in replaced):
+                break
+            try:
+                self._replace_once(replaced, run_id)
+            except CommitFailedError:
+                self.open()
+            else:
+                self.open()
+                return
+        raise ExportConflict(f"other writers have changed {self._location} meanwhile")
+
+    def has_run(self, run_id: str) -> bool:
+        """Return whether the table has the run's transaction."""
+        assert self._table is not None
+        return self._table.transaction_version(ERASING_APPLICATION + run_id) is not None
+
+    def reached_by(self, paths: Collection[str]) -> list[str]:
+        """Return the versions with one of the files, while one exists."""
+        assert self._table is not None
+        if not existing_files(f"{self._location}/{path}" for path in paths):
+            return []
+        return [f"versions before {self._table.version()}"]
+
+    def expiry(self, paths: Collection[str]) -> Expiry:
+        """Return the files; versions stay, and cannot be read without their files."""
+        return Expiry(files=tuple(f"{self._location}/{path}" for path in paths))
+
+    def expire(self, expiry: Expiry) -> None:
+        """Delete the files, as VACUUM does."""
+        delete_files(expiry.files)
+
+    def _replace_once(self, replaced: Sequence[Replacement], run_id: str) -> None:
+        assert self._table is not None
+        now_ms = wall_clock_ms()
+        removed = [
+            RemoveAction(one.old.path, True, now_ms, None, self._values[one.old.path])
+            for one in replaced
+        ]
+        added = [
+            AddAction(
+                path=one.new.path,
+                size=one.new.size_bytes,
+                partition_values=self._values[one.old.path],
+                modification_time=now_ms,
+                data_change=True,
+                stats=json.dumps({"numRecords": one.new.row_count}),
+            )
+            for one in replaced
+            if one.new is not None
+        ]
+        self._table.create_write_transaction(
+            [*removed, *added],
+            mode="append",
+            schema=self._table.schema(),
+            partition_by=self._table.metadata().partition_columns,
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(ERASING_APPLICATION + run_id, 1, now_ms)],
+                custom_metadata={"tidelog.run": run_id},
+            ),
+        )
+
+
+def _partition_values(table: DeltaTable) -> dict[str, dict[str, str | None]]:
+    actions = pa.table(table.get_add_actions(flatten=False))
+    names = table.metadata().partition_columns
+    return {
+        row["path"]: {
+            name: None if (value := row["partition"][name]) is None else str(value)
+            for name in names
+        }
+        for row in actions.to_pylist()
+    }
 
 
 def _offsets(table: DeltaTable, partitions: Collection[str]) -> dict[str, int]:

@@ -18,7 +18,6 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 from pyarrow import fs
-from pyspark.sql import SparkSession
 from tidelog_core.errors import UnknownTopicOrPartition
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import Topic, topic_key
@@ -41,6 +40,7 @@ from tidelog_spark.jobs.export_tasks import (
     exported_schema,
     write_tasks,
 )
+from tidelog_spark.jobs.task_runner import TaskRunner
 from tidelog_spark.option_values import Subscribe
 from tidelog_spark.options import parse_options
 from tidelog_spark.planning import DataLost, Split
@@ -50,7 +50,6 @@ logger = logging.getLogger(__name__)
 
 # A task's files are about as large as its input, if that compresses equally.
 TASK_SIZE_BYTES = 128 << 20
-TASKS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +103,7 @@ class ExportResult:
     ranges: tuple[PartitionRange, ...]  # only those with something to export
 
 
-def export(spark: SparkSession, request: ExportRequest, table: ExportTable) -> ExportResult:
+def export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> ExportResult:
     """Append to the table up to the end of the tiered log, each record once.
 
     Raises ``ExportConflict`` if another export came first, ``SchemaConflict``, ``DataLost`` if
@@ -113,10 +112,10 @@ def export(spark: SparkSession, request: ExportRequest, table: ExportTable) -> E
     """
     # In a separate thread: a notebook's driver already runs an event loop in this one.
     with ThreadPoolExecutor(1, thread_name_prefix="export") as executor:
-        return executor.submit(_export, spark, request, table).result()
+        return executor.submit(_export, runner, request, table).result()
 
 
-def _export(spark: SparkSession, request: ExportRequest, table: ExportTable) -> ExportResult:
+def _export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> ExportResult:
     decoder = request.decoder.open()
     schema = table.prepare(
         exported_schema(
@@ -131,7 +130,7 @@ def _export(spark: SparkSession, request: ExportRequest, table: ExportTable) -> 
     run_id = str(uuid4())
     if not ranges:
         return ExportResult(run_id, 0, 0, 0, ())
-    files = write_files(spark, request, table, schema=schema, ranges=ranges, run_id=run_id)
+    files = write_files(runner, request, table, schema=schema, ranges=ranges, run_id=run_id)
     offsets = {one.partition.id: one.end for one in ranges}
     try:
         table.commit(files, offsets, run_id=run_id)
@@ -148,7 +147,7 @@ def _export(spark: SparkSession, request: ExportRequest, table: ExportTable) -> 
 
 
 def write_files(
-    spark: SparkSession,
+    runner: TaskRunner,
     request: ExportRequest,
     table: ExportTable,
     *,
@@ -182,12 +181,7 @@ def write_files(
         partitions=request.partitions,
         run_folder=f"run={run_id}" if table.has_partition_columns else f"data/{run_id}",
     )
-    written: list[WrittenFile] = (
-        spark.sparkContext.parallelize(tasks, min(len(tasks), TASKS_MAX))
-        .mapPartitions(partial(write_tasks, settings=settings))
-        .collect()
-    )
-    return written
+    return runner.run(tasks, partial(write_tasks, settings=settings))
 
 
 def grouped(splits: Sequence[Split], size_bytes: int = TASK_SIZE_BYTES) -> list[WriteTask]:

@@ -65,6 +65,16 @@ class IcebergTable:
         self._table: Table | None = None
 
     @property
+    def catalog(self) -> Catalog:
+        """Return the table's catalog."""
+        return self._catalog
+
+    @property
+    def name(self) -> str:
+        """Return the table's name in its catalog."""
+        return self._name
+
+    @property
     def location(self) -> str:
         """Return the table's location from its metadata."""
         assert self._table is not None
@@ -85,18 +95,18 @@ class IcebergTable:
     def offsets(self, partitions: Collection[str]) -> Offsets:
         """Return the offsets in the table's properties."""
         assert self._table is not None
-        return _offsets(self._table, partitions)
+        return stored_offsets(self._table, partitions)
 
     def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
         """Append the files and set the properties; retries after unrelated commits."""
         assert self._table is not None
-        expected = _offsets(self._table, offsets)
+        expected = stored_offsets(self._table, offsets)
         for _ in range(COMMIT_ATTEMPTS_MAX):
             try:
                 self._commit_once(self._table, files, offsets, run_id)
             except CommitFailedException:
                 self._table = self._catalog.load_table(self._name)
-                if _offsets(self._table, offsets) != expected:
+                if stored_offsets(self._table, offsets) != expected:
                     break
             else:
                 return
@@ -105,10 +115,7 @@ class IcebergTable:
     def _commit_once(
         self, table: Table, files: Sequence[WrittenFile], offsets: Offsets, run_id: str
     ) -> None:
-        # Without pyiceberg's own retries: they would append even after another export's
-        # commit. The setting applies to this object only; it is not written.
-        settings = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
-        table.metadata = table.metadata.model_copy(update={"properties": settings})
+        without_retries(table)
         with table.transaction() as transaction:
             transaction.set_properties(
                 {PROPERTY + partition: str(offset) for partition, offset in offsets.items()}
@@ -152,7 +159,17 @@ class IcebergTable:
         return self._catalog.load_table(self._name)
 
 
-def _offsets(table: Table, partitions: Collection[str]) -> dict[str, int]:
+def without_retries(table: Table) -> None:
+    """Turn pyiceberg's own retries off: they would commit even after another export's commit.
+
+    The setting applies to this object only; it is not written.
+    """
+    settings = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": settings})
+
+
+def stored_offsets(table: Table, partitions: Collection[str]) -> dict[str, int]:
+    """Return the offsets in the table's properties. Raises ``CorruptExport``."""
     found = {}
     for partition in partitions:
         text = table.metadata.properties.get(PROPERTY + partition)

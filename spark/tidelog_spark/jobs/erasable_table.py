@@ -1,0 +1,89 @@
+"""The interface of a table that can follow erasures, beside ``ExportTable``'s.
+
+Rows leave a table by one commit, which replaces files by copies without them. The commit marks
+the table with its run's id, so a run that was killed after it is recognised. Old files stay until
+the states of the table that still name them are given up: snapshots, versions, or commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pyarrow import fs
+
+from tidelog_spark.jobs.erased_rows import Replacement, TableFile
+from tidelog_spark.jobs.export_table import Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Old states of a table to give up, and the files that go with them."""
+
+    snapshots: tuple[str, ...] = ()  # their ids; empty for tables without snapshots
+    files: tuple[str, ...] = ()  # URLs
+
+    def joined(self, other: Expiry) -> Expiry:
+        """Return both together."""
+        return Expiry(
+            tuple(dict.fromkeys((*self.snapshots, *other.snapshots))),
+            tuple(dict.fromkeys((*self.files, *other.files))),
+        )
+
+
+class ErasableTable(Protocol):
+    """A table whose rows can be erased. For one thread of the driver."""
+
+    @property
+    def location(self) -> str:
+        """The URL below which files are written; known after ``open``."""
+
+    @property
+    def run_folder(self) -> str:
+        """The folder of a run's files below the location, to be formatted with the run's id."""
+
+    def open(self) -> bool:
+        """Read the table's current state; return whether there is a table."""
+
+    def offsets(self, partitions: Collection[str]) -> Offsets:
+        """Return the partitions' exported offsets as of ``open``."""
+
+    def files(self) -> list[TableFile]:
+        """Return the table's files as of ``open``."""
+
+    def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
+        """Replace the files in one commit, which sets the run's mark.
+
+        Repeated after commits that only append. Raises ``ExportConflict`` if another commit has
+        changed one of the files since ``open``.
+        """
+
+    def has_run(self, run_id: str) -> bool:
+        """Return whether the run's commit is in the table as of ``open``."""
+
+    def reached_by(self, paths: Collection[str]) -> list[str]:
+        """Return the names of older states of the table that still have one of the files."""
+
+    def expiry(self, paths: Collection[str]) -> Expiry:
+        """Return the states and files to give up, so that nothing reaches these files."""
+
+    def expire(self, expiry: Expiry) -> None:
+        """Give up the states and delete the files. What is gone already is no error."""
+
+
+def existing_files(urls: Iterable[str]) -> list[str]:
+    """Return the URLs of those files that exist."""
+    found = []
+    for url in urls:
+        filesystem, path = fs.FileSystem.from_uri(url)
+        if filesystem.get_file_info(path).type is not fs.FileType.NotFound:
+            found.append(url)
+    return found
+
+
+def delete_files(urls: Iterable[str]) -> None:
+    """Delete the files that exist."""
+    for url in existing_files(urls):
+        filesystem, path = fs.FileSystem.from_uri(url)
+        filesystem.delete_file(path)

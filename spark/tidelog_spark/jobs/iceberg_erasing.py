@@ -1,0 +1,249 @@
+"""Erases rows from an Iceberg table: files replaced in one snapshot, old snapshots expired.
+
+The snapshot of an erasure sets the table property ``tidelog.erasure.<run id>``. Snapshots before it
+still have the old files. ``expire`` removes these snapshots, then deletes what only they name: the
+old files, and the manifests, which have the least and the greatest key of each file. Heads of
+branches and tags are never removed: the receipt names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import pyarrow.parquet as pq
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    ValidationException,
+)
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    _read_deletes,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
+from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from tidelog_spark.jobs.erasable_table import Expiry, delete_files
+from tidelog_spark.jobs.erased_rows import Replacement, TableFile, UnreadableTableFile
+from tidelog_spark.jobs.export_table import ExportConflict, Offsets
+from tidelog_spark.jobs.iceberg_table import (
+    COMMIT_ATTEMPTS_MAX,
+    SUMMARY_RUN,
+    stored_offsets,
+    without_retries,
+)
+
+ERASURE_PROPERTY = "tidelog.erasure."  # and the run's id: the mark of its commit
+SUMMARY_ERASED = "tidelog.erased-rows"
+
+
+class IcebergErasing:
+    """An Iceberg table whose rows are erased."""
+
+    run_folder = "data/{}"
+
+    def __init__(self, catalog: Catalog, name: str) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._table: Table | None = None
+        self._files: dict[str, DataFile] = {}  # as of ``files``, by path
+
+    @property
+    def location(self) -> str:
+        """Return the table's location from its metadata."""
+        location: str = self._opened().location().rstrip("/")
+        return location
+
+    def open(self) -> bool:
+        """Load the table."""
+        try:
+            self._table = self._catalog.load_table(self._name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return False
+        return True
+
+    def offsets(self, partitions: Collection[str]) -> Offsets:
+        """Return the offsets in the table's properties."""
+        return stored_offsets(self._opened(), partitions)
+
+    def files(self) -> list[TableFile]:
+        """Return the data files of the current snapshot, with the rows deleted from them."""
+        table = self._opened()
+        try:
+            tasks: list[FileScanTask] = list(table.scan().plan_files())
+        except ValueError as error:
+            raise UnreadableTableFile(
+                f"{self._name}: {error}; rewrite the table's data files first"
+            ) from None
+        deletes: dict[str, Mapping[str, Sequence[int]]] = {}
+        found = []
+        for task in tasks:
+            deleted: set[int] = set()
+            for file in task.delete_files:
+                if file.file_path not in deletes:
+                    deletes[file.file_path] = _positions(table.io, file)
+                deleted.update(deletes[file.file_path].get(task.file.file_path, ()))
+            self._files[task.file.file_path] = task.file
+            path = task.file.file_path
+            found.append(
+                TableFile(path=path, url=path, folder="", deleted_rows=tuple(sorted(deleted)))
+            )
+        return found
+
+    def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
+        """Commit a snapshot with the copies instead of the files."""
+        table = self._opened()
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            before = table.current_snapshot()
+            try:
+                self._replace_once(table, replaced, run_id)
+            except ValidationException:
+                break
+            except CommitFailedException:
+                table = self._table = self._catalog.load_table(self._name)
+                if not _has_only_appends(table, before):
+                    break
+            else:
+                self.open()
+                return
+        raise ExportConflict(f"another commit to {self._name} has changed its files meanwhile")
+
+    def has_run(self, run_id: str) -> bool:
+        """Return whether the table has the run's property."""
+        return ERASURE_PROPERTY + run_id in self._opened().metadata.properties
+
+    def reached_by(self, paths: Collection[str]) -> list[str]:
+        """Return the snapshots with one of the files, and their branches and tags."""
+        table, found = self._opened(), []
+        for snapshot in _reaching(table, paths):
+            names = [
+                name
+                for name, ref in table.metadata.refs.items()
+                if ref.snapshot_id == snapshot.snapshot_id
+            ]
+            name = f"snapshot {snapshot.snapshot_id}"
+            found.append(f"{name} ({', '.join(sorted(names))})" if names else name)
+        return found
+
+    def expiry(self, paths: Collection[str]) -> Expiry:
+        """Return the snapshots that reach the files, and all files that only they name."""
+        table = self._opened()
+        heads = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        going = [one for one in _reaching(table, paths) if one.snapshot_id not in heads]
+        gone = {one.snapshot_id for one in going}
+        staying = [one for one in table.metadata.snapshots if one.snapshot_id not in gone]
+        kept = {name for one in staying for name in _metadata_files(table.io, one)}
+        kept |= {path for one in staying for path in _reached(table, one, paths, {})}
+        files = {name for one in going for name in _metadata_files(table.io, one)} | {*paths}
+        return Expiry(tuple(str(one.snapshot_id) for one in going), tuple(sorted(files - kept)))
+
+    def expire(self, expiry: Expiry) -> None:
+        """Remove the snapshots from the table, then delete the files."""
+        table = self._opened()
+        known = {one.snapshot_id for one in table.metadata.snapshots}
+        ids = [int(text) for text in expiry.snapshots if int(text) in known]
+        if ids:
+            table.maintenance.expire_snapshots().by_ids(ids).commit()
+            self.open()
+        delete_files(expiry.files)
+
+    def _opened(self) -> Table:
+        assert self._table is not None
+        return self._table
+
+    def _replace_once(self, table: Table, replaced: Sequence[Replacement], run_id: str) -> None:
+        without_retries(table)
+        summary = {
+            SUMMARY_RUN: run_id,
+            SUMMARY_ERASED: str(sum(one.removed_count for one in replaced)),
+        }
+        with table.transaction() as transaction:
+            transaction.set_properties({ERASURE_PROPERTY + run_id: summary[SUMMARY_ERASED]})
+            with transaction.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
+                for one in replaced:
+                    old = self._files[one.old.path]
+                    snapshot.delete_data_file(old)
+                    if one.new is not None:
+                        url = f"{self.location}/{one.new.path}"
+                        snapshot.append_data_file(_data_file(table, url, old))
+
+
+def _data_file(table: Table, url: str, old: DataFile) -> DataFile:
+    """Return the entry of a copy, in the partition of the file that it replaces."""
+    source = table.io.new_input(url)
+    with source.open() as stream:
+        metadata = pq.read_metadata(stream)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=metadata,
+        stats_columns=compute_statistics_plan(table.schema(), table.metadata.properties),
+        parquet_column_mapping=parquet_path_to_id_mapping(table.schema()),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=url,
+        file_format=FileFormat.PARQUET,
+        partition=old.partition,
+        file_size_in_bytes=len(source),
+        sort_order_id=None,
+        spec_id=old.spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _positions(io: FileIO, file: DataFile) -> dict[str, Sequence[int]]:
+    """Return the deleted rows in a delete file, by the path of their data file."""
+    return {path: positions.to_pylist() for path, positions in _read_deletes(io, file).items()}
+
+
+def _has_only_appends(table: Table, since: Snapshot | None) -> bool:
+    """Return whether all snapshots after the one only add files."""
+    now = table.current_snapshot()
+    while now is not None and since is not None:
+        if now.snapshot_id == since.snapshot_id:
+            return True
+        if now.summary is None or now.summary.operation is not Operation.APPEND:
+            return False
+        parent = now.parent_snapshot_id
+        now = None if parent is None else table.snapshot_by_id(parent)
+    return False
+
+
+def _reaching(table: Table, paths: Collection[str]) -> Iterator[Snapshot]:
+    """Yield the snapshots that have one of the files."""
+    wanted, seen = {*paths}, dict[str, frozenset[str]]()
+    for snapshot in table.metadata.snapshots:
+        if _reached(table, snapshot, wanted, seen):
+            yield snapshot
+
+
+def _reached(
+    table: Table,
+    snapshot: Snapshot,
+    paths: Collection[str],
+    seen: dict[str, frozenset[str]],
+) -> set[str]:
+    """Return those of the files that the snapshot has; ``seen`` keeps them by manifest."""
+    found: set[str] = set()
+    for manifest in snapshot.manifests(table.io):
+        if manifest.manifest_path not in seen:
+            seen[manifest.manifest_path] = frozenset(_live(table.io, manifest).intersection(paths))
+        found |= seen[manifest.manifest_path]
+    return found
+
+
+def _live(io: FileIO, manifest: ManifestFile) -> set[str]:
+    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
+    return {entry.data_file.file_path for entry in entries}
+
+
+def _metadata_files(io: FileIO, snapshot: Snapshot) -> set[str]:
+    """Return the snapshot's manifest list and manifests."""
+    return {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(io))}

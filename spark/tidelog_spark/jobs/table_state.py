@@ -1,0 +1,30 @@
+"""The store of an export's own state, beside the table's files.
+
+    <location>/_tidelog/commits/…     of a Parquet folder: ``parquet_table``
+    <location>/_tidelog/erasures/…    receipts: ``erasure_receipts``
+
+Programs that list a table's folder, or clean it up, ignore names that start with ``_``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tidelog_core.objects.location import opened_object_store
+from tidelog_core.objects.store import ObjectStore
+
+STATE_FOLDER = "_tidelog"
+
+T = TypeVar("T")
+
+
+def with_state(location: str, call: Callable[[ObjectStore], Awaitable[T]]) -> T:
+    """Return the call's result on the store of a table's state. Blocks; not for a loop's thread."""
+
+    async def run() -> T:
+        async with opened_object_store(f"{location}/{STATE_FOLDER}") as store:
+            return await call(store)
+
+    return asyncio.run(run())
