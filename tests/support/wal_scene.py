@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,7 @@ class Faults:
     late: float = 0.0  # carried out after the answer was lost
     conflict: float = 0.0  # 409, nothing is written
     slow_s: float = 0.0  # the longest time of an answer
+    slow_read_s: float = 0.0  # the same of a read
 
 
 class FaultyStore:
@@ -156,6 +157,8 @@ class FaultyStore:
         return await self.store.get(key)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
+        if self.faults.slow_read_s:
+            await asyncio.sleep(self._chance.random() * self.faults.slow_read_s)
         return await self.store.get_range(key, start, end)
 
     async def head(self, key: str) -> ObjectMeta:
@@ -176,7 +179,14 @@ class FaultyStore:
 class WorkerHere(TierClient):
     """Answers in this process what the worker's process would; ``kill`` loses what it keeps."""
 
-    def __init__(self, store: ObjectStore, folder: Path, *, built_bytes_max: int) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        folder: Path,
+        *,
+        built_bytes_max: int,
+        executor: Executor | None = None,
+    ) -> None:
         super().__init__(
             WorkerCommand(
                 socket=folder / "wal.sock", objects="", cache_dir=folder, node_config=NodeConfig()
@@ -184,7 +194,7 @@ class WorkerHere(TierClient):
         )
         self._objects = store
         self._built_bytes_max = built_bytes_max
-        self._executor = ThreadPoolExecutor(2)
+        self._executor = executor or ThreadPoolExecutor(2)
         self._calls: set[asyncio.Task[Fields]] = set()
         self.greatest_built_bytes = 0
         self.kill_count = 0

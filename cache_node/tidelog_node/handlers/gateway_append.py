@@ -48,12 +48,16 @@ from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.session import NO_NODE
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.wire import gateway_append
-from tidelog_node.wire.gateway_append import GatewayAppend, GatewayResult, GatewaySlice
+from tidelog_node.wire.gateway_append import (
+    REQUESTS_MAX,
+    GatewayAppend,
+    GatewayResult,
+    GatewaySlice,
+)
 from tidelog_node.wire.produce import ProduceRequest
 
 logger = logging.getLogger(__name__)
 
-REQUESTS_MAX = 1_000  # of one gateway that wait for their answers
 READ_SECONDS_MAX = 10.0
 HEDGE_PART = 3.0  # a read that takes so many times the usual one is sent once more
 HEDGE_SECONDS_MIN = 0.05

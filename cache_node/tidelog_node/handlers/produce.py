@@ -148,7 +148,9 @@ class ProduceHandler:
         self._can_serve = node.standing.can_serve
         self._counters = node.counters
         self._owed = OwedAnswers(self._encode_owed)
-        self._broken = BrokenProducers()  # of the refused batches of led partitions
+        self._broken = BrokenProducers(
+            self._owed.loop.time
+        )  # of the refused batches of led partitions
         self.gateway: Gateway | None = None  # None: records of other leaders are refused
 
     def close(self) -> None:

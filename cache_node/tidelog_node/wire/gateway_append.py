@@ -26,6 +26,7 @@ from uuid import UUID
 from tidelog_node.wire.primitives import ELEMENTS_UNBOUNDED, MalformedRequest, spend
 
 API_KEY = 20_005  # far from Kafka's
+REQUESTS_MAX = 1_000  # of one gateway without an answer: a leader closes the connection
 SLICES_MAX = 1_000  # in a request: no node allows fewer elements
 # Of all slices of a request, unless it has one alone: a gateway's object has no more.
 BYTES_MAX = 8 << 20

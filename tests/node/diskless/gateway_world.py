@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -23,6 +23,7 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.objects.store import ObjectStore
 from tidelog_node.counters import ChainTraffic
 from tidelog_node.diskless.chain.owned_chain import OwnedChain, kept_bytes_max
 from tidelog_node.diskless.chain.wal_client import WalClient
@@ -107,7 +108,7 @@ class Node:
         world = self.world
         self.view = ClusterView(world.metadata)
         await self.view.refresh()
-        self.executor = ThreadPoolExecutor(2)
+        self.executor = world.executor or ThreadPoolExecutor(2)
         self.directories = LogDirectories(self.folder / "data")
         self.context = node_context(
             world.metadata,
@@ -120,7 +121,12 @@ class Node:
         )
         self.replicas = ReplicaManager(self.context, directories=self.directories)
         await self.replicas.start()
-        self.worker = WorkerHere(world.store, self.folder, built_bytes_max=kept_bytes_max(FAST))
+        self.worker = WorkerHere(
+            world.store,
+            self.folder,
+            built_bytes_max=kept_bytes_max(FAST),
+            executor=world.executor,
+        )
         self.inspector, self.flusher = BatchInspector(), Flusher(self.executor)
         gate = ProduceGate(self.verifier)
         self.admission = DisklessAdmission()
@@ -246,20 +252,33 @@ async def _decoded(reply: Any) -> Any:
 class World:
     """Broker 1 leads, broker 2 is a gateway."""
 
-    def __init__(self, folder: Path, **topic_configs: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        objects: ObjectStore | None = None,
+        executor: Executor | None = None,
+        chance: Random | None = None,
+        **topic_configs: str,
+    ) -> None:
+        """For virtual time ``objects`` and ``executor`` have no threads."""
         self.folder = folder
+        self.executor = executor
         self.configs = {"diskless.enable": "true", **topic_configs}
         self.config = NodeConfig(diskless_gateways_enable=True)
         self.partition_count = 1
         self.metadata = MemoryMetadataStore(latency=0)
-        self.store = FaultyStore(FolderObjectStore(folder / "objects"), Random(1))
+        self.store = FaultyStore(
+            objects or FolderObjectStore(folder / "objects"), chance or Random(1)
+        )
         self.is_leader_reachable = True
         self.is_answer_lost = False
         self.is_hanging = False  # requests get nowhere until ``break_connection``
         self.tickets: asyncio.Semaphore | None = None  # one for each request that gets on
         self._hanging: list[asyncio.Future[list[GatewayResult]]] = []
+        self.attempt_count = 0  # requests that the gateway has tried to send
         self.forwarded: list[GatewayAppend] = []
-        self._tasks: set[asyncio.Future[Any]] = set()
+        self._tasks: dict[asyncio.Future[Any], None] = {}  # in order
 
     async def start(self) -> None:
         await ensure_cluster(self.metadata)
@@ -346,6 +365,7 @@ class World:
     def send(self, broker_id: int, request: GatewayAppend) -> asyncio.Future[list[GatewayResult]]:
         """Carry a gateway's request to the leader, as bytes; the other way as well."""
         assert broker_id == LEADER
+        self.attempt_count += 1
         results: asyncio.Future[list[GatewayResult]] = asyncio.get_running_loop().create_future()
         if not self.is_leader_reachable:
             results.set_exception(NotSent("the leader is away"))
@@ -358,7 +378,7 @@ class World:
         task = asyncio.ensure_future(self._append(received))
 
         def on_done(done: asyncio.Future[list[GatewayResult]]) -> None:
-            self._tasks.discard(done)
+            self._tasks.pop(done, None)
             if results.done():
                 return
             if self.is_answer_lost or done.cancelled():
@@ -367,7 +387,7 @@ class World:
             answer = b"".join(encode_answer(1, done.result()))
             results.set_result(parse_answer(memoryview(answer)[8:], len(received.slices)))
 
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(on_done)
         return results
 

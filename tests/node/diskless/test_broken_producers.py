@@ -11,6 +11,7 @@ from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import parse_header
 from tidelog_node.diskless.gateway.broken_producers import (
+    BREAK_SECONDS,
     SEQUENCE_MASK,
     BrokenProducers,
     ProducerBatch,
@@ -40,7 +41,7 @@ def test_a_producer_that_is_not_idempotent_has_no_order() -> None:
 
 
 def test_later_batches_are_refused_until_the_lost_one_comes_again() -> None:
-    broken = BrokenProducers()
+    broken = BrokenProducers(lambda: 0.0)
     broken.lose(sent(3), 1)
     assert not broken.blocks(sent(3), 2)
     assert broken.blocks(sent(4), 3)
@@ -56,7 +57,7 @@ def test_later_batches_are_refused_until_the_lost_one_comes_again() -> None:
 
 
 def test_a_repetition_that_is_lost_breaks_the_producer_again() -> None:
-    broken = BrokenProducers()
+    broken = BrokenProducers(lambda: 0.0)
     broken.lose(sent(3), 1)
     broken.lose(sent(4), 2)  # Behind it: the first one is still the one to wait for.
     broken.take(sent(3), 3)
@@ -69,7 +70,7 @@ def test_a_repetition_that_is_lost_breaks_the_producer_again() -> None:
 
 def test_a_repetition_may_have_come_before_the_batch_is_lost() -> None:
     """Its request has timed out before anyone knows what became of it."""
-    broken = BrokenProducers()
+    broken = BrokenProducers(lambda: 0.0)
     broken.lose(sent(3), 1, [(2, sent(4)), (5, sent(3)), (6, sent(4))])
     assert broken.blocks(sent(4), 2)
     assert not broken.blocks(sent(4), 6)
@@ -78,7 +79,7 @@ def test_a_repetition_may_have_come_before_the_batch_is_lost() -> None:
 def test_a_producer_goes_on_behind_a_batch_that_its_log_has_in_the_end() -> None:
     """Another node has given it the answer: it does not repeat the batch."""
     state = ProducerState(expiration_ms=1_000)
-    broken = BrokenProducers()
+    broken = BrokenProducers(lambda: 0.0)
     broken.lose(sent(3), 1)
 
     def is_taken(number: int, *, end_offset: int = 100) -> bool:
@@ -103,8 +104,55 @@ def test_a_producer_goes_on_behind_a_batch_that_its_log_has_in_the_end() -> None
     assert is_taken(7), "of an epoch that is over: the log refuses it"
 
 
+def test_a_break_is_forgotten_after_a_time() -> None:
+    """Its producer has given the batch up long ago, and would be refused for ever."""
+    now_s = 0.0
+    broken = BrokenProducers(lambda: now_s)
+    broken.lose(sent(3), 1)
+    now_s = 1.0
+    broken.lose(sent(3, producer_id=8), 2)
+    now_s = BREAK_SECONDS - 1
+    assert broken.blocks(sent(4), 3)
+    now_s = BREAK_SECONDS
+    assert not broken.blocks(sent(4), 4)
+    assert broken.blocks(sent(4, producer_id=8), 5)
+    assert len(broken) == 1
+
+
+def test_a_break_that_is_repeated_is_as_new() -> None:
+    now_s = 0.0
+    broken = BrokenProducers(lambda: now_s)
+    broken.lose(sent(3), 1)
+    now_s = BREAK_SECONDS - 1
+    broken.lose(sent(4), 2)
+    now_s = BREAK_SECONDS + 1
+    assert broken.blocks(sent(4), 3)
+
+
+def test_producers_of_one_topic_do_not_push_out_those_of_another() -> None:
+    """Whoever may write to a topic can break as many producers there as he likes."""
+    broken = BrokenProducers(lambda: 0.0, producers_max=10)
+    other = PartitionName(uuid5(NAMESPACE_OID, "other"), 0)
+    for producer_id in range(3):
+        broken.lose(sent(3, producer_id=producer_id)._replace(partition=other), 1)
+    for producer_id in range(100):
+        broken.lose(sent(3, producer_id=producer_id), 2)
+    assert len(broken) == 10
+    for producer_id in range(3):
+        assert broken.blocks(sent(4, producer_id=producer_id)._replace(partition=other), 3)
+    for producer_id in range(3, 30):
+        broken.lose(sent(3, producer_id=producer_id)._replace(partition=other), 4)
+    assert len(broken) == 10
+    kept = [
+        producer_id
+        for producer_id in range(100)
+        if broken.blocks(sent(4, producer_id=producer_id), 5)
+    ]
+    assert kept == [95, 96, 97, 98, 99], "each has half of the room"
+
+
 def test_the_next_epoch_is_another_sequence_and_the_former_one_is_over() -> None:
-    broken = BrokenProducers()
+    broken = BrokenProducers(lambda: 0.0)
     broken.lose(sent(3), 1)
     broken.take(sent(0, epoch=1), 2)
     assert not broken.blocks(sent(0, epoch=1), 2)
@@ -116,7 +164,7 @@ def test_the_next_epoch_is_another_sequence_and_the_former_one_is_over() -> None
 
 
 def test_sequences_begin_again_behind_the_last_one() -> None:
-    broken = BrokenProducers()
+    broken = BrokenProducers(lambda: 0.0)
     broken.lose(sent(SEQUENCE_MASK), 1)
     assert broken.blocks(sent(0), 2)
     assert not broken.blocks(sent(SEQUENCE_MASK - 1), 3)
@@ -124,7 +172,7 @@ def test_sequences_begin_again_behind_the_last_one() -> None:
 
 def test_a_producer_is_forgotten_when_its_lost_batch_has_come() -> None:
     """By a caller that gets the batches in the order in which they are sent."""
-    broken = BrokenProducers()
+    broken = BrokenProducers(lambda: 0.0)
     broken.lose(sent(3), 0)
     broken.has_come(sent(4))
     assert len(broken) == 1
@@ -136,7 +184,7 @@ def test_a_producer_is_forgotten_when_its_lost_batch_has_come() -> None:
 
 
 def test_a_bounded_number_of_producers_is_remembered() -> None:
-    broken = BrokenProducers(producers_max=3)
+    broken = BrokenProducers(lambda: 0.0, producers_max=3)
     for producer_id in range(5):
         broken.lose(sent(1, producer_id=producer_id), producer_id)
     assert len(broken) == 3

@@ -181,8 +181,15 @@ async def test_waiting_batches_of_several_partitions_are_forwarded_in_order(
             await eventually_async(lambda end=end: world.gateway.chain.committed_end > end)
         world.is_leader_reachable = True
         assert [given(await answer) for answer in answers] == [(OK, 0), (OK, 0), (OK, 1), (OK, 1)]
-        sequences = [request.sequence for request in world.forwarded]
-        assert sequences == sorted(sequences)
+        for index in range(2):
+            sequences = [
+                request.sequence
+                for request in world.forwarded
+                for one in request.slices
+                if one.partition == index
+            ]
+            assert len(sequences) == 2
+            assert sequences == sorted(sequences)
     finally:
         await world.stop()
 

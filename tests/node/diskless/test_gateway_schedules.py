@@ -13,11 +13,14 @@ from random import Random
 
 import pytest
 from tidelog_core.errors import ErrorCode
+from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.decode import decode_records
 from tidelog_core.records.header import iter_headers
 
 from tests.node.diskless.gateway_world import World
+from tests.support import virtual_time
 from tests.support.batches import batch_of
+from tests.support.inline_executor import InlineExecutor
 from tests.support.wal_scene import Faults
 
 IN_FLIGHT_MAX = 5
@@ -172,10 +175,14 @@ TROUBLE: tuple[Callable[[World, Random], Awaitable[None]], ...] = (
 async def run_schedule(folder: Path, seed: int) -> list[Producer]:
     """Run one schedule; return its producers."""
     chance = Random(seed)
-    world = World(folder)
+    world = World(
+        folder, objects=MemoryObjectStore(), executor=InlineExecutor(), chance=Random(seed)
+    )
     await world.start()
     try:
-        world.store.faults = Faults(refused=0.05, lost=0.1, vanished=0.05, slow_s=0.005)
+        world.store.faults = Faults(
+            refused=0.05, lost=0.1, vanished=0.05, slow_s=0.005, slow_read_s=0.005
+        )
         producers = [Producer(world, producer_id) for producer_id in range(PRODUCERS)]
         tasks = [
             asyncio.create_task(producer.run(chance.random() * BEGIN_SECONDS_MAX))
@@ -211,11 +218,11 @@ def check(world: World, producers: list[Producer]) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_what_a_producer_takes_for_delivered_is_in_the_log(tmp_path: Path, seed: int) -> None:
-    await run_schedule(tmp_path, seed)
+def test_what_a_producer_takes_for_delivered_is_in_the_log(tmp_path: Path, seed: int) -> None:
+    virtual_time.run(run_schedule(tmp_path, seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10, 40))
-async def test_many_schedules(tmp_path: Path, seed: int) -> None:
-    await run_schedule(tmp_path, seed)
+def test_many_schedules(tmp_path: Path, seed: int) -> None:
+    virtual_time.run(run_schedule(tmp_path, seed))

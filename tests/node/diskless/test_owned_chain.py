@@ -14,6 +14,7 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.location import parse_object_location
+from tidelog_node.diskless.chain import owned_chain
 from tidelog_node.diskless.chain.owed_appends import OWED_APPEND_BYTES
 from tidelog_node.diskless.chain.owed_objects import (
     BUILD_FAILURES_MAX,
@@ -141,6 +142,31 @@ async def test_a_write_to_a_folder_is_not_soon_given_up(
     log.append(3)
     await committed_everywhere(scene)
     assert set(times) == {PUT_SECONDS_MAX}
+    await scene.close()
+
+
+async def test_a_read_that_never_ends_keeps_no_ack_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain asks whose object is in its place. A worker that was stopped answers nothing."""
+    monkeypatch.setattr(owned_chain, "HEADER_SECONDS_MAX", 0.05)
+    scene = WalScene(tmp_path)
+    hung_count = 0
+    read = scene.worker.get_range
+
+    async def hang_once(key: str, start: int, end: int) -> bytes:
+        nonlocal hung_count
+        hung_count += 1
+        if hung_count == 1:
+            await asyncio.Event().wait()
+        return await read(key, start, end)
+
+    monkeypatch.setattr(scene.worker, "get_range", hang_once)
+    scene.store.faults = Faults(lost=1.0)
+    (log,) = scene.lead(1)
+    log.append(3)
+    await committed_everywhere(scene)
+    assert hung_count > 1
     await scene.close()
 
 

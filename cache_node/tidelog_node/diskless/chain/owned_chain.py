@@ -72,6 +72,7 @@ FREE_IDLE_FLUSH_MS = 0.5  # as long as a turn of the loop may take, which brings
 # What came while an object was written would go into the next one alone, and what its clients send
 # once they are acknowledged would wait for that one: twice the objects, and no ack comes sooner.
 FREE_GATHER_MS = 1.0
+HEADER_SECONDS_MAX = 5.0  # of one read: all later acks wait for it
 ROOM_PART = 0.75  # a full chain is not full any more once it owes this part of its limit
 
 
@@ -479,12 +480,13 @@ class OwnedChain:
     async def _read(self, sequence: int) -> None:
         header, is_known = None, True
         try:
-            header = await self._wal.header(sequence)
-        except TidelogError as error:
+            async with asyncio.timeout(HEADER_SECONDS_MAX):
+                header = await self._wal.header(sequence)
+        except (TidelogError, TimeoutError) as error:
             is_known = False
             logger.warning(
                 "the object in a place of the chain cannot be read, will retry",
-                extra={"sequence": sequence, "reason": str(error)},
+                extra={"sequence": sequence, "reason": repr(error)},
             )
         decisions = self._writer.on_header(sequence, header, self._now_ms(), is_known=is_known)
         self._act(decisions)

@@ -11,20 +11,24 @@ itself has one connection for both.
     its next epoch begins         the same: sequences begin with 0, and every log asks for that
     a log turns out to have it    the same: the producer repeats nothing, and goes on behind it
 
-Producers repeat what was refused with NOT_LEADER_OR_FOLLOWER, in order.
+Producers repeat what was refused with NOT_LEADER_OR_FOLLOWER, in order. They give a batch up sooner
+than it is forgotten here. All topics share the room: one whose producers break more often than
+those of others loses its own first.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
+from uuid import UUID
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.records.batch import BatchHeader
 
 PRODUCERS_MAX = 10_000  # that are remembered
+BREAK_SECONDS = 600.0  # longer than producers repeat a batch
 SEQUENCE_MASK = 0x7FFF_FFFF  # sequences begin again at 0 behind it
 
 
@@ -44,12 +48,16 @@ def producer_batch(partition: PartitionName, header: BatchHeader) -> ProducerBat
     return ProducerBatch(partition, header.producer_id, header.producer_epoch, header.base_sequence)
 
 
+_Key = tuple[PartitionName, int]  # of a producer
+
+
 class _Break:
     """The first batch that was lost."""
 
-    __slots__ = ("epoch", "sequence", "until")
+    __slots__ = ("epoch", "lost_s", "sequence", "until")
 
     def __init__(self, epoch: int, sequence: int) -> None:
+        self.lost_s = 0.0  # when it, or its repetition, was lost last
         self.epoch = epoch
         self.sequence = sequence
         self.until: int | None = None  # the number of its repetition; None: it has not come
@@ -58,10 +66,12 @@ class _Break:
 class BrokenProducers:
     """What was lost of each producer and partition. Batches have rising numbers."""
 
-    def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
-        """The producers that broke first are forgotten."""
+    def __init__(self, now_s: Callable[[], float], *, producers_max: int = PRODUCERS_MAX) -> None:
+        """Of a topic with more than its share the producers that broke first are forgotten."""
+        self._now_s = now_s
         self._producers_max = producers_max
-        self._breaks: OrderedDict[tuple[PartitionName, int], _Break] = OrderedDict()
+        self._breaks: OrderedDict[_Key, _Break] = OrderedDict()  # the last one is the newest
+        self._of_topics: dict[UUID, OrderedDict[_Key, None]] = {}  # in the same order
 
     def __len__(self) -> int:
         """Return the number of producers that are remembered."""
@@ -69,7 +79,7 @@ class BrokenProducers:
 
     def take(self, batch: ProducerBatch, number: int) -> None:
         """A client has sent a batch: it may be the repetition of a lost one."""
-        found = self._breaks.get((batch.partition, batch.producer_id))
+        found = self._find(batch)
         if found is not None and found.until is None and not _is_behind(batch, found):
             found.until = number
 
@@ -78,9 +88,9 @@ class BrokenProducers:
 
         For callers that get a producer's batches in the order in which it sends them.
         """
-        found = self._breaks.get((batch.partition, batch.producer_id))
+        found = self._find(batch)
         if found is not None and not self._blocks(found, batch, 0):
-            del self._breaks[batch.partition, batch.producer_id]
+            self._forget((batch.partition, batch.producer_id))
 
     def lose(
         self, batch: ProducerBatch, number: int, later: Iterable[tuple[int, ProducerBatch]] = ()
@@ -91,18 +101,23 @@ class BrokenProducers:
         have sent the batch again already, because its request has timed out.
         """
         key = (batch.partition, batch.producer_id)
-        found = self._breaks.pop(key, None)
+        found = self._find(batch)
         if found is None or not (self._blocks(found, batch, number)):
             found = _Break(batch.epoch, batch.sequence)
             again = (at for at, one in later if not _is_behind(one, found))
             found.until = next(again, None)
+        found.lost_s = self._now_s()
         self._breaks[key] = found
+        self._breaks.move_to_end(key)
+        of_topic = self._of_topics.setdefault(batch.partition.topic_id, OrderedDict())
+        of_topic[key] = None
+        of_topic.move_to_end(key)
         if len(self._breaks) > self._producers_max:
-            self._breaks.popitem(last=False)
+            self._forget(self._least_needed(of_topic))
 
     def blocks(self, batch: ProducerBatch, number: int) -> bool:
         """Return whether an earlier batch of the producer is lost, so that this one must be."""
-        found = self._breaks.get((batch.partition, batch.producer_id))
+        found = self._find(batch)
         return found is not None and self._blocks(found, batch, number)
 
     def note_log(
@@ -113,11 +128,35 @@ class BrokenProducers:
         The producer has got that answer from another node, or from this one as a leader. It does
         not repeat the batch, and would be refused for ever.
         """
-        found = self._breaks.get((batch.partition, batch.producer_id))
+        found = self._find(batch)
         if found is not None and found.until is None:
             lost = batch._replace(epoch=found.epoch, sequence=found.sequence)
             if _has_batch(producers, lost, end_offset):
                 found.until = number
+
+    def _find(self, batch: ProducerBatch) -> _Break | None:
+        """Return what was lost of the producer, and forget what was lost long ago."""
+        before_s = self._now_s() - BREAK_SECONDS
+        while self._breaks:
+            key, oldest = next(iter(self._breaks.items()))
+            if oldest.lost_s > before_s:
+                break
+            self._forget(key)
+        return self._breaks.get((batch.partition, batch.producer_id))
+
+    def _least_needed(self, of_topic: OrderedDict[_Key, None]) -> _Key:
+        """Return the oldest of the topic if it has more than its share, else of the largest one."""
+        if len(of_topic) * len(self._of_topics) <= self._producers_max:
+            of_topic = max(self._of_topics.values(), key=len)
+        return next(iter(of_topic))
+
+    def _forget(self, key: _Key) -> None:
+        del self._breaks[key]
+        topic_id = key[0].topic_id
+        of_topic = self._of_topics[topic_id]
+        del of_topic[key]
+        if not of_topic:
+            del self._of_topics[topic_id]
 
     @staticmethod
     def _blocks(found: _Break, batch: ProducerBatch, number: int) -> bool:

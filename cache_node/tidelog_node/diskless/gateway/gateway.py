@@ -7,9 +7,10 @@
     answer     comes when the reference is committed, with the offsets
 
 A batch is forwarded in the order of the chain, so a producer's batches stay in order. Where the
-leader does not lead any more, the batches of the partition wait in order for the next leader, at
-most as long as their requests. If it is not known whether a leader has appended a batch, its
-producer gets NOT_LEADER_OR_FOLLOWER, and sends it again; an idempotent one gets the old offset.
+leader does not lead any more, or does not answer, the batches of the partition wait in order, at
+most as long as their requests (``ParkedBatches``). If it is not known whether a leader has appended
+a batch, its producer gets NOT_LEADER_OR_FOLLOWER, and sends it again; an idempotent one gets the
+old offset.
 
 **A log must not get a batch whose predecessor was lost** (``BrokenProducers``). So a partition's
 batches are with one process of a leader at a time: while that has not answered, nothing is sent to
@@ -21,9 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from uuid import UUID
 
 from crc32c import crc32c
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -35,6 +37,7 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.log.append_checks import LOG_APPEND_TIME, check_headers
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
 from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.records.batch import parse_header
@@ -49,6 +52,7 @@ from tidelog_node.diskless.gateway.broken_producers import (
 )
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObject, GatewayObjects
 from tidelog_node.diskless.gateway.links import NotSent
+from tidelog_node.diskless.gateway.parked_batches import RETRY_SECONDS, ParkedBatches
 from tidelog_node.diskless.gateway.spool import GatewaySpool
 from tidelog_node.diskless.gateway.taken_batches import (
     GatewayWaiter,
@@ -60,6 +64,7 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.wire.gateway_append import (
     BYTES_MAX,
+    REQUESTS_MAX,
     SLICES_MAX,
     TRANSACTIONAL_ID_BYTES_MAX,
     GatewayAppend,
@@ -73,13 +78,14 @@ logger = logging.getLogger(__name__)
 # listed for the worker in one turn of the loop.
 OWED_COUNT_MAX = 10_000
 ROOM_PART = 0.75  # a full gateway is not full any more once it owes this part of its limits
-RETRY_SECONDS = 0.25
 LEFT_SECONDS_MAX = 1.0  # for the answer of a leader when another process leads
 MOVED = (
     ErrorCode.not_leader_or_follower,
     ErrorCode.unknown_topic_id,
     ErrorCode.unknown_topic_or_partition,
 )
+# A leader closes the connection at ``REQUESTS_MAX`` without an answer; some may be lost on the way.
+UNDER_WAY_MAX = REQUESTS_MAX * 9 // 10
 # What a log says of a batch whose predecessor it does not have.
 SKIPPED = (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id)
 
@@ -116,15 +122,19 @@ class Gateway:
         self._owed_of: dict[tuple[PartitionName, int], deque[int]] = {}
         self._unnoted: list[TakenBatch] = []  # that wait for a chain
         self._sent: dict[PartitionName, SentBatches] = {}
-        self._parked: dict[PartitionName, deque[TakenBatch]] = {}  # that wait for a leader
-        self._broken = BrokenProducers()
+        self._parked = ParkedBatches()
+        self._woken: dict[PartitionName, None] = {}  # parked, may all be sent in the next turn
+        self._under_way: Counter[UUID] = Counter()  # requests by the leader's process
+        # Parked partitions of a process that has ``UNDER_WAY_MAX`` requests.
+        self._crowded: dict[UUID, dict[PartitionName, None]] = {}
+        self._broken = BrokenProducers(self._loop.time)
         self._timer: asyncio.TimerHandle | None = None
         self._objects = GatewayObjects(node)
         self.traffic = node.counters.gateway
         self.is_full = False
         self.fullness = Subscribers[[bool]]()
         self._is_closed = False
-        self._unsubscribe = node.view.subscribe(lambda _, __: self._retry_parked())
+        self._unsubscribe = node.view.subscribe(self._on_image)
 
     def takes(self, replica: Replica) -> bool:
         """Whether producers may write to this replica, which another node leads."""
@@ -281,24 +291,37 @@ class Gateway:
 
     def _forward(self, batches: Iterable[TakenBatch]) -> None:
         """Tell the leaders of committed batches, which are in the order of the chain."""
-        groups: dict[tuple[int, GatewayObject], list[TakenBatch]] = {}
+        requests = _Requests()
         for one in batches:
             if one.number not in self._batches:
                 continue
             if self._is_behind_lost(one):
                 self._end(one, ErrorCode.not_leader_or_follower, "a batch before it is missing")
-                continue
-            leader = self._leader_of(one)
-            if one.name in self._parked or leader is None or not self._may_send(one, leader):
+            elif one.name in self._parked:
                 self._park(one)
-                continue
-            assert one.made is not None
-            sent = self._sent.setdefault(one.name, SentBatches(leader.incarnation))
-            sent.batches[one.number] = one
-            groups.setdefault((leader.broker_id, one.made), []).append(one)
-        for (broker_id, made), some in groups.items():
-            for part in _requests(some):
-                self._send(broker_id, made, part)
+            else:
+                self._place(one, requests)
+        self._send_all(requests)
+
+    def _place(self, one: TakenBatch, requests: _Requests) -> None:
+        """Add the batch to its leader's requests, or park it if there can be none."""
+        leader = self._leader_of(one)
+        if leader is None or not self._may_send(one, leader):
+            self._park(one)
+            return
+        process = leader.incarnation
+        if self._under_way[process] >= UNDER_WAY_MAX:
+            self._crowded.setdefault(process, {})[one.name] = None
+            self._park(one)
+            return
+        sent = self._sent.setdefault(one.name, SentBatches(process))
+        sent.batches[one.number] = one
+        if requests.add(one, leader):
+            self._under_way[process] += 1
+
+    def _send_all(self, requests: _Requests) -> None:
+        for leader, made, batches in requests:
+            self._send(leader, made, batches)
 
     def _is_behind_lost(self, one: TakenBatch) -> bool:
         return one.producer is not None and self._broken.blocks(one.producer, one.number)
@@ -323,9 +346,10 @@ class Gateway:
             sent.left_s = now
         if now - sent.left_s >= LEFT_SECONDS_MAX:
             self._lose_sent(list(sent.batches.values()), "its former leader has not answered")
+            self._wake(one.name)
         return False
 
-    def _send(self, leader: int, made: GatewayObject, batches: Sequence[TakenBatch]) -> None:
+    def _send(self, leader: Broker, made: GatewayObject, batches: Sequence[TakenBatch]) -> None:
         chain = made.chain
         request = GatewayAppend(
             chain.name.chain_id,
@@ -346,21 +370,27 @@ class Gateway:
             ],
         )
         results: asyncio.Future[list[GatewayResult]]
-        if leader == self._node.broker_id:
-            task = asyncio.ensure_future(self._append_here(leader, request))
+        if leader.broker_id == self._node.broker_id:
+            task = asyncio.ensure_future(self._append_here(leader.broker_id, request))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             results = task
         else:
-            results = self._send_to(leader, request)
-        results.add_done_callback(partial(self._on_results, batches))
+            results = self._send_to(leader.broker_id, request)
+        results.add_done_callback(partial(self._on_results, leader.incarnation, batches))
 
     def _on_results(
-        self, batches: Sequence[TakenBatch], done: asyncio.Future[list[GatewayResult]]
+        self,
+        process: UUID,
+        batches: Sequence[TakenBatch],
+        done: asyncio.Future[list[GatewayResult]],
     ) -> None:
+        self._note_answered(process)
         error = None if done.cancelled() else done.exception()
+        away: set[PartitionName] = set()  # whose leader is not there: to be tried again later
         if isinstance(error, NotSent):
             for one in batches:
+                away.add(one.name)
                 if self._take_back(one):
                     self._park(one)
         elif done.cancelled() or error is not None:
@@ -368,10 +398,25 @@ class Gateway:
             self._lose_sent(batches, "the leader has not answered")
         else:
             for one, result in zip(batches, done.result(), strict=True):
+                if result.error_code in MOVED:
+                    away.add(one.name)
+                else:
+                    away.discard(one.name)
                 self._take_result(one, result)
-        names = {one.name for one in batches}
-        if not names.isdisjoint(self._parked) and names.isdisjoint(self._sent):
-            self._retry_soon()
+        for name in dict.fromkeys(one.name for one in batches):
+            if name in self._parked and name not in self._sent and name not in away:
+                self._wake(name)
+
+    def _note_answered(self, process: UUID) -> None:
+        """Let partitions go on that wait for answers of the process, once it has given some."""
+        self._under_way[process] -= 1
+        if self._under_way[process] > ROOM_PART * UNDER_WAY_MAX:
+            return
+        if not self._under_way[process]:
+            del self._under_way[process]
+        for name in self._crowded.pop(process, ()):
+            if name in self._parked and name not in self._sent:
+                self._wake(name)
 
     def _take_result(self, one: TakenBatch, result: GatewayResult) -> None:
         made = one.made
@@ -423,26 +468,66 @@ class Gateway:
         if self._loop.time() >= one.deadline_s or self._is_closed or one.replica.is_dropped:
             self._lose(one, ErrorCode.not_leader_or_follower, "the partition has no leader")
             return
-        self._parked.setdefault(one.name, deque()).append(one)
-        self.traffic.waiting_count += 1
+        self._parked.park(one, self._loop.time())
+        self.traffic.waiting_count = len(self._parked)
         self._node.view.nudge()
-        if self._timer is None:
-            self._timer = self._loop.call_later(RETRY_SECONDS, self._retry_parked)
+        self._set_timer()
 
-    def _retry_soon(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(0, self._retry_parked)
+    def _set_timer(self) -> None:
+        if self._timer is None and not self._is_closed:
+            self._timer = self._loop.call_later(RETRY_SECONDS, self._on_timer)
 
-    def _retry_parked(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        parked, self._parked = self._parked, {}
-        self.traffic.waiting_count = 0
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for one in self._parked.expired(now):
+            self._lose(one, ErrorCode.not_leader_or_follower, "the partition has no leader")
+        self._try(self._parked.due(now))
+        if not self._parked.is_idle:
+            self._set_timer()
+
+    def _on_image(self, _: ClusterImage, changed_topics: frozenset[str]) -> None:
+        if len(self._parked):
+            self._try(self._parked.of_topics(changed_topics))
+
+    def _try(self, names: Iterable[PartitionName]) -> None:
+        """Send the first batch of each of the partitions: the others follow if it is taken."""
+        firsts: list[TakenBatch] = []
+        for name in names:
+            if name in self._sent:  # The answer wakes the partition.
+                self._give_up_late(name)
+                continue
+            one = self._parked.take_first(name)
+            while one is not None and self._is_behind_lost(one):
+                self._end(one, ErrorCode.not_leader_or_follower, "a batch before it is missing")
+                one = self._parked.take_first(name)
+            if one is not None:
+                firsts.append(one)
+        requests = _Requests()
         # In the order of the chain: objects are sent in the order in which they are met here.
-        waiting = (one for some in parked.values() for one in some)
-        self._forward(sorted(waiting, key=lambda one: one.number))
+        for one in sorted(firsts, key=lambda one: one.number):
+            self._place(one, requests)
+        self._send_all(requests)
+        self.traffic.waiting_count = len(self._parked)
+
+    def _give_up_late(self, name: PartitionName) -> None:
+        """Lose what a former leader has had for too long."""
+        one = self._parked.first(name)
+        leader = None if one is None else self._leader_of(one)
+        if one is not None and leader is not None:
+            self._may_send(one, leader)
+
+    def _wake(self, name: PartitionName) -> None:
+        """Send all batches of the partition in the next turn."""
+        if not self._woken:
+            self._loop.call_soon(self._forward_woken)
+        self._woken[name] = None
+
+    def _forward_woken(self) -> None:
+        woken, self._woken = self._woken, {}
+        batches = [one for name in woken for one in self._parked.take_all(name)]
+        self._forward(sorted(batches, key=lambda one: one.number))
+        self.traffic.waiting_count = len(self._parked)
 
     # -- the end of a batch --
 
@@ -504,15 +589,32 @@ def _has_append_time(replica: Replica) -> bool:
     return replica.config.message_timestamp_type == LOG_APPEND_TIME
 
 
-def _requests(batches: Sequence[TakenBatch]) -> Iterator[Sequence[TakenBatch]]:
-    """Yield the parts of an object's batches that one request may name, at least one in each."""
-    part: list[TakenBatch] = []
-    size_bytes = 0
-    for one in batches:
-        if part and (len(part) == SLICES_MAX or size_bytes + one.size_bytes > BYTES_MAX):
-            yield part
-            part, size_bytes = [], 0
-        part.append(one)
-        size_bytes += one.size_bytes
-    if part:
-        yield part
+class _Requests:
+    """Requests to leaders, each of batches of one object, in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[Broker, GatewayObject, list[TakenBatch]]] = []
+        # The last request to each leader about each object, and its bytes.
+        self._last: dict[tuple[int, GatewayObject], tuple[list[TakenBatch], int]] = {}
+
+    def __iter__(self) -> Iterator[tuple[Broker, GatewayObject, list[TakenBatch]]]:
+        """Yield the requests."""
+        return iter(self._all)
+
+    def add(self, one: TakenBatch, leader: Broker) -> bool:
+        """Add a committed batch; return whether it is the first one of a request."""
+        made = one.made
+        assert made is not None
+        key = leader.broker_id, made
+        last = self._last.get(key)
+        if last is not None:
+            batches, size_bytes = last
+            size_bytes += one.size_bytes
+            if len(batches) < SLICES_MAX and size_bytes <= BYTES_MAX:
+                batches.append(one)
+                self._last[key] = batches, size_bytes
+                return False
+        batches = [one]
+        self._last[key] = batches, one.size_bytes
+        self._all.append((leader, made, batches))
+        return True

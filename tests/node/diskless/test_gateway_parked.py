@@ -1,0 +1,154 @@
+"""Batches of a gateway that wait for a leader: in virtual time, so that every wait is counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+import pytest
+from tidelog_core.errors import ErrorCode
+from tidelog_core.metadata import records
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.records.header import iter_headers
+from tidelog_node.diskless.gateway import gateway
+from tidelog_node.diskless.gateway.parked_batches import RETRY_SECONDS, RETRY_SECONDS_MAX
+
+from tests.node.diskless.gateway_world import World
+from tests.support import virtual_time
+from tests.support.batches import batch_of
+from tests.support.inline_executor import InlineExecutor
+
+OK = ErrorCode.none
+# Waits between tries double up to the longest one.
+TRIES_IN_TEN_SECONDS_MAX = 4 + 10 / RETRY_SECONDS_MAX
+
+
+def play(folder: Path, scenario: Callable[[World], Awaitable[None]]) -> None:
+    """Run the scenario on a world without threads."""
+
+    async def run() -> None:
+        world = World(folder, objects=MemoryObjectStore(), executor=InlineExecutor())
+        await world.start()
+        try:
+            await scenario(world)
+        finally:
+            await world.stop()
+
+    virtual_time.run(run())
+
+
+async def send_each(world: World, count: int, *, timeout_ms: int = 30_000) -> list[Any]:
+    """Send batches of one producer, each in an object of its own; return the answers to come."""
+    answers = []
+    for sequence in range(count):
+        data = batch_of(b"%d" % sequence, producer=(7, 0, sequence))
+        answers.append(world.gateway.send(data, timeout_ms=timeout_ms))
+        await asyncio.sleep(0.05)
+    return answers
+
+
+async def stop_leading(world: World) -> None:
+    world.leader.chain.leave(world.leader.replica)
+    world.leader.replicas.end_lead(world.leader.replica)
+
+
+def sequences(world: World) -> list[int]:
+    return [header.base_sequence for _, header in iter_headers(world.log_content())]
+
+
+def test_a_leader_that_cannot_be_reached_is_tried_now_and_then(tmp_path: Path) -> None:
+    """Its address may be refused at once: the gateway must not spend its loop on it."""
+
+    async def scenario(world: World) -> None:
+        world.is_leader_reachable = False
+        answers = await send_each(world, 10)
+        before = world.attempt_count
+        await asyncio.sleep(10)
+        assert 0 < world.attempt_count - before <= TRIES_IN_TEN_SECONDS_MAX
+        world.is_leader_reachable = True
+        assert [(await one).error_code for one in answers] == [OK] * 10
+        assert sequences(world) == list(range(10))
+
+    play(tmp_path, scenario)
+
+
+def test_a_try_costs_a_leader_one_read_whatever_waits(tmp_path: Path) -> None:
+    """The leader has to read an object before it can say that it does not lead."""
+
+    async def scenario(world: World) -> None:
+        await stop_leading(world)
+        answers = await send_each(world, 20)
+        world.forwarded.clear()
+        await asyncio.sleep(10)
+        assert 0 < len(world.forwarded) <= TRIES_IN_TEN_SECONDS_MAX
+        assert all(len(request.slices) == 1 for request in world.forwarded)
+        await world.begin_epoch()
+        assert [(await one).error_code for one in answers] == [OK] * 20
+        assert sequences(world) == list(range(20))
+
+    play(tmp_path, scenario)
+
+
+def test_every_batch_that_waits_ends_in_its_time(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.is_leader_reachable = False
+        traffic = world.gateway.gateway.traffic
+        late = world.gateway.send(batch_of(b"late"), timeout_ms=20_000)
+        answers = await send_each(world, 10, timeout_ms=5_000)
+        assert traffic.waiting_count == 11
+        await asyncio.sleep(5 + RETRY_SECONDS)
+        assert all(one.done() and one.result().error_code is not OK for one in answers)
+        assert traffic.waiting_count == 1
+        await asyncio.sleep(15 + RETRY_SECONDS)
+        assert (await late).error_code is not OK
+        assert traffic.waiting_count == traffic.owed_bytes == 0
+        world.is_leader_reachable = True
+        assert [(await one).error_code for one in await send_each(world, 3)] == [OK] * 3
+
+    play(tmp_path, scenario)
+
+
+def test_news_of_other_topics_cause_no_try(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        world.is_leader_reachable = False
+        answers = await send_each(world, 5)
+        before = world.attempt_count
+        image = world.gateway.view.image
+        for number in range(200):
+            topic = records.Topic(
+                name=f"other-{number}",
+                topic_id=uuid5(NAMESPACE_OID, f"other-{number}"),
+                partition_count=0,
+                configs={},
+            )
+            await world.metadata.commit([records.put(topic)])
+            await world.gateway.view.refresh()
+        assert world.gateway.view.image is not image
+        assert world.attempt_count - before <= 1
+        world.is_leader_reachable = True
+        assert [(await one).error_code for one in answers] == [OK] * 5
+
+    play(tmp_path, scenario)
+
+
+def test_a_gateway_sends_no_more_requests_than_its_leader_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that stalls would close the connection, and all of their outcomes be unknown."""
+    monkeypatch.setattr(gateway, "UNDER_WAY_MAX", 8)
+
+    async def scenario(world: World) -> None:
+        world.tickets = asyncio.Semaphore(0)
+        answers = await send_each(world, 40)
+        await asyncio.sleep(5)
+        assert len(world.forwarded) == 8
+        for _ in range(100):
+            world.tickets.release()
+        assert [(await one).error_code for one in answers] == [OK] * 40
+        assert sequences(world) == list(range(40))
+        assert not world.gateway.gateway.traffic.waiting_count
+
+    play(tmp_path, scenario)
