@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.objects.location import parse_object_location
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
@@ -14,6 +15,7 @@ from tidelog_node.background import Background
 from tidelog_node.diskless.chain.abandoned_chains import AbandonedChains, abandoned_after_ms
 from tidelog_node.diskless.chain.checkpoints import ChainCheckpoints
 from tidelog_node.diskless.chain.collection import ChainCollection
+from tidelog_node.diskless.chain.long_tails import FREE, PAID, LongTails
 from tidelog_node.diskless.chain.node_chain import NodeChain
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.standby import stand_by
@@ -135,6 +137,8 @@ def start_diskless(
     )
     entering.add(collection.run())
     entering.add(ChainCheckpoints(node, lambda: node_chain.chain).run())
+    has_price = parse_object_location(settings.object_store_url).has_price
+    entering.add(LongTails(lambda: node_chain.chain, PAID if has_price else FREE).run())
     abandoned = AbandonedChains(
         node,
         membership=cluster.member.membership,

@@ -98,10 +98,11 @@ class CatchUp:
             await self._carry_out(replica, segments, decide)
             return start_offset if end is None else end.offset
 
-    async def before_leading(self, replica: Replica) -> None:
+    async def before_leading(self, replica: Replica) -> TieredSegments:
         """Before the replica leads, restart its log if ``start_before_leading`` says so.
 
-        The replica has no role during the call. Raises the stores' errors, and ``StorageError``.
+        Returns the tier as it was read for that. The replica has no role during the call. Raises
+        the stores' errors, and ``StorageError``.
         """
         async with self._slots:
             segments = await self._segments(replica)
@@ -114,6 +115,7 @@ class CatchUp:
                 return start_before_leading(log, end, log_start_offset=start_offset)
 
             await self._carry_out(replica, segments, decide)
+            return segments
 
     async def find_start(
         self, replica: Replica, follower: FollowerState, fetch: ReplicaFetch

@@ -40,10 +40,17 @@ class StoredChain(HandChain):
         self.owed: set[Replica] = set()  # it still has something of them from an earlier epoch
         self._store, self._cluster_id = store, cluster_id
         self.next_sequence = 0
+        self.tail_counts: dict[str, int] = {}
         self._ends: dict[Replica, int] = {}
 
     def take(
-        self, replica: Replica, stored: EpochChains, *, end_offset: int, previous_sequence: int
+        self,
+        replica: Replica,
+        stored: EpochChains,
+        *,
+        end_offset: int,
+        previous_sequence: int,
+        tail_count: int,
     ) -> None:
         current = current_chain(stored)
         assert current is not None
@@ -51,6 +58,7 @@ class StoredChain(HandChain):
         assert replica.log.log_end_offset == replica.log.high_watermark == end_offset
         self.entered.append((str(replica.partition), current.leader_epoch, previous_sequence))
         self._ends[replica] = end_offset
+        self.tail_counts[str(replica.partition)] = tail_count
         replica.chain = self
 
     async def commit(self, *replicas: Replica) -> PutOutcome:

@@ -31,7 +31,13 @@ class FilledChain(StoredChain):
     """Takes partitions whose logs have records above the first offset."""
 
     def take(
-        self, replica: Replica, stored: EpochChains, *, end_offset: int, previous_sequence: int
+        self,
+        replica: Replica,
+        stored: EpochChains,
+        *,
+        end_offset: int,
+        previous_sequence: int,
+        tail_count: int,
     ) -> None:
         current = current_chain(stored)
         assert current is not None

@@ -81,6 +81,8 @@ async def test_a_restarted_node_has_what_its_chain_before_committed(
         replica = await it.until_led()
         assert it.stored().wal == ((1, before.name, 0), (2, it.chain.name, 2))
         assert it.chain.entered == [("t-0", 2, 1)]
+        # The slice, and the chain before.
+        assert it.chain.tail_counts == {"t-0": 1 + lead_entries.EPOCH_OBJECTS}
         assert replica.log.log_end_offset == replica.log.high_watermark == 2
         assert replica.log.leader_epochs == ((1, 0), (2, 2))
         # The same batch again, then the next one.

@@ -53,7 +53,10 @@ class ChainPartition:
         "end_offset",
         "leader_epoch",
         "name",
+        "object_count",
         "replica",
+        "sealed_s",
+        "segment_base_offset",
         "size_bytes",
     )
 
@@ -66,10 +69,12 @@ class ChainPartition:
         flush: Callable[[], None],
         leave: Callable[[Replica], None],
         refer: Callable[[ForeignSlice, int], None],
+        object_count: int = 0,
     ) -> None:
         """``begin`` is called with the first append of a turn, ``flush`` if they are many bytes.
 
-        ``refer`` gets references, and how far the gateway's chain is committed.
+        ``refer`` gets references, and how far the gateway's chain is committed. ``object_count``
+        says how long a tail the partition comes with.
         """
         self.replica = replica
         self.name = PartitionName(replica.topic_id, replica.partition.partition)
@@ -78,6 +83,10 @@ class ChainPartition:
         self.end_offset = 0
         self.size_bytes = 0  # 0: nothing was appended in this turn
         self.append_count = 0
+        # Of ``LongTails``: objects with records of the active segment, as far as it was seen.
+        self.object_count = object_count
+        self.segment_base_offset = -1
+        self.sealed_s: float | None = None  # the loop's time; of a segment with a long tail
         self._begin = begin
         self._flush = flush
         self._leave = leave

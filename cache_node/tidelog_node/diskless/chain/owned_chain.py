@@ -154,6 +154,11 @@ class OwnedChain:
         """The replicas that have entered."""
         return tuple(self._partitions)
 
+    @property
+    def partitions(self) -> tuple[ChainPartition, ...]:
+        """The partitions that have entered."""
+        return tuple(self._partitions.values())
+
     def enter(
         self,
         replica: Replica,
@@ -161,9 +166,11 @@ class OwnedChain:
         *,
         end_offset: int,
         previous_sequence: int = -1,
+        tail_count: int = 0,
     ) -> None:
         """Let the partition in, as ``ChainWriter.enter``, whose ``ValueError`` it raises.
 
+        ``tail_count`` says in how many objects the log's un-tiered records are.
         Also raises it while the chain owes something of the partition from before it left: its
         commits would be taken for those of the epoch that begins.
         """
@@ -183,6 +190,7 @@ class OwnedChain:
             flush=self._note_all,
             leave=self.leave,
             refer=self._note_reference,
+            object_count=tail_count,
         )
         self._partitions[replica] = partition
         self._replicas[name] = replica
@@ -533,6 +541,8 @@ class OwnedChain:
             self._forget_if_settled(name)
             if replica is None or replica.is_dropped:
                 continue
+            if (partition := self._partitions.get(replica)) is not None:
+                partition.object_count += 1
             try:
                 replica.on_chain_committed(end_offset)
                 let_go_of_files(replica, end_offset)

@@ -123,7 +123,9 @@ class Conversions:
         first_offset = log.active_segment_base_offset
         chain = EpochChain(leader.leader_epoch, own.name, first_offset)
         try:
-            own.enter(replica, (chain,), end_offset=first_offset, previous_sequence=-1)
+            own.enter(
+                replica, (chain,), end_offset=first_offset, previous_sequence=-1, tail_count=0
+            )
         except ValueError:
             # It has left this chain in this epoch, and an epoch that has left does not come back.
             self._begin_next_epoch(replica, leader)

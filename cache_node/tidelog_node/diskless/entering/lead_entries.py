@@ -81,6 +81,7 @@ WRITES_MAX = 10  # of partitions that are led together, before they begin again
 CHAINS_AT_ONCE_MAX = 8
 NOTE_SECONDS = 3_600.0  # for so long a note in a chain is not written again
 NOTES_MAX = 256  # that are remembered
+EPOCH_OBJECTS = 100  # as many objects cost the next heir as another chain that it has to list
 
 
 class Before(NamedTuple):
@@ -122,8 +123,12 @@ class EntryChain(Protocol):
         *,
         end_offset: int,
         previous_sequence: int,
+        tail_count: int,
     ) -> None:
-        """Take the partition. Raises ``ValueError`` unless the last of ``stored`` names it."""
+        """Take the partition, of which the tier lacks what is in ``tail_count`` objects.
+
+        Raises ``ValueError`` unless the last of ``stored`` names this chain.
+        """
 
 
 class LeadEntries:
@@ -416,6 +421,7 @@ class LeadEntries:
                 for name, error in refused.items():
                     self._refuse(taken, name, error)
                 taken.tiered_ends |= {name: one.tiered_end for name, one in recovered.items()}
+                taken.slice_counts |= {name: one.slice_count for name, one in recovered.items()}
                 if recovered:
                     yield {name: one.end_offset for name, one in recovered.items()}
 
@@ -503,8 +509,13 @@ class LeadEntries:
         _require_chain(taken.own)
         if replica.log.log_end_offset != end_offset:  # Its disk has failed, for example.
             raise StorageError(f"the log of {replica.partition} does not end at {end_offset} now")
+        before = cut_tiered(stored.chains, taken.tiered_ends[name])[:-1]
         taken.own.enter(
-            replica, stored.chains, end_offset=end_offset, previous_sequence=taken.sealed_at
+            replica,
+            stored.chains,
+            end_offset=end_offset,
+            previous_sequence=taken.sealed_at,
+            tail_count=taken.slice_counts.get(name, 0) + EPOCH_OBJECTS * len(before),
         )
         taken.led[replica] = epoch
         logger.info(
@@ -527,6 +538,7 @@ class _Taken:
     successors: Successors
     records: dict[PartitionName, Partition] = dataclasses.field(default_factory=dict)
     tiered_ends: dict[PartitionName, int] = dataclasses.field(default_factory=dict)
+    slice_counts: dict[PartitionName, int] = dataclasses.field(default_factory=dict)
     led: dict[Replica, int] = dataclasses.field(default_factory=dict)  # entered; their epochs
     write_count: int = 0
 

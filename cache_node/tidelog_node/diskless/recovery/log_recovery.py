@@ -31,6 +31,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.subscribers import Subscribers
 from tidelog_core.tier.keys import partition_prefix
 from tidelog_core.tier.lifecycle import read_segments
+from tidelog_core.tier.tiered_segments import TieredSegments
 
 from tidelog_node.diskless.recovery.chain_slices import (
     ReadChains,
@@ -55,6 +56,7 @@ class RecoveredLog(NamedTuple):
 
     tiered_end: int  # the tier has everything below
     end_offset: int
+    slice_count: int  # of the records between them
 
 
 class Recovery(NamedTuple):
@@ -136,7 +138,7 @@ class LogRecovery:
             failures = await self._refill.refill({name: tails[name] for name in wave})
             await self._each(replicas, failures, explain)
             recovered = {
-                name: RecoveredLog(starts[name], tails[name].end_offset)
+                name: RecoveredLog(starts[name], tails[name].end_offset, len(tails[name].slices))
                 for name in wave
                 if name not in failures
             }
@@ -160,9 +162,7 @@ class LogRecovery:
         return ends
 
     async def _tier_end(self, record: Partition) -> int:
-        segments = await self._history.segments(record.topic_id, record.partition)
-        tier = tier_end(segments, record.log_start_offset)
-        return record.log_start_offset if tier is None else tier.offset
+        return _end_of(await self._history.segments(record.topic_id, record.partition), record)
 
     async def _each(
         self,
@@ -194,8 +194,7 @@ class LogRecovery:
 
     async def _begin(self, replica: Replica, record: Partition) -> int:
         """Have the log begin at or below the tier's end; return that, or the log start."""
-        await self._catch_up.before_leading(replica)
-        return await self._tier_end(record)
+        return _end_of(await self._catch_up.before_leading(replica), record)
 
     async def _tail(
         self,
@@ -258,3 +257,8 @@ class LogRecovery:
             raise MetadataSetBack(replica.partition, known=describe_epoch(record.wal), found=found)
         if not is_broken:
             raise StoreUnavailable(f"the tier of {replica.partition} has gone on since it was read")
+
+
+def _end_of(segments: TieredSegments, record: Partition) -> int:
+    tier = tier_end(segments, record.log_start_offset)
+    return record.log_start_offset if tier is None else tier.offset

@@ -1,0 +1,132 @@
+"""A partition whose un-tiered tail is long gets its active segment sealed, so that it is tiered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tidelog_core.metadata.epoch_chains import EpochChain
+from tidelog_node.diskless.chain.long_tails import LongTails, TailLimits
+
+from tests.support.waiting import eventually_async
+from tests.support.wal_scene import LedLog, WalScene
+
+LIMITS = TailLimits(objects_max=3, size_bytes_max=10_000)
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[WalScene]:
+    scene = WalScene(tmp_path, chain_id=UUID(int=5))
+    scene.lead(3)
+    yield scene
+    await scene.close()
+
+
+async def commit(scene: WalScene, *logs: Any, value_size_bytes: int = 10) -> None:
+    """Have an object with a record of each of these partitions."""
+    for log in logs:
+        log.append(value_size_bytes=value_size_bytes)
+    ends = [log.log.log_end_offset for log in logs]
+    await eventually_async(lambda: [log.committed_end for log in logs] == ends, seconds=60)
+
+
+def sealed_counts(scene: WalScene) -> list[int]:
+    return [len(log.log.sealed_segments()) for log in scene.logs]
+
+
+async def test_a_tail_of_many_objects_is_sealed_once(scene: WalScene) -> None:
+    tails = LongTails(lambda: scene.chain, LIMITS)
+    first, second, _ = scene.logs
+    for _ in range(2):
+        await commit(scene, first, second)
+        tails.visit()
+    assert sealed_counts(scene) == [0, 0, 0]
+    await commit(scene, first)
+    for _ in range(3):
+        tails.visit()
+        assert sealed_counts(scene) == [1, 0, 0]
+    assert first.changed_count == 1, "nobody is told to tier it"
+    for _ in range(2):
+        await commit(scene, first)
+    tails.visit()
+    assert sealed_counts(scene) == [1, 0, 0]
+    await commit(scene, first, second)
+    tails.visit()
+    tails.visit()
+    assert sealed_counts(scene) == [2, 1, 0]
+
+
+async def test_a_tail_of_many_bytes_is_sealed(scene: WalScene) -> None:
+    tails = LongTails(lambda: scene.chain, LIMITS)
+    await commit(scene, *scene.logs[:2], value_size_bytes=5_000)
+    tails.visit()
+    assert sealed_counts(scene) == [0, 0, 0]
+    await commit(scene, scene.logs[1], value_size_bytes=5_000)
+    tails.visit()
+    assert sealed_counts(scene) == [0, 1, 0]
+
+
+async def test_the_longest_tails_come_first_and_few_at_a_time(scene: WalScene) -> None:
+    tails = LongTails(lambda: scene.chain, LIMITS)
+    for count in range(5):
+        await commit(scene, *scene.logs[(0 if count < 3 else 1 if count < 4 else 2) :])
+    found = []
+    for _ in range(4):
+        tails.visit()
+        found.append(sealed_counts(scene))
+    assert found == [[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]]
+
+
+async def test_a_partition_with_constant_records_waits_for_the_interval(scene: WalScene) -> None:
+    log = scene.logs[0]
+    tails = LongTails(lambda: scene.chain, LIMITS._replace(interval_s=3_600.0))
+    for _ in range(3):
+        await commit(scene, log)
+    tails.visit()
+    assert sealed_counts(scene) == [1, 0, 0]
+    for _ in range(4):
+        await commit(scene, log)
+    tails.visit()
+    assert sealed_counts(scene) == [1, 0, 0]
+    LongTails(lambda: scene.chain, LIMITS).visit()
+    assert sealed_counts(scene) == [2, 0, 0]
+
+
+async def test_the_tail_that_a_partition_is_entered_with_counts(scene: WalScene) -> None:
+    """Else leads that go round among nodes would take it with them for an hour."""
+    tails = LongTails(lambda: scene.chain, LIMITS)
+    log: Any = LedLog(scene.folder, 3)
+    log.append()
+    stored = (EpochChain(1, scene.name, 1),)
+    scene.chain.enter(log, stored, end_offset=1, tail_count=3)
+    scene.logs.append(log)
+    tails.visit()
+    assert sealed_counts(scene) == [0, 0, 0, 1]
+    tails.visit()
+    assert sealed_counts(scene) == [0, 0, 0, 1]
+
+
+async def test_what_is_in_sealed_segments_already_does_not_count(scene: WalScene) -> None:
+    log = scene.logs[0]
+    tails = LongTails(lambda: scene.chain, LIMITS)
+    for _ in range(2):
+        await commit(scene, log)
+    tails.visit()
+    log.log.roll()
+    for _ in range(2):
+        await commit(scene, log)
+        tails.visit()
+    assert len(log.log.sealed_segments()) == 1
+
+
+async def test_only_led_diskless_partitions_are_sealed(scene: WalScene) -> None:
+    tails = LongTails(lambda: scene.chain, LIMITS._replace(sealed_max=9))
+    for _ in range(3):
+        await commit(scene, *scene.logs)
+    scene.logs[0].is_leader = False
+    scene.logs[1].is_diskless = False  # about to become so: its segments are held
+    tails.visit()
+    assert sealed_counts(scene) == [0, 0, 1]
