@@ -7,7 +7,7 @@ measures:
 
 scan    the bytes per second of consumers that read the topic from its start, divided by those of
         raw GETs of the same chunks from the same server. There are as many concurrent GETs as
-        the node may have for the consumers. Passes of both take turns, the first is dropped, and
+        the node has for the consumers. Passes of both take turns, the first is dropped, and
         the median of the others counts. A scan finds nothing useful in the cache. The CPU time
         of the node and its worker is measured too.
 tail    the latency of a fetch of a record that was just written: without other load, beside the
@@ -74,9 +74,8 @@ CREDENTIALS = {
     "AWS_REGION": "us-east-1",
 }
 CHUNK_BYTES = NodeConfig().remote_chunk_bytes
-# Every reader waits for one range, and reading ahead may use half of the concurrency.
-CONCURRENCY = 1 + NodeConfig().remote_fetch_concurrency // 2
-CONCURRENCY_OF_FOUR = PARTITION_COUNT + NodeConfig().remote_fetch_concurrency // 2
+# Reading ahead leaves a quarter of the concurrency, as long as no more readers wait than here.
+CONCURRENCY = 3 * NodeConfig().remote_fetch_concurrency // 4
 RESULTS = Path(__file__).parent / "results" / "cold_reads.json"
 _ANSWER = struct.Struct(f">iihiih{len(TOPIC)}si")  # Fetch 11 up to the partitions
 _PARTITION = struct.Struct(">ihqqqiii")  # up to the records; nothing is aborted
@@ -99,12 +98,12 @@ ONE_BY_ONE = tuple((partition,) for partition in EVERY)
 SCANS = (
     Scan("one reader, 16 MiB fetches", (ONE_BY_ONE,), FETCH_BYTES, CONCURRENCY),
     Scan("one reader, 1 MiB fetches", (ONE_BY_ONE,), DEFAULT_FETCH_BYTES, CONCURRENCY),
-    Scan("one reader of four partitions at once", ((EVERY,),), FETCH_BYTES, CONCURRENCY_OF_FOUR),
+    Scan("one reader of four partitions at once", ((EVERY,),), FETCH_BYTES, CONCURRENCY),
     Scan(
         "four readers, a partition each",
         tuple((one,) for one in ONE_BY_ONE),
         FETCH_BYTES,
-        CONCURRENCY_OF_FOUR,
+        CONCURRENCY,
     ),
 )
 
@@ -122,7 +121,7 @@ BACKFILLS = (
         "four readers of the whole topic",
         tuple(ONE_BY_ONE[first:] + ONE_BY_ONE[:first] for first in EVERY),
         FETCH_BYTES,
-        CONCURRENCY_OF_FOUR,
+        CONCURRENCY,
     ),
 )
 

@@ -44,9 +44,10 @@ class ChunkCache:
     """Fetches ranges of objects into files. For the tasks of one event loop.
 
     Concurrent requests for a range share one GET. At most ``fetch_concurrency`` GETs run at a time.
-    Read-ahead takes at most half of them, and ranges read ahead and not requested yet take at most
-    half of the cache. So read-ahead delays no reader of a range that is needed now, and readers
-    do not evict the ranges that were read ahead for others.
+    Read-ahead takes half of them, and more while all GETs together are fewer than three quarters:
+    a reader that is busy with what it got waits for none. Ranges read ahead and not requested yet
+    take at most half of the cache. So read-ahead delays no reader of a range that is needed now,
+    and readers do not evict the ranges that were read ahead for others.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class ChunkCache:
         # Ranges in memory: more than GETs, so that a GET need not wait for another range's write.
         self._held = asyncio.Semaphore(fetch_concurrency + 2 * WRITES_MAX)
         self._ahead_gets_max = max(1, fetch_concurrency // 2)
+        self._gets_with_ahead = max(1, 3 * fetch_concurrency // 4)
+        self._gets: set[str] = set()  # ranges that are being fetched, or wait for their turn
         # Read-ahead that no reader waits for yet: being fetched, and being written.
         self._ahead_gets: set[str] = set()
         self._ahead_writes: set[str] = set()
@@ -157,7 +160,10 @@ class ChunkCache:
         """Start read-ahead within its limits, of all readers' ranges the nearest first."""
         while (
             self._ahead_backlog
-            and len(self._ahead_gets) < self._ahead_gets_max
+            and (
+                len(self._ahead_gets) < self._ahead_gets_max
+                or len(self._gets) < self._gets_with_ahead
+            )
             and len(self._ahead_writes) < WRITES_MAX
         ):
             name = min(self._ahead_backlog, key=lambda wish: self._ahead_backlog[wish][0])
@@ -206,9 +212,11 @@ class ChunkCache:
     def _start(self, name: str, wanted: ByteRange) -> asyncio.Task[Path]:
         task = asyncio.create_task(self._fill(name, wanted))
         self._under_way[name] = task
+        self._gets.add(name)
 
         def forget(done: asyncio.Task[Path]) -> None:
             del self._under_way[name]
+            self._gets.discard(name)
             if not done.cancelled():
                 done.exception()  # Every caller may have been cancelled.
 
@@ -221,10 +229,11 @@ class ChunkCache:
                 async with self._slots:
                     self.get_count += 1
                     data = await self._store.get_range(wanted.key, wanted.start, wanted.end)
+                self._gets.discard(name)
                 if name in self._ahead_gets:
                     self._ahead_gets.remove(name)
                     self._ahead_writes.add(name)
-                    self._pump_ahead()
+                self._pump_ahead()
                 try:
                     return await self._keep(name, wanted, data)
                 except CorruptObject:

@@ -137,13 +137,13 @@ async def test_what_is_read_ahead_comes_together_with_what_is_wanted(tmp_path: P
         await asking
 
 
-async def test_gets_are_bounded_and_reading_ahead_leaves_half_of_them(tmp_path: Path) -> None:
+async def test_gets_are_bounded_and_reading_ahead_leaves_a_quarter_of_them(tmp_path: Path) -> None:
     async with new_cache(tmp_path, size_bytes_max=100_000) as (cache, store):
         await cache.fetch(chunk(0))
         store.gate.clear()
         await cache.fetch(chunk(0), chunks(10, 30))
         await settle()
-        assert store.running == 2
+        assert store.running == 3
         asking = [asyncio.create_task(cache.fetch(chunk(n))) for n in range(1, 9)]
         await settle()
         assert store.running == 4
@@ -153,16 +153,47 @@ async def test_gets_are_bounded_and_reading_ahead_leaves_half_of_them(tmp_path: 
 
 
 async def test_a_range_that_someone_waits_for_is_no_longer_read_ahead(tmp_path: Path) -> None:
-    """Its place is free for another, so that one reader has one GET and the half of all."""
+    """Its place is free for another, so that readers have their GETs and the half of all."""
     async with new_cache(tmp_path) as (cache, store):
         await cache.fetch(chunk(0))
         store.gate.clear()
         await cache.fetch(chunk(0), chunks(1, 10))
-        asking = asyncio.create_task(cache.fetch(chunk(1)))
+        asking = [asyncio.create_task(cache.fetch(chunk(number))) for number in (1, 2)]
+        await settle()
+        assert store.asked == [0, 100, 200, 300, 400]
+        store.gate.set()
+        await asyncio.gather(*asking)
+
+
+async def test_reading_ahead_goes_on_while_its_reader_has_what_it_wants(tmp_path: Path) -> None:
+    """As many GETs run as while readers wait: a reader of four partitions is busy half the time."""
+    async with new_cache(tmp_path, size_bytes_max=100_000, fetch_concurrency=16) as (cache, store):
+        for number in range(4):
+            await cache.fetch(chunk(number))
+        store.gate.clear()
+        for number in range(4):
+            await cache.fetch(chunk(number), chunks(10 + 3 * number, 13 + 3 * number))
+        await settle()
+        assert store.running == 12
+        asking = [asyncio.create_task(cache.fetch(chunk(10 + 3 * number))) for number in range(4)]
+        await settle()
+        assert store.running == 12
+        store.gate.set()
+        await asyncio.gather(*asking)
+
+
+async def test_reading_ahead_goes_on_when_a_wanted_range_has_come(tmp_path: Path) -> None:
+    async with new_cache(tmp_path, size_bytes_max=100_000) as (cache, store):
+        store.gate.clear()
+        asking = [asyncio.create_task(cache.fetch(chunk(n))) for n in range(3)]
+        await settle()
+        last = asyncio.create_task(cache.fetch(chunk(3), chunks(10, 12)))
         await settle()
         assert store.asked == [0, 100, 200, 300]
         store.gate.set()
-        await asking
+        await asyncio.gather(*asking, last)
+        await settle()
+        assert sorted(store.asked[4:]) == [1000, 1100]
 
 
 async def test_who_needs_a_range_that_waits_to_be_read_ahead_gets_it_now(tmp_path: Path) -> None:
@@ -172,7 +203,7 @@ async def test_who_needs_a_range_that_waits_to_be_read_ahead_gets_it_now(tmp_pat
         await cache.fetch(chunk(0), chunks(10, 30))
         asking = asyncio.create_task(cache.fetch(chunk(29)))
         await settle()
-        assert store.running == 3
+        assert store.running == 4
         store.gate.set()
         await asking
 
@@ -192,7 +223,7 @@ async def test_of_what_several_readers_will_need_the_nearest_comes_first(tmp_pat
                 await asyncio.sleep(0.001)
 
         await asyncio.wait_for(all_have_come(), 60)
-        assert [start // 100 for start in store.asked[2:]] == [10, 11, 20, 21, 12, 22, 13, 23]
+        assert [start // 100 for start in store.asked[2:]] == [10, 11, 12, 20, 21, 22, 13, 23]
 
 
 async def test_what_is_read_ahead_takes_half_of_the_cache_until_it_is_asked_for(
