@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
 
 from tidelog_core.metadata.schema_records import (
     SCHEMA_CONTEXT_COLLECTION,
@@ -18,7 +19,7 @@ from tidelog_core.metadata.schema_records import (
     schema_subject_key,
     schema_text_key,
 )
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.store import Item, ItemKey
 from tidelog_core.schema_registry.scopes import SettingsInScope, scopes_of
 from tidelog_core.schemas.model import (
     RESOLVED_CHARACTERS_MAX,
@@ -30,10 +31,23 @@ from tidelog_core.schemas.refusals import invalid_schema
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 
 
+class ItemSource(Protocol):
+    """A metadata store, or anything else that has items. The methods are those of the store."""
+
+    async def get(self, id: ItemKey) -> Item | None:
+        """Return the item, or ``None`` if it does not exist."""
+
+    async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
+        """Return the items that exist."""
+
+    async def list(self, collection: str, *, prefix: str = "") -> list[Item]:
+        """Return the collection's items whose key starts with ``prefix``, in key order."""
+
+
 class RegistryReader:
     """The items of a registry. For any task."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: ItemSource) -> None:
         self._store = store
 
     async def subject(self, name: SubjectName) -> SchemaSubject:
@@ -105,14 +119,15 @@ class RegistryReader:
         )
 
     async def resolve(
-        self, name: SubjectName, references: Sequence[Reference]
+        self, name: SubjectName, references: Sequence[Reference], *, with_deleted: bool = False
     ) -> list[tuple[Reference, str]]:
         """Return the references of a schema with their texts, and theirs, the innermost first.
 
-        Raises ``RegistryRefusal`` if one is not there, or if there are too many.
+        ``with_deleted``: versions that were deleted softly count, too. Raises ``RegistryRefusal``
+        if one is not there, or if there are too many.
         """
         found: dict[tuple[str, int], tuple[Reference, str]] = {}
-        await self._resolve(name, references, found, {})
+        await self._resolve(name, references, found, {}, with_deleted=with_deleted)
         return list(found.values())
 
     async def _resolve(
@@ -121,6 +136,8 @@ class RegistryReader:
         references: Sequence[Reference],
         found: dict[tuple[str, int], tuple[Reference, str]],
         visited: dict[tuple[str, int], None],
+        *,
+        with_deleted: bool,
     ) -> None:
         for one in references:
             target = name.reference(one.subject)
@@ -130,13 +147,15 @@ class RegistryReader:
             visited[key] = None
             if len(visited) > RESOLVED_MAX:
                 raise invalid_schema(f"it refers to more than {RESOLVED_MAX} schemas")
-            schema = await self.schema_of(target, one.version)
+            schema = await self.schema_of(target, one.version, with_deleted=with_deleted)
             if schema is None:
                 raise invalid_schema(
                     f"No schema reference found for subject {one.subject!r} and version"
                     f" {one.version}"
                 )
-            await self._resolve(target, schema.references, found, visited)
+            await self._resolve(
+                target, schema.references, found, visited, with_deleted=with_deleted
+            )
             found[key] = one, schema.text
             if sum(len(text) for _, text in found.values()) > RESOLVED_CHARACTERS_MAX:
                 raise invalid_schema(
@@ -144,11 +163,17 @@ class RegistryReader:
                     " characters"
                 )
 
-    async def schema_of(self, name: SubjectName, version: int) -> Schema | None:
-        """Return the schema of a version that is not deleted, -1 for the latest."""
+    async def schema_of(
+        self, name: SubjectName, version: int, *, with_deleted: bool = False
+    ) -> Schema | None:
+        """Return the schema of a version, -1 for the latest.
+
+        A deleted version is found only ``with_deleted``, and is never the latest.
+        """
         subject = await self.subject(name)
         live = subject.live
-        for one in live[-1:] if version == -1 else live:
+        known = subject.versions if with_deleted else live
+        for one in live[-1:] if version == -1 else known:
             if version in (-1, one.version):
                 text = await self.text(name.context, one.schema_id)
                 return None if text is None else text.schema

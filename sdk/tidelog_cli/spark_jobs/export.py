@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from tidelog_spark.jobs.decoding import DecoderSpec
+from tidelog_core.schemas.model import ID_MAX
+from tidelog_spark.jobs.bucket_schemas import LATEST, read_schemas
+from tidelog_spark.jobs.decoding import FRAMINGS, DecoderSpec
 from tidelog_spark.jobs.erasing import EraseRequest
 from tidelog_spark.jobs.erasing import apply_erasures as erase_rows
 from tidelog_spark.jobs.export_table import ExportTable, TimePartitions
@@ -26,6 +28,7 @@ from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 TABLE_FORMATS = ("parquet", "iceberg", "delta")
 BAD_RECORDS = ("fail", "column")
+LATEST_NAME = "latest"
 ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
@@ -53,7 +56,13 @@ def export_command(
     partition_by: Annotated[
         str, typer.Option(help="Partition by none, day or hour of the record's timestamp (UTC).")
     ] = "day",
-    value_format: Annotated[str, typer.Option(help="raw, json, avro or protobuf.")] = "raw",
+    value_format: Annotated[
+        str,
+        typer.Option(
+            help="raw, json, avro, protobuf, or registry: by the schemas of the registry, which are"
+            " read from the bucket."
+        ),
+    ] = "raw",
     schema: Annotated[
         Path | None,
         typer.Option(
@@ -62,6 +71,13 @@ def export_command(
             help="JSON Schema, Avro schema, or Protobuf's descriptor set.",
         ),
     ] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(help="The registry's subject that gives the columns; TOPIC-value by default."),
+    ] = None,
+    schema_version: Annotated[
+        str, typer.Option(help="The version of the subject that gives the columns.")
+    ] = "latest",
     message: Annotated[str, typer.Option(help="Protobuf's full name of the message.")] = "",
     framing: Annotated[
         str, typer.Option(help="none, or confluent: a schema id precedes each value.")
@@ -122,9 +138,30 @@ def export_command(
         ("isolation", isolation, ISOLATIONS),
     ):
         require_choice(f"--{name}", given, known)
-    if value_format != "raw" and schema is None:
-        raise UsageError(f"--value-format {value_format} needs --schema")
+    by_registry = value_format == "registry"
+    if value_format in ("json", "avro", "protobuf") and schema is None:
+        raise UsageError(
+            f"--value-format {value_format} needs --schema; for schemas of the registry give"
+            " --value-format registry"
+        )
+    if by_registry and schema is not None:
+        raise UsageError(
+            "--value-format registry reads schemas from the bucket: leave out --schema"
+        )
+    if not by_registry and (subject is not None or schema_version != LATEST_NAME):
+        raise UsageError("--subject and --schema-version need --value-format registry")
+    if by_registry and subject is None and len(set(topics)) > 1:
+        raise UsageError("the topics' values need one subject for the columns: give --subject")
     locations = locate_stores(data_dir, metadata, objects)
+    require_choice("--framing", framing, FRAMINGS)
+    registry = None
+    if by_registry:
+        registry = read_schemas(
+            locations.metadata,
+            locations.objects,
+            subject=subject or f"{topics[0]}-value",
+            version=_version(schema_version),
+        )
     partitions = TimePartitions(partition_by)
     target = _table(table_format, partitions, to=to, table=table, catalog=catalog or [])
     request = ExportRequest(
@@ -136,6 +173,7 @@ def export_command(
             schema=b"" if schema is None else schema.read_bytes(),
             message=message,
             framing=framing,
+            registry=registry,
         ),
         partitions=partitions,
         include_headers=headers,
@@ -165,6 +203,14 @@ def export_command(
         print(f"{result.row_count} rows exported in {result.file_count} files")
     if erased is not None:
         report_erased(erased, receipt, is_json=json)
+
+
+def _version(text: str) -> int:
+    if text == LATEST_NAME:
+        return LATEST
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= ID_MAX):
+        raise UsageError(f"--schema-version {text!r} must be latest, or a version's number")
+    return int(text)
 
 
 def _table(

@@ -2,7 +2,8 @@
 
 Values are encoded with the given schema, without a container. With Confluent's framing
 the id before each value is skipped: the given schema must then be the one they were
-written with. Avro types become the Arrow types that Avro's specification names; a union
+written with, or the one they were written with is given besides, and Avro resolves the two. Avro
+types become the Arrow types that Avro's specification names; a union
 may consist of one type and null.
 """
 
@@ -48,6 +49,7 @@ _LOGICAL_TYPES = {
 # The reader's exceptions for bytes that do not match the schema: it has no error class.
 _UNREADABLE = (
     UnreadableValue,
+    fastavro.read.SchemaResolutionError,
     EOFError,
     IndexError,
     KeyError,
@@ -62,10 +64,14 @@ _UNREADABLE = (
 class AvroValues:
     """Reads records of one schema."""
 
-    def __init__(self, schema: bytes, *, is_framed: bool) -> None:
+    def __init__(self, schema: bytes, *, is_framed: bool, written: bytes | None = None) -> None:
+        """``written`` is the schema that values were written with, if it is another one."""
         try:
             parsed = json.loads(schema)
             self._schema = fastavro.parse_schema(_without_uuids(parsed))
+            self._written = self._schema
+            if written is not None and written != schema:
+                self._written = fastavro.parse_schema(_without_uuids(json.loads(written)))
         except (ValueError, SchemaParseException, KeyError, TypeError) as error:
             raise InvalidConfig([f"the Avro schema cannot be used: {error}"]) from None
         if not isinstance(parsed, dict) or parsed.get("type") != "record":
@@ -81,10 +87,14 @@ class AvroValues:
 
     def _read(self, value: bytes) -> Mapping[str, object]:
         stream = io.BytesIO(unframed(value) if self._is_framed else value)
-        found = fastavro.schemaless_reader(stream, self._schema, None)
+        is_resolved = self._written is not self._schema
+        found = fastavro.schemaless_reader(
+            stream, self._written, self._schema if is_resolved else None
+        )
         if stream.tell() != len(stream.getbuffer()):
             raise UnreadableValue("bytes follow the record")
-        assert isinstance(found, dict)
+        if not isinstance(found, dict):
+            raise UnreadableValue("it is no record")
         return found
 
 

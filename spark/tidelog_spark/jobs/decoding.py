@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 from tidelog_core.errors import InvalidConfig
 
+from tidelog_spark.jobs.bucket_schemas import RegistrySchemas
 from tidelog_spark.jobs.value_decoder import Decoded, ValueDecoder
 
-FORMATS = ("raw", "json", "avro", "protobuf")
+FORMATS = ("raw", "json", "avro", "protobuf", "registry")
 FRAMINGS = ("none", "confluent")
 
 
@@ -21,6 +22,7 @@ class DecoderSpec:
     schema: bytes = b""  # content of the schema's file
     message: str = ""  # Protobuf's full name of the message
     framing: str = "none"
+    registry: RegistrySchemas | None = None  # of the format "registry"
 
     def open(self) -> ValueDecoder:
         """Return a decoder. Raises ``InvalidConfig`` if the schema is not usable."""
@@ -42,6 +44,17 @@ class DecoderSpec:
                 from tidelog_spark.jobs.protobuf_values import ProtobufValues
 
                 return ProtobufValues(self.schema, self.message, is_framed=is_framed)
+            case "registry" if self.registry is not None:
+                from tidelog_core.schemas.parsed import InvalidSchema
+
+                from tidelog_spark.jobs.registry_values import RegistryValues
+
+                try:
+                    return RegistryValues(self.registry)
+                except InvalidSchema as error:
+                    raise InvalidConfig([f"the registry's schema cannot be used: {error}"]) from (
+                        None
+                    )
         raise InvalidConfig([f"format {self.format!r} must be one of {', '.join(FORMATS)}"])
 
 

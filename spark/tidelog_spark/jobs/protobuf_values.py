@@ -63,7 +63,7 @@ class ProtobufValues:
                 [f"the descriptor set has no message {message!r}: {error}"]
             ) from None
         self._class = message_factory.GetMessageClass(descriptor)
-        struct, self._read_message = _message(descriptor, message, DEPTH_MAX)
+        struct, self._read_message = message_reader(descriptor, message)
         self._struct = struct
         self.fields = tuple(struct)
         require_columns(self.fields)
@@ -101,6 +101,14 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return (value >> 1) ^ -(value & 1), at + number + 1
     raise UnreadableValue("the place of its message is cut off")
+
+
+def message_reader(descriptor: Descriptor, where: str) -> tuple[pa.StructType, Reader]:
+    """Return a message's struct type, and a function that reads it into a dictionary.
+
+    Raises ``InvalidConfig``.
+    """
+    return _message(descriptor, where, DEPTH_MAX)
 
 
 def _message(descriptor: Descriptor, where: str, depth: int) -> tuple[pa.StructType, Reader]:

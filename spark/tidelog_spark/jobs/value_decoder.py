@@ -73,6 +73,12 @@ def columns_of(table: pa.StructArray) -> tuple[pa.Array, ...]:
     return tuple(table.flatten())
 
 
+def framed_id(value: bytes) -> int:
+    """Return the schema's id in Confluent's wire format. Raises ``UnreadableValue``."""
+    unframed(value)
+    return int.from_bytes(value[1:_CONFLUENT_SIZE], "big")
+
+
 def unframed(value: bytes) -> bytes:
     """Return the bytes after the schema id in Confluent's wire format.
 

@@ -1,0 +1,110 @@
+"""The schemas of a topic's values, from the registry's journal in the bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tidelog_core.errors import InvalidConfig
+from tidelog_core.metadata.location import opened_metadata_store
+from tidelog_core.metadata.records import Cluster, cluster_key
+from tidelog_core.objects.location import opened_object_store
+from tidelog_core.schema_registry.bucket_items import BucketIndex, read_index
+from tidelog_core.schema_registry.reading import RegistryReader
+from tidelog_core.schemas.languages import Known
+from tidelog_core.schemas.model import Schema
+from tidelog_core.schemas.refusals import RegistryRefusal
+from tidelog_core.schemas.subject_names import SubjectName
+
+logger = logging.getLogger(__name__)
+
+LATEST = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedSchema:
+    """A schema with the texts that it refers to."""
+
+    schema: Schema
+    known: Known
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySchemas:
+    """The schemas that values may have, and the one that gives the columns."""
+
+    objects: str  # the bucket
+    index: BucketIndex
+    context: str  # of the ids in values
+    reader: ResolvedSchema
+
+    def load(self, ids: Collection[int]) -> dict[int, ResolvedSchema | str]:
+        """Return the schemas with these ids, or why there is none. Raises the store's errors."""
+        return asyncio.run(self._load(ids))
+
+    async def _load(self, ids: Collection[int]) -> dict[int, ResolvedSchema | str]:
+        async with opened_object_store(self.objects) as objects:
+            reader = RegistryReader(self.index.read_from(objects))
+            found: dict[int, ResolvedSchema | str] = {}
+            texts = await reader.texts(self.context, ids)
+            for one in ids:
+                if one not in texts:
+                    found[one] = f"the bucket has no schema with its id, {one}"
+                    continue
+                try:
+                    found[one] = await _resolved(reader, self.context, texts[one].schema)
+                except RegistryRefusal as error:
+                    found[one] = f"its schema {one}: {error}"
+            return found
+
+
+def read_schemas(
+    metadata: str, objects: str, *, subject: str, version: int = LATEST
+) -> RegistrySchemas:
+    """Return the schemas of the bucket, to be read as a version of a subject.
+
+    An older version is found even if it was deleted softly. Needs neither a node nor a registry.
+    Raises ``InvalidConfig`` if there is no such version, and the stores' errors.
+    """
+    return asyncio.run(_read_schemas(metadata, objects, SubjectName.parse(subject), version))
+
+
+async def _read_schemas(
+    metadata: str, url: str, name: SubjectName, version: int
+) -> RegistrySchemas:
+    async with opened_metadata_store(metadata) as store:
+        item = await store.get(cluster_key())
+    cluster_id = "" if item is None else Cluster.from_item(item).cluster_id
+    async with opened_object_store(url) as objects:
+        index, problems = await read_index(objects, cluster_id)
+        for problem in problems:
+            logger.warning("object of the schema journal is damaged", extra={"reason": problem})
+        reader = RegistryReader(index.read_from(objects))
+        schema = await reader.schema_of(name, version, with_deleted=True)
+        if schema is None:
+            raise InvalidConfig([await _missing(reader, name, version)])
+        try:
+            resolved = await _resolved(reader, name.context, schema)
+        except RegistryRefusal as error:
+            raise InvalidConfig([f"the schema of {name.text}: {error}"]) from None
+    return RegistrySchemas(url, index, name.context, resolved)
+
+
+async def _missing(reader: RegistryReader, name: SubjectName, version: int) -> str:
+    found = await reader.subject(name)
+    if not found.versions:
+        names = [one.subject for one in await reader.subjects("")][:10]
+        known = f"; it has {', '.join(names)}" if names else ""
+        return f"the bucket has no schema of the subject {name.text}{known}"
+    if version == LATEST:
+        return f"all versions of {name.text} are deleted: name one"
+    known = ", ".join(str(one.version) for one in found.versions[-10:])
+    return f"{name.text} has no version {version}; it has {known}"
+
+
+async def _resolved(reader: RegistryReader, context: str, schema: Schema) -> ResolvedSchema:
+    name = SubjectName(context, "")
+    known = await reader.resolve(name, schema.references, with_deleted=True)
+    return ResolvedSchema(schema, known)

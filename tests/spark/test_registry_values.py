@@ -1,0 +1,224 @@
+"""Values that name a schema of the registry, decoded by what the bucket has of it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tidelog_cli.failures import UsageError
+from tidelog_cli.spark_jobs.export import export_command
+from tidelog_core.errors import InvalidConfig
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.schema_registry.deletion import SchemaDeletion
+from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
+from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
+from tidelog_core.schemas.model import Compatibility, Reference, Schema, SchemaType
+from tidelog_spark.jobs.bucket_schemas import LATEST, read_schemas
+from tidelog_spark.jobs.decoding import DecoderSpec
+from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
+
+from tests.spark.exported import Source
+from tests.support.tiered_cluster import CLUSTER_ID
+
+
+def avro(*fields: tuple[str, Any], name: str = "Order") -> Schema:
+    made = [
+        {"name": one, "type": kind, **({"default": None} if isinstance(kind, list) else {})}
+        for one, kind in fields
+    ]
+    return Schema(SchemaType.AVRO, json.dumps({"type": "record", "name": name, "fields": made}))
+
+
+V1 = avro(("id", "int"))
+V2 = avro(("id", "long"), ("note", ["null", "string"]))
+APART = avro(("id", "string"))
+USER = avro(("name", "string"), name="User")
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    return b"\0" + struct.pack(">i", schema_id) + payload
+
+
+def written(schema_id: int, schema: Schema, value: dict[str, Any]) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, json.loads(schema.text), value)
+    return framed(schema_id, stream.getvalue())
+
+
+class Registry:
+    """A registry beside a tiered topic. It is closed when values are read."""
+
+    def __init__(self, source: Source, folder: Path) -> None:
+        self.options = source.cluster.options
+        self._database = source.cluster.database
+        self._bucket = Path(self.options["objects"].removeprefix("file://"))
+
+    def do(self, *steps: Any) -> list[int]:
+        """Register schemas under subjects, or do what a function does; return the ids."""
+
+        async def run() -> list[int]:
+            store = SqliteMetadataStore(self._database)
+            journal = RegistryJournal(store, FolderObjectStore(self._bucket), CLUSTER_ID)
+            registry = SchemaRegistry(store, changes=journal)
+            try:
+                ids = []
+                for step in steps:
+                    if callable(step):
+                        await step(registry)
+                        continue
+                    subject, schema = step
+                    ids.append((await registry.register(subject, Wanted(schema))).schema_id)
+                return ids
+            finally:
+                await store.close()
+
+        return asyncio.run(run())
+
+    def spec(self, subject: str = "t-value", version: int = LATEST, **given: Any) -> DecoderSpec:
+        schemas = read_schemas(**self.options, subject=subject, version=version)
+        return DecoderSpec(format="registry", registry=schemas, **given)
+
+
+async def any_level(registry: SchemaRegistry) -> None:
+    await RegistrySettings(registry).set_config("", RegistryConfig(Compatibility.NONE))
+
+
+def decoded(spec: DecoderSpec, values: list[bytes | None]) -> tuple[list[Any], dict[int, str]]:
+    decoder = spec.open()
+    found = decoder.decode(pa.array(values, pa.binary()))
+    names = [field.name for field in decoder.fields]
+    for field, column in zip(decoder.fields, found.columns, strict=True):
+        assert (column.type, len(column)) == (field.type, len(values))
+    rows = zip(*(column.to_pylist() for column in found.columns), strict=True)
+    return [dict(zip(names, row, strict=True)) for row in rows], dict(found.problems)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(Source(tmp_path), tmp_path)
+
+
+def test_values_of_several_schemas_are_read_as_the_latest(registry: Registry) -> None:
+    ids = registry.do(any_level, ("t-value", V1), ("t-value", APART), ("t-value", V2))
+    assert ids == [1, 2, 3]
+    values = [
+        written(1, V1, {"id": 7}),
+        written(3, V2, {"id": 2**40, "note": "x"}),
+        None,
+        written(2, APART, {"id": "no number"}),
+        written(9, V1, {"id": 7}),
+        b"plain",
+        framed(1, b""),
+        written(1, V1, {"id": 8}),
+    ]
+    rows, problems = decoded(registry.spec(), values)
+    nothing = {"id": None, "note": None}
+    read = [{"id": 7, "note": None}, {"id": 2**40, "note": "x"}]
+    assert rows == [*read, *[nothing] * 5, {"id": 8, "note": None}]
+    assert sorted(problems) == [3, 4, 5, 6]
+    assert "(schema 2)" in problems[3]
+    assert problems[4] == "the bucket has no schema with its id, 9"
+    assert "Confluent" in problems[5]
+
+
+def test_an_older_version_gives_its_columns(registry: Registry) -> None:
+    async def delete_first(one: SchemaRegistry) -> None:
+        await SchemaDeletion(one).delete_version("t-value", 1, is_permanent=False)
+
+    registry.do(any_level, ("t-value", V1), ("t-value", V2), delete_first)
+    values = [written(1, V1, {"id": 7}), written(2, V2, {"id": 1, "note": "x"})]
+    rows, problems = decoded(registry.spec(version=1), values)
+    assert rows == [{"id": 7}, {"id": None}]  # A long is no int.
+    assert list(problems) == [1]
+    rows, problems = decoded(registry.spec(), values)
+    assert [one["id"] for one in rows] == [7, 1]
+    for given, said in (({"version": 5}, "has no version 5; it has 1, 2"),):
+        with pytest.raises(InvalidConfig, match=said):
+            registry.spec(**given)
+    with pytest.raises(InvalidConfig, match="no schema of the subject other; it has t-value"):
+        registry.spec("other")
+
+
+def test_schemas_that_refer_to_others_and_contexts_are_read(registry: Registry) -> None:
+    order = avro(("by", "User"))
+    order = Schema(order.schema_type, order.text, (Reference("User", "user", 1),))
+    registry.do(("first", V1), (":.stage:user", USER), (":.stage:t-value", order))
+    whole = avro(("by", json.loads(USER.text)))
+    rows, problems = decoded(
+        registry.spec(":.stage:t-value"), [written(2, whole, {"by": {"name": "eve"}})]
+    )
+    assert (rows, problems) == ([{"by": {"name": "eve"}}], {})
+
+
+def test_json_is_read_by_the_latest_schema(registry: Registry) -> None:
+    def schema(**properties: str) -> Schema:
+        kinds = {name: {"type": kind} for name, kind in properties.items()}
+        return Schema(SchemaType.JSON, json.dumps({"type": "object", "properties": kinds}))
+
+    registry.do(any_level, ("t-value", schema(a="string")), ("t-value", schema(a="integer")))
+    registry.do(("x-value", V1))
+    values = [
+        framed(2, b'{"a": 1, "b": 2}'),
+        framed(1, b'{"a": "x"}'),
+        framed(3, b'{"a": 1}'),
+    ]
+    rows, problems = decoded(registry.spec(), values)
+    assert rows == [{"a": 1}, {"a": None}, {"a": None}]
+    assert "it is AVRO" in problems[2]
+    assert sorted(problems) == [1, 2]
+
+
+@pytest.mark.slow  # Three runs of Spark; the decoder's tests above run always.
+def test_an_export_needs_no_registry_and_stops_at_a_value_without_schema(spark, tmp_path) -> None:
+    values = [written(1 + n % 2, (V1, V2)[n % 2], {"id": n, "note": "x"}) for n in range(60)]
+    source = Source(tmp_path, lambda n: values[n] if n < 60 else written(77, V1, {"id": n}))
+    registry = Registry(source, tmp_path)
+    registry.do(any_level, ("t-value", V1), ("t-value", V2))
+    source.grow(60)
+    table = ParquetTable((tmp_path / "export").as_uri())
+    done = source.export(spark, table, decoder=registry.spec())
+    assert done.row_count == 60
+    found = pa.concat_tables(
+        pq.read_table(one.removeprefix("file://"), partitioning=None)
+        for one in committed_files(table.location)
+    ).sort_by("kafka_offset")
+    assert found.column("id").to_pylist() == list(range(60))
+    assert found.column("note").to_pylist() == [None, "x"] * 30
+    source.grow(1)
+    with pytest.raises(Exception, match="no schema with its id, 77"):
+        source.export(spark, table, decoder=registry.spec())
+    bad = source.export(spark, table, decoder=registry.spec(), keeps_bad_records=True)
+    assert bad.row_count == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"value_format": "registry", "schema": Path(__file__)}, "leave out --schema"),
+        ({"value_format": "avro"}, "give --value-format registry"),
+        ({"subject": "a"}, "need --value-format registry"),
+        ({"schema_version": "2"}, "need --value-format registry"),
+        ({"value_format": "registry", "topics": ["t", "u"]}, "give --subject"),
+        ({"value_format": "registry", "schema_version": "0"}, "must be latest"),
+        ({"value_format": "registry"}, "the bucket has no schema of the subject t-value"),
+    ],
+    ids=["file", "no-file", "subject", "version", "topics", "zero", "none"],
+)
+def test_options_that_do_not_go_together_are_refused(
+    tmp_path: Path, options: dict[str, Any], said: str
+) -> None:
+    source = Source(tmp_path)
+    source.grow(1)
+    given: dict[str, Any] = {"topics": ["t"], "to": (tmp_path / "x").as_uri(), **options}
+    with pytest.raises((UsageError, InvalidConfig), match=said):
+        export_command(**source.cluster.options, **given)
