@@ -165,11 +165,10 @@ class Dispatch:
         except Exception as problem:
             logger.exception("request failed")
             raise CloseConnection(f"request failed: {problem!r}") from problem
-        finally:
-            if timer is not None:
-                timer.pause()
         durations = self._counters.request(hot.api_key)
         if isinstance(answer, OwedReply):
+            if timer is not None:
+                timer.pause()  # An answered request has been counted.
             answer.count_in(durations, context.received_at)
         else:
             durations.observe(time.monotonic() - context.received_at)

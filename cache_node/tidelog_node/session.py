@@ -7,7 +7,7 @@ results of security and quota checks are kept here, so that requests do not repe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidelog_core.model import ANONYMOUS, Principal
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog_node.authorization.access import Decisions
     from tidelog_node.throttling.client_limits import ClientLimits
 
-NO_NODE = -1
+NO_NODE: Final = -1
 Again = Callable[[], float]
 
 

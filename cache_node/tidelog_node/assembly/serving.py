@@ -138,7 +138,7 @@ def build_serving(
     audit = _audit_log(node)
     access = _access(node, audit)
     throttle = Throttle(
-        node.view, node.static_config, clock_ms=monotonic_ms, counters=node.counters
+        node.view, node.static_config, clock_ns=time.monotonic_ns, counters=node.counters
     )
     stack.callback(throttle.start(node.view))
     admission, chain_store = DisklessAdmission(), ChainStoreCheck()

@@ -17,7 +17,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from tidelog_core.errors import TidelogError, TopicAuthorizationFailed, UnknownTopicId
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.rights import Rights
 from tidelog_core.security.acl import ANY_HOST, CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.authorization import Authorizer, Client
@@ -38,14 +38,24 @@ DECISION_BYTES = 400  # of one, without its name
 class Decisions:
     """The kept decisions for one user, with the same groups, on one host."""
 
-    __slots__ = ("client", "generation", "others", "read", "write")
+    __slots__ = (
+        "client",
+        "generation",
+        "others",
+        "read_by_id",
+        "read_by_name",
+        "write_by_id",
+        "write_by_name",
+    )
 
     def __init__(self, client: Client, generation: object) -> None:
         self.client = client
         self.generation = generation  # of the ACLs and roles
         # By the topic as requests name it: by its name, and by its id.
-        self.read: tuple[dict[bytes, bool], dict[bytes, bool]] = ({}, {})
-        self.write: tuple[dict[bytes, bool], dict[bytes, bool]] = ({}, {})
+        self.read_by_name: dict[bytes, bool] = {}
+        self.read_by_id: dict[bytes, bool] = {}
+        self.write_by_name: dict[bytes, bool] = {}
+        self.write_by_id: dict[bytes, bool] = {}
         self.others: dict[tuple[AclOperation, ResourceType, str], bool] = {}
 
 
@@ -62,6 +72,7 @@ class Access:
     ) -> None:
         """``protected`` topics can be written and deleted by no client, whatever its rights."""
         image = view.image
+        self._image: ClusterImage | None = image  # ``None``: too much is kept, forget it
         self._rights = Rights(authorizer, image.acls, image.roles, protected)
         self._denials = denials or DenialLog()
         self._view = view
@@ -137,22 +148,20 @@ class Access:
         ``topic`` is its name or id, as the request has it.
         """
         decisions = self._decisions_of(session)
-        known = decisions.read[is_id].get(topic)
+        kept = decisions.read_by_id if is_id else decisions.read_by_name
+        known = kept.get(topic)
         if known is not None:
             return None if known else _refusal(AclOperation.READ)
-        return self._topic_refusal(
-            session, decisions, decisions.read[is_id], AclOperation.READ, topic, is_id=is_id
-        )
+        return self._topic_refusal(session, decisions, kept, AclOperation.READ, topic, is_id=is_id)
 
     def write_refusal(self, session: Session, topic: bytes, *, is_id: bool) -> TidelogError | None:
         """Return the error for a client that must not write the topic, else ``None``."""
         decisions = self._decisions_of(session)
-        known = decisions.write[is_id].get(topic)
+        kept = decisions.write_by_id if is_id else decisions.write_by_name
+        known = kept.get(topic)
         if known is not None:
             return None if known else _refusal(AclOperation.WRITE)
-        return self._topic_refusal(
-            session, decisions, decisions.write[is_id], AclOperation.WRITE, topic, is_id=is_id
-        )
+        return self._topic_refusal(session, decisions, kept, AclOperation.WRITE, topic, is_id=is_id)
 
     def viewer(self, session: Session) -> TopicViewer | None:
         """Return which topics the client may describe, ``None`` if it may describe all.
@@ -179,18 +188,21 @@ class Access:
 
     def generation(self) -> object:
         """Return an object that is another one after each change of the ACLs or roles."""
-        image, rights = self._view.image, self._rights
-        if (
-            image.acls is not rights.acls
-            or image.roles is not rights.roles
-            or self._kept_bytes > KEPT_BYTES_MAX
-        ):
-            self._rights = rights.of_image(image)
-            self._generation = object()
-            self._kept = {}
-            self._kept_bytes = 0
-            self._viewers = WeakValueDictionary()
+        image = self._view.image
+        if image is not self._image:
+            self._follow(image)
         return self._generation
+
+    def _follow(self, image: ClusterImage) -> None:
+        rights = self._rights
+        has_room, self._image = self._image is not None, image
+        if has_room and image.acls is rights.acls and image.roles is rights.roles:
+            return
+        self._rights = rights.of_image(image)
+        self._generation = object()
+        self._kept = {}
+        self._kept_bytes = 0
+        self._viewers = WeakValueDictionary()
 
     def _topic_refusal(
         self,
@@ -235,15 +247,21 @@ class Access:
             groups = (f"{GROUP_KIND}:{group}" for group in session.groups)
             client = self._rights.client((str(session.principal), *groups), session.client_host)
             kept = self._kept[key] = Decisions(client, generation)
-            self._kept_bytes += DECISION_BYTES + sum(2 * len(one) for one in client.principals)
+            self._keep(DECISION_BYTES + sum(2 * len(one) for one in client.principals))
         session.decisions = kept
         return kept
 
     def _decide(
         self, decisions: Decisions, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
-        self._kept_bytes += DECISION_BYTES + 2 * sys.getsizeof(name)  # as a text and as bytes
+        self._keep(DECISION_BYTES + 2 * sys.getsizeof(name))  # as a text and as bytes
         return self._rights.decide(decisions.client, operation, resource_type, name).is_allowed
+
+    def _keep(self, size_bytes: int) -> None:
+        """Count bytes that are kept. Beyond the limit all is forgotten before the next decision."""
+        self._kept_bytes += size_bytes
+        if self._kept_bytes > KEPT_BYTES_MAX:
+            self._image = None
 
 
 def _refusal(operation: AclOperation) -> TopicAuthorizationFailed:

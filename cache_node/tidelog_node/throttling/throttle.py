@@ -15,6 +15,7 @@ Source: KIP-13, KIP-124, KIP-219, KIP-599; Kafka's ``ClientQuotaManager``, ``Kaf
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Final
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -33,8 +34,9 @@ from tidelog_node.throttling.quota_shares import QuotaShares
 from tidelog_node.throttling.rate_limit import RateLimit
 from tidelog_node.throttling.request_timer import RequestTimer
 
-NO_LIMIT_BYTES = 2**31 - 1  # the largest ``max_bytes`` of a Fetch
+NO_LIMIT_BYTES: Final = 2_147_483_647  # the largest ``max_bytes`` of a Fetch
 THROTTLE_MS_MAX = 2**31 - 1  # of an answer's field
+_NS_PER_MS: Final = 1_000_000
 
 
 class Throttle:
@@ -45,12 +47,12 @@ class Throttle:
         view: ClusterView,
         config: NodeConfig,
         *,
-        clock_ms: Callable[[], int],
+        clock_ns: Callable[[], int],
         counters: NodeCounters | None = None,
     ) -> None:
-        """``clock_ms`` is a clock that does not go back."""
+        """``clock_ns`` is a clock that does not go back."""
         self.is_active = False  # whether there are quotas
-        self._clock_ms = clock_ms
+        self._clock_ns = clock_ns
         self._counters = counters or NodeCounters()
         self._quotas: ClientQuotas = view.image.quotas.quotas
         self._window_ms = config.quota_window_size_seconds * 1000
@@ -66,7 +68,7 @@ class Throttle:
                 window_count=config.controller_quota_window_num,
                 size_ms=config.controller_quota_window_size_seconds * 1000,
             ),
-            clock_ms=clock_ms,
+            clock_ms=self.now_ms,
         )
         self.shares: QuotaShares | None = None
         self._set_quota: SetQuota = whole_quota
@@ -93,8 +95,10 @@ class Throttle:
         limits = self._limits_of(context.session)
         if limits is None or limits.produce is None:
             return
-        limit, now_ms = limits.produce, self._clock_ms()
-        self._wait(context, limit.count(size_bytes, now_ms), limit)
+        limit = limits.produce
+        throttle_ms = limit.count(size_bytes, self._now_ms_of(context))
+        if throttle_ms:
+            self._wait(context, throttle_ms, limit)
 
     def fetch_bytes_max(self, session: Session) -> int:
         """Return the bytes above which any answer would be over the client's quota."""
@@ -112,12 +116,12 @@ class Throttle:
         limits = self._limits_of(context.session)
         if limits is None:
             return True
-        limit, now_ms = limits.fetch, self._clock_ms()
+        timed_ms = self._timed_ms(context, limits)
+        limit, now_ms = limits.fetch, self._now_ms_of(context)
         throttle_ms, is_alone = 0, False
         if limit is not None:
             is_alone = limit.meter.is_idle(now_ms)
             throttle_ms = limit.count(size_bytes, now_ms)
-        timed_ms = self._timed_ms(context, limits)
         if not throttle_ms and not timed_ms:
             return True
         may_be_sent = is_alone and not timed_ms
@@ -135,10 +139,11 @@ class Throttle:
         limits = self._limits_of(context.session)
         if limits is None:
             return 0
+        timed_ms = self._timed_ms(context, limits)
         limit = limits.fetch
         if limit is not None:
-            self._wait(context, limit.count(size_bytes, self._clock_ms()), limit)
-        self._wait(context, self._timed_ms(context, limits))
+            self._wait(context, limit.count(size_bytes, self._now_ms_of(context)), limit)
+        self._wait(context, timed_ms)
         return context.throttle_ms
 
     def limits(self) -> list[RateLimit]:
@@ -147,7 +152,7 @@ class Throttle:
 
     def now_ms(self) -> int:
         """Return the time by the clock of the rates."""
-        return self._clock_ms()
+        return self._clock_ns() // _NS_PER_MS
 
     # -- the time of requests --
 
@@ -156,19 +161,31 @@ class Throttle:
         if not self.is_active:
             return None
         limits = self._limits_of(session)
-        return None if limits is None or limits.request is None else RequestTimer()
+        if limits is None or limits.request is None:
+            return None
+        return RequestTimer(self._clock_ns)
 
     def timed(self, context: RequestContext) -> None:
         """Count the time of a request that is about to be answered."""
         limits = self._limits_of(context.session)
         if limits is not None:
-            self._wait(context, self._timed_ms(context, limits))
+            throttle_ms = self._timed_ms(context, limits)
+            if throttle_ms:
+                self._wait(context, throttle_ms)
 
     def _timed_ms(self, context: RequestContext, limits: ClientLimits) -> int:
-        if context.timer is None or limits.request is None:
+        timer = context.timer
+        if timer is None:
             return 0
-        percents = context.timer.take_percents()
-        return min(limits.request.count(percents, self._clock_ms()), self._window_ms)
+        percents = timer.take_percents()
+        if limits.request is None:
+            return 0
+        return min(limits.request.count(percents, timer.read_ns // _NS_PER_MS), self._window_ms)
+
+    def _now_ms_of(self, context: RequestContext) -> int:
+        """Return the time, as the request's timer has just read it if there is one."""
+        timer = context.timer
+        return (self._clock_ns() if timer is None else timer.read_ns) // _NS_PER_MS
 
     # -- partitions created and deleted --
 
@@ -176,7 +193,7 @@ class Throttle:
         """Return the quota of a request that creates or deletes partitions."""
         limits = self._limits_of(context.session)
         limit = None if limits is None else limits.mutation
-        return MutationQuota(limit, is_strict=is_strict, clock_ms=self._clock_ms)
+        return MutationQuota(limit, is_strict=is_strict, clock_ms=self.now_ms)
 
     def mutated(self, context: RequestContext, quota: MutationQuota) -> None:
         """Have the client wait as its quota says."""
@@ -197,7 +214,7 @@ class Throttle:
             context.session.mute(throttle_ms / 1000)
         else:
             # A client that waits by itself must not wait longer than this node would have it.
-            debt = Debt(limit, throttle_ms, self._clock_ms)
+            debt = Debt(limit, throttle_ms, self.now_ms)
             context.throttle_ms = min(throttle_ms, int(STEP_SECONDS_MAX * 1000))
             context.session.mute(debt.step_seconds(), debt.step_seconds)
 

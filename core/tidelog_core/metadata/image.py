@@ -179,7 +179,9 @@ class ClusterView:
         self._read_again_at = time.monotonic()  # the unreadable items, last
         shown = SECURITY_COLLECTIONS if shows_security else RIGHTS_COLLECTIONS
         is_shown = shows_security or shows_rights
-        self._image = ClusterImage(shown_security=frozenset(shown) if is_shown else frozenset())
+        # The newest image; empty until the first refresh. Only this view sets it. It is a plain
+        # attribute because every small request reads it.
+        self.image = ClusterImage(shown_security=frozenset(shown) if is_shown else frozenset())
         self._is_loaded = False
         self._subscribers = Subscribers[ClusterImage, frozenset[str]]()
         self._watchers: list[tuple[str, Watcher]] = []
@@ -194,11 +196,6 @@ class ClusterView:
     def seconds_since_read(self) -> float:
         """Return how long ago the store was read last; infinite if it never was."""
         return time.monotonic() - self._read_at
-
-    @property
-    def image(self) -> ClusterImage:
-        """The newest image; empty until the first refresh."""
-        return self._image
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
         """Call back after every change, in the refresh that saw it. Returns the unsubscriber."""
@@ -231,7 +228,7 @@ class ClusterView:
                 await self._advance()
                 self._answered = answers
                 self._read_at = time.monotonic()
-        return self._image
+        return self.image
 
     async def run(self, poll_interval: float) -> None:
         """Refresh every ``poll_interval`` seconds and on every nudge, until cancelled.
@@ -252,7 +249,7 @@ class ClusterView:
                     logger.warning("metadata store is away", extra={"reason": str(error)})
                 is_available = False
                 self.failure = str(error)
-            await wait_and_clear(self._nudged, poll_seconds(self._image, poll_interval))
+            await wait_and_clear(self._nudged, poll_seconds(self.image, poll_interval))
 
     async def wait_for(
         self, predicate: Callable[[ClusterImage], bool], timeout: float | None
@@ -262,12 +259,12 @@ class ClusterView:
         New images need ``run``, or refreshes by other callers.
         """
         async with asyncio.timeout(timeout):
-            while not predicate(self._image):
+            while not predicate(self.image):
                 await self._changed.wait()
-        return self._image
+        return self.image
 
     async def _advance(self) -> None:
-        before = self._image
+        before = self.image
         if not self._is_loaded:
             self._show(await _load(self._store, before))
             return
@@ -287,11 +284,11 @@ class ClusterView:
 
     def _show(self, after: ClusterImage) -> None:
         """Publish it as the newest image and call the subscribers."""
-        before = self._image
+        before = self.image
         _log_damage(before.unreadable, after.unreadable)
         if self._is_loaded and after == before:
             return  # The unreadable items still are, and nothing else has changed.
-        self._image = after
+        self.image = after
         self._is_loaded = True
         self._changed.set()
         self._changed = asyncio.Event()

@@ -66,7 +66,7 @@ class Node:
             clock_ms=lambda: NOW_MS,
         )
         self.counters = node.counters
-        throttle = Throttle(self.view, static, clock_ms=lambda: NOW_MS)
+        throttle = Throttle(self.view, static, clock_ns=lambda: NOW_MS * 1_000_000)
         throttle.start(self.view)
         self.chain_store = chain_store = ChainStoreCheck()
         routes: Iterable[Route] = [

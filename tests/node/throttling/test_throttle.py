@@ -36,8 +36,14 @@ class World:
         self.view = ClusterView(self.store, read_again_seconds=0, shows_security=True)
         self.admin = QuotaAdmin(self.store, self.view)
         self.now_ms = 1_000_000
-        self.throttle = Throttle(self.view, NodeConfig(), clock_ms=lambda: self.now_ms)
+        self.readings_count = 0  # of the clock
+        self.throttle = Throttle(self.view, NodeConfig(), clock_ns=self.clock_ns)
         self.throttle.start(self.view)
+
+    def clock_ns(self) -> int:
+        """Return the time, and count the call."""
+        self.readings_count += 1
+        return self.now_ms * 1_000_000
 
     async def set(self, names: dict[str, str | None], **values: float | None) -> None:
         """Set quotas. A default has the name ``None``."""
@@ -156,6 +162,53 @@ def test_meters_that_nobody_uses_go_first(monkeypatch: pytest.MonkeyPatch) -> No
 # -- the time of requests --
 
 
+async def test_a_request_under_all_quotas_reads_the_clock_twice(world: World) -> None:
+    """Once when it begins and once when its time is counted: a small request costs little."""
+    ample = {"producer_byte_rate": 1e9, "consumer_byte_rate": 1e9, "request_percentage": 1e6}
+    await world.set({"user": None}, **ample)
+    for is_fetch in (False, True):
+        context = context_of(12 if is_fetch else 9)
+        context.timer = world.throttle.timer_of(context.session)
+        assert context.timer is not None
+        world.readings_count = 0
+        context.timer.resume()
+        world.now_ms += 30
+        if is_fetch:
+            assert world.throttle.fetched(context, 1_000)
+        else:
+            world.throttle.produced(context, 1_000)
+            world.throttle.timed(context)
+        assert world.readings_count == 2
+    used = {limit.key[0]: limit.used for limit in world.throttle.limits()}
+    assert used == {
+        QuotaKey.PRODUCER_BYTE_RATE: 1_000,
+        QuotaKey.CONSUMER_BYTE_RATE: 1_000,
+        QuotaKey.REQUEST_PERCENTAGE: pytest.approx(6),
+    }
+
+
+async def test_an_answer_that_was_owed_is_counted_at_the_time_when_it_is_ready(
+    world: World,
+) -> None:
+    await world.set({"user": None}, consumer_byte_rate=1_000, request_percentage=1e6)
+    context = context_of(12)
+    context.timer = world.throttle.timer_of(context.session)
+    assert context.timer is not None
+    context.timer.resume()
+    world.now_ms += 10
+    context.timer.pause()
+    world.now_ms += 60_000  # a long poll, with nothing else to count
+    assert world.throttle.fetched(context, 5_000)
+    (fetched,) = (
+        limit for limit in world.throttle.limits() if limit.key[0] is QuotaKey.CONSUMER_BYTE_RATE
+    )
+    assert fetched.meter.rate(world.now_ms) == 500  # in a window that has just begun
+    (timed,) = (
+        limit for limit in world.throttle.limits() if limit.key[0] is QuotaKey.REQUEST_PERCENTAGE
+    )
+    assert timed.used == pytest.approx(1)
+
+
 async def test_a_timer_counts_the_work_and_not_the_waits() -> None:
     async def work() -> str:
         for _ in range(3):
@@ -163,7 +216,7 @@ async def test_a_timer_counts_the_work_and_not_the_waits() -> None:
             await asyncio.sleep(0.05)
         return "done"
 
-    timer, began = RequestTimer(), time.perf_counter()
+    timer, began = RequestTimer(time.monotonic_ns), time.perf_counter()
     assert await counted(work(), timer) == "done"
     took_percents = (time.perf_counter() - began) * 100
     assert 6 <= timer.take_percents() <= took_percents - 15
@@ -182,10 +235,10 @@ async def test_a_timed_request_is_cancelled_and_fails_like_any_other() -> None:
         raise ValueError("failed")
 
     with pytest.raises(ValueError, match="failed"):
-        await counted(work(fails=True), RequestTimer())
+        await counted(work(fails=True), RequestTimer(time.monotonic_ns))
 
     async def cancelled() -> None:
-        await counted(work(fails=False), RequestTimer())
+        await counted(work(fails=False), RequestTimer(time.monotonic_ns))
 
     task = asyncio.ensure_future(cancelled())
     await asyncio.sleep(0.01)
