@@ -48,6 +48,7 @@ REQUIREMENTS = (
     "cryptography",
     "google-re2",
     "joserfc",
+    "jsonschema-rs",
     "kio",
     "lz4",
     "obstore",

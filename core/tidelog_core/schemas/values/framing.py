@@ -1,0 +1,82 @@
+"""The frame around values of a registry's serializers. No I/O.
+
+Layout: a byte 0, the schema's id as an int32, big-endian, then the payload. Before a payload of
+Protobuf comes the message's place in its file: the number of indexes and the indexes, each as a
+zigzag varint; a single 0 stands for the first message. Source: Confluent's wire format.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+MAGIC = 0
+HEAD = struct.Struct(">bi")
+INDEXES_MAX = 64  # of a message's place, that is, how deep it is nested
+VARINT_BYTES_MAX = 5
+
+
+class UnreadableValue(ValueError):
+    """The bytes, or the JSON text, do not fit the schema. The message says why."""
+
+
+def split_frame(data: bytes | memoryview) -> tuple[int, bytes | memoryview]:
+    """Return the schema's id and the payload. Raises ``UnreadableValue``."""
+    if len(data) < HEAD.size:
+        raise UnreadableValue(f"{len(data)} bytes have no room for a schema's id")
+    magic, schema_id = HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise UnreadableValue(f"it begins with the byte {data[0]}, not with {MAGIC}")
+    if schema_id < 0:
+        raise UnreadableValue(f"{schema_id} is no id of a schema")
+    return schema_id, data[HEAD.size :]
+
+
+def framed(schema_id: int, payload: bytes) -> bytes:
+    """Return the payload in its frame."""
+    return HEAD.pack(MAGIC, schema_id) + payload
+
+
+def split_indexes(payload: bytes) -> tuple[tuple[int, ...], bytes]:
+    """Return the place of a Protobuf message in its file, and the message.
+
+    Raises ``UnreadableValue``.
+    """
+    count, at = _varint(payload, 0)
+    if count == 0:
+        return (0,), payload[at:]
+    if not 0 < count <= INDEXES_MAX:
+        raise UnreadableValue(f"its message is said to be nested {count} deep")
+    indexes = []
+    for _ in range(count):
+        index, at = _varint(payload, at)
+        indexes.append(index)
+    return tuple(indexes), payload[at:]
+
+
+def joined_indexes(indexes: Sequence[int]) -> bytes:
+    """Return the place of a Protobuf message as it is written before the message."""
+    if tuple(indexes) == (0,):
+        return b"\0"
+    return b"".join(_written(number) for number in (len(indexes), *indexes))
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for number in range(VARINT_BYTES_MAX):
+        if at + number >= len(data):
+            break
+        byte = data[at + number]
+        value |= (byte & 0x7F) << 7 * number
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at + number + 1
+    raise UnreadableValue("the place of its message is cut off")
+
+
+def _written(number: int) -> bytes:
+    rest, parts = number << 1, bytearray()
+    while rest > 0x7F:
+        parts.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    parts.append(rest)
+    return bytes(parts)
