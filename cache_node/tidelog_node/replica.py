@@ -22,7 +22,7 @@ from tidelog_core.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from tidelog_core.log.append_checks import CheckedBatches, inspects_records
+from tidelog_core.log.append_checks import CheckedBatches, inspects_records, validates_schemas
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.record_source import RecordSource
 from tidelog_core.log.rewriting import rewrite_unflushed
@@ -88,6 +88,7 @@ class Replica:
         "_troubled",
         "_unified",
         "chain",
+        "checks_schemas",
         "config",
         "followed",
         "follower_waiters",
@@ -135,6 +136,7 @@ class Replica:
         self.config = config
         self.has_flush_policy = has_flush_policy(config)
         self.inspects_records = inspects_records(config)
+        self.checks_schemas = validates_schemas(config)
         self.leader_epoch = 0
         self.held_since = time.monotonic()
         self.followed: Partition | None = None  # the record last applied

@@ -26,7 +26,7 @@ from tidelog_core.errors import (
     StorageError,
     TidelogError,
 )
-from tidelog_core.log.append_checks import inspects_records
+from tidelog_core.log.append_checks import inspects_records, validates_schemas
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.record_source import RecordSource
 from tidelog_core.metadata.image import ClusterImage
@@ -327,6 +327,7 @@ class ReplicaManager:
             replica.config = config
             replica.has_flush_policy = has_flush_policy(config)
             replica.inspects_records = inspects_records(config)
+            replica.checks_schemas = validates_schemas(config)
             if replica.opened_log is not None:
                 replica.opened_log.update_config(config)
         replica.log_start_offset = partition.log_start_offset

@@ -108,6 +108,13 @@ def _listener_default(name: str) -> Any:
     return _default_for(ListenerConfig, name, name)
 
 
+_STRATEGIES = "io.confluent.kafka.serializers.subject"
+TOPIC_NAME_STRATEGY = f"{_STRATEGIES}.TopicNameStrategy"  # the subject is the topic's name-value
+RECORD_NAME_STRATEGY = f"{_STRATEGIES}.RecordNameStrategy"  # it is the record's full name
+TOPIC_RECORD_NAME_STRATEGY = f"{_STRATEGIES}.TopicRecordNameStrategy"  # both
+NAME_STRATEGIES = (TOPIC_NAME_STRATEGY, RECORD_NAME_STRATEGY, TOPIC_RECORD_NAME_STRATEGY)
+
+
 # fmt: off
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
@@ -118,6 +125,10 @@ class TopicConfig:
     compression_lz4_level: int = _setting("compression.lz4.level", "int", LZ4_LEVEL_DEFAULT, "The level of batches that a node itself compresses to lz4, because compression.type says so; 9 is the fast compressor, as in Kafka.", at_least=1, at_most=17)
     compression_type: str = _setting("compression.type", "string", "producer", "The codec that batches are stored in; `producer` keeps every batch as it came, any other value makes the leader recompress what comes in another codec.", one_of=("producer", "uncompressed", "none", "gzip", "snappy", "lz4", "zstd"))
     compression_zstd_level: int = _setting("compression.zstd.level", "int", 3, "The level of batches that a node itself compresses to zstd, because compression.type says so.", at_least=-131_072, at_most=22)
+    confluent_key_schema_validation: bool = _setting("confluent.key.schema.validation", "boolean", False, "Whether every key must begin with the id of a schema of its subject, in the frame of Confluent's serializers. Batches with other keys are refused with INVALID_RECORD; null is allowed.")
+    confluent_key_subject_name_strategy: str = _setting("confluent.key.subject.name.strategy", "string", TOPIC_NAME_STRATEGY, "What the subjects of keys' schemas are named after: the topic, the record, or both. Used by confluent.key.schema.validation.", one_of=NAME_STRATEGIES)
+    confluent_value_schema_validation: bool = _setting("confluent.value.schema.validation", "boolean", False, "Whether every value must begin with the id of a schema of its subject, in the frame of Confluent's serializers. Batches with other values are refused with INVALID_RECORD; null is allowed.")
+    confluent_value_subject_name_strategy: str = _setting("confluent.value.subject.name.strategy", "string", TOPIC_NAME_STRATEGY, "What the subjects of values' schemas are named after: the topic, the record, or both. Used by confluent.value.schema.validation.", one_of=NAME_STRATEGIES)
     delete_retention_ms: int = _setting("delete.retention.ms", "long", 86_400_000, "How long a compacted topic keeps a tombstone: a consumer that takes longer from the log's start to its end may miss that a key was deleted.", at_least=0)
     diskless_enable: bool = _setting("diskless.enable", "boolean", False, "Whether the object store acknowledges records instead of replicas: with acks=1 and acks=all a producer gets its answer once the records are in the bucket, and no node's disk is needed to keep them. May be changed later: the leaders convert the partitions, while producers and consumers go on. Needs remote.storage.enable. min.insync.replicas, unclean.leader.election.enable and flush.* have no effect on such a topic.")
     file_delete_delay_ms: int = _setting("file.delete.delay.ms", "long", 60_000, "How long a tiered segment's objects stay in the bucket after the segment was removed, for readers that still hold a reference to them.", at_least=0)
@@ -142,6 +153,7 @@ class TopicConfig:
     segment_index_bytes: int = _setting("segment.index.bytes", "int", 10_485_760, "The largest index of a segment; a segment is sealed when its index is full.", at_least=4)
     segment_jitter_ms: int = _setting("segment.jitter.ms", "long", 0, "The longest random time that is taken off segment.ms, so that not all partitions seal a segment at once.", at_least=0)
     segment_ms: int = _setting("segment.ms", "long", 604_800_000, "A segment with records is sealed after this long even if it is small. Only sealed segments are tiered, deleted and compacted.", at_least=1)
+    tidelog_schema_validation_level: str = _setting("tidelog.schema.validation.level", "string", "id", "How far confluent.key.schema.validation and confluent.value.schema.validation look: at the schema's id (`id`), or also whether the schema can read what follows (`full`), which costs some microseconds for every record.", one_of=("id", "full"))
     tier_kms_key_id: str = _setting("tier.kms.key.id", "string", "", "The key of AWS KMS that tiered segments are encrypted with: its id, alias or ARN. Whoever reads them then needs the right to decrypt with this key, and once it is disabled nobody can. Only for a tier in S3. Segments that are in the bucket already keep their key until they are rewritten. Empty: the bucket's own encryption.", check=parse_kms_key_id)
     unclean_leader_election_enable: bool = _setting("unclean.leader.election.enable", "boolean", False, "Whether a replica that was not in sync may lead if no other is alive: the partition is available again, and may lose acknowledged records.")
 

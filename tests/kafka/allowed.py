@@ -24,6 +24,13 @@ _UNPROVED = "Kafka without an authorizer takes any client's word that it is a br
 _HEADER_ONLY = "Tidelog looks at batch headers and CRCs, and at records only where a topic needs it"
 _REFUSED_METADATA = "a refused request still learns which brokers there are"
 _EMPTY_GROUP = "a group needs a name: Kafka deprecated the empty one with KIP-289"
+_SCHEMA_SETTINGS = (
+    "confluent.key.schema.validation",
+    "confluent.key.subject.name.strategy",
+    "confluent.value.schema.validation",
+    "confluent.value.subject.name.strategy",
+    "tidelog.schema.validation.level",
+)
 _NO_SUCH_SETTING = (
     "follower.replication.throttled.replicas",
     "leader.replication.throttled.replicas",
@@ -277,6 +284,15 @@ ALLOWED: tuple[Allowed, ...] = (
         "/*/diskless.enable",
         "Kafka has no topics that the object store acknowledges (KIP-1150)",
         kafka="absent",
+    ),
+    *(
+        Allowed(
+            "test_topic_settings_are_described_in_every_version",
+            f"/*/{name}",
+            "Kafka has no schemas; Confluent's server has these settings",
+            kafka="absent",
+        )
+        for name in _SCHEMA_SETTINGS
     ),
     Allowed(
         "test_topic_settings_are_described_in_every_version",

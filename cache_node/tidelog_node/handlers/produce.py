@@ -72,10 +72,13 @@ from tidelog_node.handlers.owed_answers import (
 from tidelog_node.handlers.produce_inspection import (
     InspectionResults,
     ProduceInspector,
+    checks_schemas,
     needs_inspection,
 )
+from tidelog_node.handlers.produce_schemas import ProduceSchemas
 from tidelog_node.inspection.host_bytes import HostBytes
-from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.inspection.inspector import BatchInspector, NotInspected
+from tidelog_node.inspection.schema_frames import RecordsRefused
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
@@ -142,6 +145,7 @@ class ProduceHandler:
         self._record = record
         self._gate = gate
         self._inspector = ProduceInspector(inspector)
+        self._schemas = ProduceSchemas(node, inspector)
         self._held = HostBytes(HELD_BYTES_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._replicas = replicas
@@ -201,7 +205,7 @@ class ProduceHandler:
         led_by = self._led_by(context)
         if needs_inspection(request, led_by):
             inspected = self._inspector.inspect(request, led_by)
-            if inspected.is_spent:
+            if inspected.is_spent or checks_schemas(request, led_by):
                 return self._hold(request, context, inspected)
         return self._carry_out(request, context, inspected)
 
@@ -305,7 +309,9 @@ class ProduceHandler:
         request = _kept_request(request)
         held = HeldReply()
         work = self._start(
-            self._inspect_and_carry_out(request, context, inspected.for_copy(), held)
+            self._inspect_and_carry_out(
+                request, context, inspected.for_copy(), held, needs_worker=inspected.is_spent
+            )
         )
         work.add_done_callback(lambda _: self._held.give_back(host, size_bytes))
         held.come_from(work, outlives_client=not request.acks)
@@ -317,6 +323,8 @@ class ProduceHandler:
         context: RequestContext,
         inspected: InspectionResults,
         held: HeldReply,
+        *,
+        needs_worker: bool,
     ) -> Reply:
         """Return the answer; the client's next request is handled once the batches are appended.
 
@@ -324,9 +332,11 @@ class ProduceHandler:
         that failed must not be carried out.
         """
         host = context.session.client_host
-        await self._inspector.inspect_in_worker(
-            request, self._led_by(context), inspected, host=host
-        )
+        if needs_worker:
+            await self._inspector.inspect_in_worker(
+                request, self._led_by(context), inspected, host=host
+            )
+        await self._schemas.check(request, self._led_by(context), inspected, host=host)
         answer = self._carry_out(request, context, inspected)
         held.release()
         return await answer if isinstance(answer, OwedReply) else answer
@@ -568,6 +578,12 @@ def _require_no_failure(failures: list[tuple[int, TidelogError]]) -> None:
         )
 
 
+def _require_schemas(known: tuple[InspectionResults, int] | None) -> None:
+    if known is None:
+        raise NotInspected("the topic has begun to ask for schemas")
+    known[0].require_schemas(known[1])
+
+
 def _names_other_leaders(topics: Topics) -> bool:
     for _, results in topics:
         for result in results:
@@ -671,6 +687,8 @@ def append_batch(  # noqa: PLR0917
     """Append one batch of a request to a led replica. Raises the errors of ``Replica.append``."""
     batch = _require_batch(records, request, version, known)
     attributes = _BATCH_HEAD.unpack_from(batch, 8)[2]
+    if replica.checks_schemas:
+        _require_schemas(known)
     if replica.is_internal:
         raise InvalidTopic(f"{replica.partition.topic} is not for clients to write")
     if replica.role is not None:
@@ -750,14 +768,20 @@ def _failed(index: int, replica: Replica | None, error: TidelogError) -> Produce
     if replica is not None and not isinstance(error, _WITHOUT_LOG_START):
         log = replica.opened_log
     message = cut_error_text(str(error)).encode()
-    wrong = error.record_indexes if isinstance(error, InvalidRecord) else ()
     return ProduceResult(
         index,
         error.code,
         log_start_offset=-1 if log is None else log.log_start_offset,
         error_message=message,
-        record_errors=[(record_index, message) for record_index in wrong],
+        record_errors=_record_errors(error, message) if isinstance(error, InvalidRecord) else (),
     )
+
+
+def _record_errors(error: InvalidRecord, message: bytes) -> list[tuple[int, bytes | None]]:
+    if isinstance(error, RecordsRefused):
+        texts = [cut_error_text(text).encode() for text in error.record_messages]
+        return list(zip(error.record_indexes, texts, strict=True))
+    return [(index, message) for index in error.record_indexes]
 
 
 def _same_error(request: ProduceRequest, code: ErrorCode) -> Topics:

@@ -51,11 +51,12 @@ class InspectionResults:
     topics: its bytes may be copied, and a partition may be named more than once.
     """
 
-    __slots__ = ("_budget", "_results", "is_of_copy", "is_spent")
+    __slots__ = ("_budget", "_results", "_schemas", "is_of_copy", "is_spent")
 
     def __init__(self, *, is_of_copy: bool) -> None:
         self.is_of_copy = is_of_copy  # the batches stay in place after the handling ends
         self.is_spent = False  # a batch exceeded the limits; no later one is inspected here
+        self._schemas: dict[int, TidelogError | None] = {}  # by place; None: they are right
         self._results: dict[int, tuple[TopicConfig, CheckedBatches | TidelogError]] = {}
         self._budget = InspectionBudget(
             records=RECORDS_MAX,
@@ -94,6 +95,18 @@ class InspectionResults:
         """Return the known refusal of the batch."""
         known = self._results.get(place)
         return known[1] if known is not None and isinstance(known[1], TidelogError) else None
+
+    def note_schemas(self, place: int, refusal: TidelogError | None) -> None:
+        """Keep whether the batch's schemas are right."""
+        self._schemas[place] = refusal
+
+    def require_schemas(self, place: int) -> None:
+        """Raise the refusal of the batch's schemas, and ``NotInspected`` if nobody looked."""
+        if place not in self._schemas:
+            raise NotInspected("the topic has changed while the batch waited")
+        refusal = self._schemas[place]
+        if refusal is not None:
+            raise refusal
 
     def without_refused(self, request: ProduceRequest) -> ProduceRequest:
         """Return the request with the refused batches cut down to their headers.
@@ -156,10 +169,23 @@ def needs_inspection(request: ProduceRequest, led_by: Led) -> bool:
             replica = led.get(index)
             if replica is None or not replica.inspects_records or records is None:
                 continue
+            if replica.checks_schemas:
+                return True
             plain_bytes += len(records)
             if plain_bytes > PLAIN_BYTES_MAX:
                 return True
             if len(records) >= HEADER_SIZE and records[CODEC_POSITION] & CODEC_MASK:
+                return True
+    return False
+
+
+def checks_schemas(request: ProduceRequest, led_by: Led) -> bool:
+    """Whether a batch is for a topic with schema validation: schemas have to be looked up."""
+    for name, partitions in request.topics:
+        led = led_by.get(name, {})
+        for index, _ in partitions:
+            replica = led.get(index)
+            if replica is not None and replica.checks_schemas:
                 return True
     return False
 

@@ -32,6 +32,13 @@ from tidelog_core.records.batch import (
 from tidelog_node.host_lock import HostLock
 from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job, SearchJob
+from tidelog_node.inspection.schema_frames import (
+    FramesFound,
+    FramesJob,
+    Problem,
+    SchemaSource,
+    ValuesJob,
+)
 from tidelog_node.piped_messages import encode_message, receive_message, send_bytes
 
 logger = logging.getLogger(__name__)
@@ -88,6 +95,25 @@ class BatchInspector:
             answer = await self._do(job, memoryview(batch), host)
             assert answer is None or isinstance(answer, tuple)
             return answer
+
+    async def frames(self, batch: memoryview, parts: tuple[str, ...], *, host: str) -> FramesFound:
+        """Return the result of ``frames_of``. Raises as it does, and ``NotInspected``."""
+        answer = await self._do(FramesJob(len(batch), parts), batch, host)
+        assert isinstance(answer, FramesFound)
+        return answer
+
+    async def values(
+        self,
+        batch: memoryview,
+        parts: tuple[str, ...],
+        schemas: tuple[SchemaSource, ...],
+        *,
+        host: str,
+    ) -> list[Problem]:
+        """Return the result of ``problems_of``. Raises as it does, and ``NotInspected``."""
+        answer = await self._do(ValuesJob(len(batch), parts, schemas), batch, host)
+        assert isinstance(answer, list)
+        return answer
 
     async def search(self, search_log: Callable[[BatchSearch], T], *, host: str = NODE) -> T:
         """Run ``search_log`` and return its result; heavy batches are inspected in the process.

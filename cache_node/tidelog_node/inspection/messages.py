@@ -10,6 +10,8 @@ from typing import NamedTuple
 from tidelog_core.config import TopicConfig
 from tidelog_core.records.batch import BatchHeader
 
+from tidelog_node.inspection.schema_frames import FramesJob, ValuesJob
+
 
 class CheckJob(NamedTuple):
     """Check a client's batches, and convert them if the topic requires it."""
@@ -34,5 +36,5 @@ class SearchJob(NamedTuple):
     start_offset: int
 
 
-Job = CheckJob | SearchJob
+Job = CheckJob | SearchJob | FramesJob | ValuesJob
 Found = tuple[int, int] | None  # timestamp and offset

@@ -49,7 +49,16 @@ CheckedBatches = tuple[WritableBuffer, list[PositionedHeader]]
 
 def inspects_records(config: TopicConfig) -> bool:
     """Whether a client's batches are inspected before they are appended: that may take long."""
-    return "compact" in config.cleanup_policy or config.compression_type != "producer"
+    return (
+        "compact" in config.cleanup_policy
+        or config.compression_type != "producer"
+        or validates_schemas(config)
+    )
+
+
+def validates_schemas(config: TopicConfig) -> bool:
+    """Whether records must have schemas."""
+    return config.confluent_key_schema_validation or config.confluent_value_schema_validation
 
 
 def check_produced(

@@ -1,0 +1,191 @@
+"""Validates what is produced to topics that ask for schemas, before it is appended.
+
+With ``confluent.value.schema.validation=true`` every value begins with the id of a schema that
+its subject has, in the frame of Confluent's serializers; keys likewise. With
+``tidelog.schema.validation.level=full`` the schema must also be able to read it. Null is allowed.
+Nothing of a batch with a wrong record is appended, so its sequence counts as never sent.
+
+Small batches are looked into here, all others in the inspection worker, which also reads values
+with their schemas. Which schemas there are is read from the metadata store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog_core.config import (
+    RECORD_NAME_STRATEGY,
+    TOPIC_NAME_STRATEGY,
+    TopicConfig,
+)
+from tidelog_core.errors import TidelogError
+from tidelog_core.log.append_checks import validates_schemas
+from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD
+
+from tidelog_node.handlers.produce_inspection import (
+    CODEC_MASK,
+    CODEC_POSITION,
+    RECORD_COUNT_POSITION,
+    InspectionResults,
+)
+from tidelog_node.inspection.inspector import BatchInspector, NotInspected
+from tidelog_node.inspection.schema_frames import (
+    KEY,
+    PROBLEMS_MAX,
+    VALUE,
+    FramesFound,
+    Problem,
+    RecordsRefused,
+    SchemaSource,
+    SchemaUse,
+    frames_of,
+)
+from tidelog_node.node_context import NodeContext
+from tidelog_node.registry.known_schemas import CANDIDATES_MAX, KnownSchema, KnownSchemas
+from tidelog_node.replica import Replica
+from tidelog_node.wire.primitives import INT32
+from tidelog_node.wire.produce import ProduceRequest
+
+FULL = "full"
+# Of a batch that is looked into in the event loop: about 1 ms.
+RECORDS_HERE_MAX = 500
+BYTES_HERE_MAX = 65_536
+
+Led = Mapping[bytes, Mapping[int, Replica]]
+
+
+class _Rule(NamedTuple):
+    """What a topic asks of keys or of values."""
+
+    part: str
+    strategy: str
+
+
+class ProduceSchemas:
+    """Validates batches. For the tasks of one event loop."""
+
+    def __init__(self, node: NodeContext, inspector: BatchInspector) -> None:
+        self._inspector = inspector
+        self._schemas = KnownSchemas(node.store, node.executor, time.monotonic)
+
+    async def check(
+        self, request: ProduceRequest, led_by: Led, results: InspectionResults, *, host: str
+    ) -> None:
+        """Note for each batch of a topic with schema validation whether it may be appended.
+
+        The request's bytes must stay as they are.
+        """
+        place = -1
+        for name, partitions in request.topics:
+            led = led_by.get(name, {})
+            for index, records in partitions:
+                place += 1
+                replica = led.get(index)
+                if replica is None or not replica.checks_schemas:
+                    continue
+                refusal: TidelogError | None = None
+                if records is not None and _is_whole(records) and results.refusal(place) is None:
+                    refusal = await self._refusal(replica, records, host)
+                results.note_schemas(place, refusal)
+        self._schemas.trim()
+
+    async def _refusal(
+        self, replica: Replica, records: memoryview, host: str
+    ) -> TidelogError | None:
+        config: TopicConfig | None = None
+        refusal: TidelogError | None = None
+        while config is not replica.config:  # The settings may change during the check.
+            config = replica.config
+            try:
+                refusal = await self._refusal_by(config, replica.partition.topic, records, host)
+            except TidelogError as error:
+                refusal = error.with_traceback(None)
+        return refusal
+
+    async def _refusal_by(
+        self, config: TopicConfig, topic: str, records: memoryview, host: str
+    ) -> TidelogError | None:
+        rules = {rule.part: rule for rule in _rules_of(config)}
+        if not rules:
+            return None
+        parts = tuple(rules)
+        if _is_small(records):
+            found = frames_of(records, parts)
+        else:
+            found = await self._inspector.frames(records, parts, host=host)
+        schemas, problems = await self._look_up(found, rules, topic)
+        if not problems and config.tidelog_schema_validation_level == FULL:
+            sources = tuple(
+                SchemaSource(one.schema_id, one.schema_type, one.text, one.known)
+                for one in schemas.values()
+            )
+            problems = await self._inspector.values(records, parts, sources, host=host)
+        return RecordsRefused(problems[:PROBLEMS_MAX]) if problems else None
+
+    async def _look_up(
+        self, found: FramesFound, rules: Mapping[str, _Rule], topic: str
+    ) -> tuple[dict[int, KnownSchema], list[Problem]]:
+        """Return the schemas, and what is wrong with records of others."""
+        problems = list(found.problems)
+        schemas: dict[int, KnownSchema] = {}
+        try:
+            known = await asyncio.gather(*(self._schemas.find(one.schema_id) for one in found.uses))
+            for use, schema in zip(found.uses, known, strict=True):
+                if schema is None:
+                    wrong = f"the {use.part}'s schema {use.schema_id} is not registered"
+                else:
+                    schemas[use.schema_id] = schema
+                    wrong = await self._wrong_subject(use, schema, rules[use.part], topic)
+                if wrong:
+                    problems += [(index, wrong) for index in use.indexes]
+        except TidelogError as error:
+            raise NotInspected(f"schemas cannot be looked up: {error}") from None
+        problems.sort()
+        return schemas, problems
+
+    async def _wrong_subject(
+        self, use: SchemaUse, schema: KnownSchema, rule: _Rule, topic: str
+    ) -> str:
+        """Return what is wrong with the schema's subjects; empty: nothing."""
+        subjects = _subjects(rule, schema, topic)
+        for subject in subjects:
+            if await self._schemas.has(subject, use.schema_id):
+                return ""
+        wanted = f"{topic}-{rule.part}" if rule.strategy == TOPIC_NAME_STRATEGY else "its record"
+        return f"the {use.part}'s schema {use.schema_id} is of no version of subject {wanted}"
+
+
+def _subjects(rule: _Rule, schema: KnownSchema, topic: str) -> Sequence[str]:
+    """Return the subjects of which one must have the schema."""
+    if rule.strategy == TOPIC_NAME_STRATEGY:
+        return (f"{topic}-{rule.part}",)
+    prefix = "" if rule.strategy == RECORD_NAME_STRATEGY else f"{topic}-"
+    named = {f"{prefix}{name}" for name in schema.names}
+    return sorted(named & schema.subjects)[:CANDIDATES_MAX]
+
+
+def _rules_of(config: TopicConfig) -> list[_Rule]:
+    if not validates_schemas(config):
+        return []
+    rules = []
+    if config.confluent_key_schema_validation:
+        rules.append(_Rule(KEY, config.confluent_key_subject_name_strategy))
+    if config.confluent_value_schema_validation:
+        rules.append(_Rule(VALUE, config.confluent_value_subject_name_strategy))
+    return rules
+
+
+def _is_whole(records: memoryview) -> bool:
+    if len(records) < HEADER_SIZE:
+        return False
+    size: int = INT32.unpack_from(records, 8)[0]
+    return size + LOG_OVERHEAD == len(records)
+
+
+def _is_small(records: memoryview) -> bool:
+    (count,) = INT32.unpack_from(records, RECORD_COUNT_POSITION)
+    is_compressed = bool(records[CODEC_POSITION] & CODEC_MASK)
+    return not is_compressed and count <= RECORDS_HERE_MAX and len(records) <= BYTES_HERE_MAX

@@ -1,0 +1,274 @@
+"""Topics that ask for schemas: what is stored, what is refused, and what it may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tidelog_core.config import (
+    RECORD_NAME_STRATEGY,
+    TOPIC_RECORD_NAME_STRATEGY,
+)
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.records.batch import CompressionType, Record, build_batch
+from tidelog_core.schema_registry.deletion import SchemaDeletion
+from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
+from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
+from tidelog_core.schemas.model import Compatibility, Reference, Schema, SchemaType
+from tidelog_core.schemas.values.codecs import open_codec
+from tidelog_core.schemas.values.framing import framed
+from tidelog_node.diskless.gateway.gateway import may_pass
+from tidelog_node.inspection import schema_frames
+from tidelog_node.registry import known_schemas
+
+from tests.node.replication.led_node import TOPIC, LedNode, led_node
+
+USER = '{"type":"record","name":"User","namespace":"shop","fields":[{"name":"id","type":"long"}]}'
+VALUE = open_codec(SchemaType.AVRO, USER).encode({"id": 7})
+ON = {"confluent.value.schema.validation": "true"}
+FULL = {**ON, "tidelog.schema.validation.level": "full"}
+SUBJECT = f"{TOPIC}-value"
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[LedNode]:
+    async with led_node(tmp_path) as running:
+        yield running
+
+
+async def register(
+    node: LedNode, text: str = USER, subject: str = SUBJECT, kind: SchemaType = SchemaType.AVRO
+) -> int:
+    schema = Schema(kind, text)
+    return (await SchemaRegistry(node.store).register(subject, Wanted(schema))).schema_id
+
+
+def batch(*values: bytes | None, key: bytes | None = None, **more: Any) -> bytes:
+    records = [Record(offset, 1_000, key, value, ()) for offset, value in enumerate(values)]
+    return build_batch(records, **more)
+
+
+async def send(node: LedNode, data: bytes) -> Any:
+    return await node.send_batch(data, acks=1)
+
+
+def outcome(answer: Any) -> tuple[ErrorCode, list[int]]:
+    """Return the error, and the records that are named."""
+    indexes = [one.batch_index for one in answer.record_errors]
+    for one in answer.record_errors:
+        assert one.batch_index_error_message
+    return ErrorCode(answer.error_code), indexes
+
+
+STORED = (ErrorCode.none, [])
+
+
+async def test_values_of_the_subjects_schemas_are_stored_and_others_are_named(
+    node: LedNode,
+) -> None:
+    await node.create_topic(replicas=(1,), **ON)
+    known, other = await register(node), await register(node, '"int"', "other-value")
+    good = framed(known, VALUE)
+    assert outcome(await send(node, batch(good, None, good))) == STORED
+    for wrong in (
+        b"",
+        b"{}",
+        VALUE,
+        b"\1" + good[1:],
+        framed(other, b"\2"),
+        framed(99, VALUE),
+        struct.pack(">bi", 0, -1),
+    ):
+        answer = await send(node, batch(good, wrong, good, wrong))
+        assert outcome(answer) == (ErrorCode.invalid_record, [1, 3]), wrong
+        assert "schema" in answer.error_message
+    assert node.replica().log.log_end_offset == 3, "nothing of the batches is stored"
+
+
+async def test_what_the_schema_cannot_read_is_refused_if_the_topic_says_so(node: LedNode) -> None:
+    await node.create_topic(replicas=(1,), **ON)
+    known = await register(node)
+    broken = framed(known, b"\xff")
+    assert outcome(await send(node, batch(broken))) == STORED, "the id is known"
+    await node.configure(**FULL)
+    assert outcome(await send(node, batch(framed(known, VALUE)))) == STORED
+    answer = await send(node, batch(framed(known, VALUE), broken))
+    assert outcome(answer) == (ErrorCode.invalid_record, [1])
+    assert "ends in the middle" in answer.record_errors[0].batch_index_error_message
+
+
+PROTO = 'syntax = "proto3"; package shop; message A { string s = 1; } message B { A a = 1; }'
+JSON = '{"type":"object","required":["id"],"properties":{"id":{"$ref":"id.json"}}}'
+
+
+async def test_full_validation_knows_every_language_and_references(node: LedNode) -> None:
+    await node.create_topic(replicas=(1,), **FULL)
+    proto = await register(node, PROTO, SUBJECT, SchemaType.PROTOBUF)
+    registry = SchemaRegistry(node.store)
+    await registry.register("id", Wanted(Schema(SchemaType.JSON, '{"type":"integer"}')))
+    none = RegistryConfig(Compatibility.NONE)
+    await RegistrySettings(registry).set_config(SUBJECT, none)
+    schema = Schema(SchemaType.JSON, JSON, (Reference("id.json", "id", 1),))
+    of_json = (await registry.register(SUBJECT, Wanted(schema))).schema_id
+    good = [
+        framed(proto, b"\0\x0a\x01a"),
+        framed(proto, b"\2\2\x0a\x02\x0a\x00"),
+        framed(of_json, b'{"id":1}'),
+    ]
+    assert outcome(await send(node, batch(*good))) == STORED
+    bad = [framed(proto, b"\0\x0a\x05a"), framed(proto, b"\2\x08"), framed(of_json, b'{"id":"a"}')]
+    assert outcome(await send(node, batch(*good, *bad))) == (ErrorCode.invalid_record, [3, 4, 5])
+
+
+async def test_keys_are_validated_by_themselves(node: LedNode) -> None:
+    await node.create_topic(replicas=(1,), **{"confluent.key.schema.validation": "true"})
+    known = await register(node, '"long"', f"{TOPIC}-key")
+    assert outcome(await send(node, batch(b"any", key=framed(known, b"\2")))) == STORED
+    assert outcome(await send(node, batch(b"any", key=None))) == STORED
+    assert outcome(await send(node, batch(b"any", key=b"k"))) == (ErrorCode.invalid_record, [0])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "subject"),
+    [(RECORD_NAME_STRATEGY, "shop.User"), (TOPIC_RECORD_NAME_STRATEGY, f"{TOPIC}-shop.User")],
+    ids=["record", "topic-record"],
+)
+async def test_subjects_may_be_named_after_records(
+    node: LedNode, strategy: str, subject: str
+) -> None:
+    await node.create_topic(
+        replicas=(1,), **ON, **{"confluent.value.subject.name.strategy": strategy}
+    )
+    known, elsewhere = await register(node, USER, subject), await register(node, '"int"', SUBJECT)
+    assert outcome(await send(node, batch(framed(known, VALUE)))) == STORED
+    refused = (ErrorCode.invalid_record, [0])
+    assert outcome(await send(node, batch(framed(elsewhere, b"\2")))) == refused
+
+
+async def test_a_refused_batch_does_not_advance_its_producers_sequence(node: LedNode) -> None:
+    await node.create_topic(replicas=(1,), **ON)
+    known = await register(node)
+    producer: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0}
+
+    async def sent(value: bytes, sequence: int) -> ErrorCode:
+        data = batch(value, base_sequence=sequence, **producer)
+        return outcome(await send(node, data))[0]
+
+    good = framed(known, VALUE)
+    assert await sent(good, 0) is ErrorCode.none
+    assert await sent(b"wrong", 1) is ErrorCode.invalid_record
+    assert await sent(good, 2) is ErrorCode.out_of_order_sequence_number
+    assert await sent(good, 1) is ErrorCode.none
+    assert await sent(good, 1) is ErrorCode.none, "a duplicate"
+    assert node.replica().log.log_end_offset == 2
+
+
+async def test_compressed_and_large_batches_are_looked_into_by_the_worker(node: LedNode) -> None:
+    await node.create_topic(replicas=(1,), **FULL)
+    known = await register(node)
+    good = framed(known, VALUE)
+    for codec in (CompressionType.ZSTD, CompressionType.LZ4, CompressionType.GZIP):
+        assert outcome(await send(node, batch(good, good, compression=codec))) == STORED
+    many = [good] * 3_000
+    assert outcome(await send(node, batch(*many))) == STORED
+    answer = await send(node, batch(*many, b"x", compression=CompressionType.ZSTD))
+    assert outcome(answer) == (ErrorCode.invalid_record, [3_000])
+    assert len((await send(node, batch(*([b"x"] * 3_000)))).record_errors) == 100
+
+
+async def test_batches_that_expand_or_have_too_many_records_are_refused(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.create_topic(replicas=(1,), **FULL)
+    known = await register(node, '"bytes"')
+    zeros = framed(known, b"\x80\x80\x80\x22" + bytes(34 << 20))
+    answer = await send(node, batch(zeros, compression=CompressionType.ZSTD))
+    assert outcome(answer)[0] is ErrorCode.corrupt_message
+    many = [framed(known, b"\0")] * (schema_frames.RECORDS_MAX + 1)
+    answer = await send(node, batch(*many, compression=CompressionType.ZSTD))
+    assert outcome(answer)[0] is ErrorCode.message_too_large, "the client splits it"
+    ids = [framed(number, b"") for number in range(1, 100)]
+    answer = await send(node, batch(*ids))
+    assert outcome(answer)[0] is ErrorCode.invalid_record
+    assert "more than 64 schemas" in answer.error_message
+    assert node.replica().log.log_end_offset == 0
+
+
+async def test_schemas_are_looked_up_once_and_found_when_they_are_new(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.create_topic(replicas=(1,), **ON)
+    reads: list[str] = []
+    get = node.store.get
+
+    async def counted(key: Any) -> Any:
+        if key.collection.startswith("schema-"):
+            reads.append(key.collection)
+        return await get(key)
+
+    monkeypatch.setattr(node.store, "get", counted)
+    unknown = batch(framed(1, VALUE))
+    answers = await asyncio.gather(*(send(node, unknown) for _ in range(20)))
+    assert {outcome(one)[0] for one in answers} == {ErrorCode.invalid_record}
+    assert len(reads) == 1
+    monkeypatch.setattr(known_schemas, "MISSING_SECONDS", 0.0)
+    first = await register(node)
+    assert first == 1
+    assert outcome(await send(node, unknown)) == STORED
+    reads.clear()
+    for _ in range(5):
+        assert outcome(await send(node, unknown)) == STORED
+    assert reads == []
+    second = await register(node, USER.replace("]}", ',{"name":"a","type":"int","default":0}]}'))
+    assert outcome(await send(node, batch(framed(second, VALUE + b"\0")))) == STORED
+
+
+async def test_a_deleted_version_counts_no_more_after_a_while(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.create_topic(replicas=(1,), **ON)
+    data = batch(framed(await register(node), VALUE))
+    assert outcome(await send(node, data)) == STORED
+    registry = SchemaRegistry(node.store)
+    await SchemaDeletion(registry).delete_subject(SUBJECT, is_permanent=False)
+    for name in ("KEPT_SECONDS", "MISSING_SECONDS"):
+        monkeypatch.setattr(known_schemas, name, 0.0)
+    assert outcome(await send(node, data)) == (ErrorCode.invalid_record, [0])
+
+
+async def test_a_store_that_is_away_has_the_client_come_again(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.create_topic(replicas=(1,), **ON)
+    data = batch(framed(await register(node), VALUE))
+    get = node.store.get
+
+    async def away(key: Any) -> Any:
+        raise StoreUnavailable("the store is away")
+
+    monkeypatch.setattr(node.store, "get", away)
+    assert outcome(await send(node, data)) == (ErrorCode.request_timed_out, [])
+    monkeypatch.setattr(node.store, "get", get)
+    assert outcome(await send(node, data)) == STORED
+
+
+async def test_a_topic_that_begins_to_validate_while_a_batch_waits_stores_none_unseen(
+    node: LedNode,
+) -> None:
+    await node.create_topic(replicas=(1,), **{"compression.type": "gzip"})
+    waiting = node.send_batch(batch(*([b"x"] * 5_000), compression=CompressionType.ZSTD), acks=1)
+    await node.configure(**ON)
+    assert outcome(await waiting)[0] is not ErrorCode.none
+    assert node.replica().log.log_end_offset == 0
+
+
+async def test_no_gateway_takes_records_for_such_a_topic(node: LedNode) -> None:
+    replica = await node.create_topic(replicas=(1,))
+    assert may_pass(replica)
+    await node.configure(**ON)
+    assert not may_pass(node.replica())
