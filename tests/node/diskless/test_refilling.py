@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -20,6 +21,7 @@ from tidelog_core.log.values import CorruptLog
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Cluster, Partition, put
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.records.header import iter_headers
 from tidelog_core.replication.leader_state import ReplicationRules
 from tidelog_node.diskless.recovery.chain_slices import (
@@ -163,6 +165,36 @@ async def test_small_slices_are_compared_together(refilled: Refilled, tmp_path: 
     assert executor.task_count == 1
     log.close()
     executor.shutdown()
+
+
+class MeetingStore(CountedStore):
+    """A store whose listings are answered once so many have begun."""
+
+    def __init__(self, listings: int) -> None:
+        super().__init__()
+        self.left = listings
+        self._all_begun = asyncio.Event()
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        self.left -= 1
+        if self.left <= 0:
+            self._all_begun.set()
+        await self._all_begun.wait()
+        async for meta in super().list(prefix, start_after=start_after):
+            yield meta
+
+
+async def test_chains_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """A partition that has been led by several brokers has as many listings to wait for."""
+    store = MeetingStore(3)
+    chained = await filled(store, tmp_path / "leader")
+    assert len({entry.chain for entry in chained.chains}) == store.left == 3
+    wanted = {NAME: WantedSlices(chained.chains, 0)}
+    async with asyncio.timeout(30):
+        found = await find_slices(ChainStore(store, CLUSTER), wanted, {})
+    _, end = log_of(NAME, wanted[NAME], found.slices[NAME], cluster_id=CLUSTER)
+    assert end == chained.log.log_end_offset
+    chained.log.close()
 
 
 async def test_what_is_kept_ends_before_the_first_slice_that_differs(

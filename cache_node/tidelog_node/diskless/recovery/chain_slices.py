@@ -1,9 +1,9 @@
 """Where the committed records of partitions are in their chains, from the footers alone.
 
 A partition's item names its chains by leader epoch. Of each chain the indexes are read
-(``chain.index``), and the footers of objects that they lack, 64 at once. Only the slices that are
-wanted are kept: those above the end of the tier. The slices of a partition follow each other
-without a gap; what is missing was acknowledged, and is an error.
+(``chain.index``), and the footers of objects that they lack, 64 at once; chains do not wait for
+each other. Only the slices that are wanted are kept: those above the end of the tier. The slices
+of a partition follow each other without a gap; what is missing was acknowledged, and is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from tidelog_core.diskless.wal.rows import ReferenceRow, SliceRow
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 
+from tidelog_node.diskless.recovery.calls_at_once import for_each
+
 FOOTERS_AT_ONCE_MAX = 64
+CHAINS_AT_ONCE_MAX = 8
 ROWS_IN_TURN = 2_000  # of an index, in one turn of the loop
 
 
@@ -52,7 +55,7 @@ class WantedSlices(NamedTuple):
     start_offset: int  # the tier, or a log start, has everything below
 
 
-# By partition and by the chain in which they were committed, in order of sequence.
+# By partition and by the chain in which they were committed, in any order.
 FoundSlices = dict[PartitionName, dict[ChainName, list[StoredSlice]]]
 
 
@@ -85,14 +88,26 @@ async def find_slices(
     which may be of any partition, and the store's errors.
     """
     reading = _Reading(chains, wanted)
-    for chain in sorted({entry.chain for one in wanted.values() for entry in one.chains}):
+
+    async def read(chain: ChainName) -> None:
         listed = (listings or {}).get(chain) or await chains.list_all(chain)
         await reading.read(chain, listed, ends.get(chain))
+
+    names = sorted({entry.chain for one in wanted.values() for entry in one.chains})
+    await for_each(names, read, at_once_max=CHAINS_AT_ONCE_MAX)
     return ReadChains(reading.found, reading.whole_from, reading.last_seen)
 
 
+async def list_chains(
+    chains: ChainStore, names: Sequence[ChainName]
+) -> dict[ChainName, ListedChain]:
+    """Return listings of the chains, made after the call. Raises the store's errors."""
+    listed = await for_each(names, chains.list_all, at_once_max=CHAINS_AT_ONCE_MAX)
+    return dict(zip(names, listed, strict=True))
+
+
 class _Reading:
-    """Reads chains one after the other: their indexes first, then the footers that those lack."""
+    """Reads chains: their indexes first, then the footers that those lack."""
 
     def __init__(self, chains: ChainStore, wanted: Mapping[PartitionName, WantedSlices]) -> None:
         self._chains = chains
@@ -101,23 +116,27 @@ class _Reading:
         self.found: FoundSlices = {name: defaultdict(list) for name in wanted}
         self.whole_from: dict[ChainName, int] = {}
         self.last_seen: dict[tuple[PartitionName, ChainName], int] = {}
+        self._footer_slots = asyncio.Semaphore(FOOTERS_AT_ONCE_MAX)
 
     async def read(self, chain: ChainName, listed: ListedChain, end: int | None) -> None:
         """Read the chain up to its end, ``None``: as far as it is listed."""
         below = [one for one in listed.objects if end is None or one.sequence < end]
         covered = await self._read_indexes(chain, below, listed.checkpoints)
         read = set[int]()
+
+        async def take(one: ListedObject) -> None:
+            async with self._footer_slots:
+                footer = await _footer(self._chains, chain, one)
+            if footer is None:
+                return
+            read.add(footer.header.sequence)
+            if not footer.is_seal:
+                keep_slices(footer, self._names, self._wanted, self.found)
+                for name in _names_in(footer, self._names):
+                    self._see(name, chain, footer.header.sequence)
+
         left = [one for one in below if not covered.has(one.sequence)]
-        for at in range(0, len(left), FOOTERS_AT_ONCE_MAX):
-            some = left[at : at + FOOTERS_AT_ONCE_MAX]
-            for footer in await asyncio.gather(*(_footer(self._chains, chain, o) for o in some)):
-                if footer is None:
-                    continue
-                read.add(footer.header.sequence)
-                if not footer.is_seal:
-                    keep_slices(footer, self._names, self._wanted, self.found)
-                    for name in _names_in(footer, self._names):
-                        self._see(name, chain, footer.header.sequence)
+        await for_each(left, take, at_once_max=min(FOOTERS_AT_ONCE_MAX, len(left)))
         if end is None:
             end = below[-1].sequence + 1 if below else 0
         at = end

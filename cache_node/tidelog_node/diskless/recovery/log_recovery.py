@@ -37,6 +37,7 @@ from tidelog_node.diskless.recovery.chain_slices import (
     ReadChains,
     WantedSlices,
     find_slices,
+    list_chains,
     log_of,
 )
 from tidelog_node.diskless.recovery.object_reads import waves
@@ -104,7 +105,7 @@ class LogRecovery:
         """
         # In this order: what a listing lacks was collected, and the tier has it by then.
         names = sorted({entry.chain for record in records.values() for entry in record.wal})
-        listings = {chain: await self._chains.list_all(chain) for chain in names}
+        listings = await list_chains(self._chains, names)
         starts: dict[PartitionName, int] = {}
         tails: dict[PartitionName, Tail] = {}
         refused: dict[PartitionName, MetadataSetBack] = {}
