@@ -37,7 +37,7 @@ class Leaders:
         """Return the partition's leader, ``None`` if it has none."""
         image = self._view.image
         found = _partition(image, topic, partition, is_id=is_id)
-        if found is None or found.leader < 0:
+        if found is None or found.leader < 0 or found.awaits_first_leader:
             return None
         return CurrentLeader(found.leader, found.leader_epoch)
 

@@ -25,8 +25,6 @@ _SCRIPTS = "it calls the scripts of Kafka's distribution"
 # Tests that fail, and why.
 LEFT_OUT = {
     "0052_msg_timestamps": _SCRIPTS,
-    "0054_offset_time": "of a diskless topic that is new: the leader's epoch goes from 0 to 1, and what"
-    " asks for offsets by time does not ask again",
     "0077_compaction": _SCRIPTS,
     "0081_admin": "it makes ACLs, and the node has no authorizer",
     "0103_transactions": "it needs three brokers",

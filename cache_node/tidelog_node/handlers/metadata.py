@@ -581,7 +581,7 @@ def _partition(
         isr = tuple(replica for replica in isr if replica not in offline)
         error = ErrorCode.replica_not_available
     leader = partition.leader
-    if leader not in brokers:
+    if leader not in brokers or partition.awaits_first_leader:
         leader, error = NO_LEADER, ErrorCode.leader_not_available
     elif zone:
         leader = leader_of_zone(brokers, partition, zone)
@@ -611,7 +611,11 @@ def _describe(
                 describe_response.DescribeTopicPartitionsResponsePartition,
                 error_code=ErrorCode.none,
                 partition_index=partition.partition,
-                leader_id=partition.leader if partition.leader in brokers else NO_LEADER,
+                leader_id=(
+                    partition.leader
+                    if partition.leader in brokers and not partition.awaits_first_leader
+                    else NO_LEADER
+                ),
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,

@@ -272,6 +272,15 @@ class Partition(Record):
             return bool(self.wal)
         return self.acked_by is AckedBy.CHAIN
 
+    @property
+    def awaits_first_leader(self) -> bool:
+        """Whether it is diskless, and its first leader has not entered a chain yet.
+
+        That leader begins the next leader epoch. So a client that learned the present one would be
+        fenced with its first request, and nobody takes records before.
+        """
+        return self.is_diskless and not self.wal
+
 
 class SegmentState(Enum):
     """The state of a tiered segment. Only ``COPY_FINISHED`` segments are read."""

@@ -6,12 +6,13 @@ import asyncio
 import dataclasses
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, InvalidConfig
 from tidelog_core.metadata import records
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.model import (
     CONSUMER_OFFSETS_TOPIC,
@@ -43,6 +44,9 @@ async def elect(node: Node, partition: TopicPartition, leader: int) -> None:
     before = node.view.image.partition(partition)
     assert before is not None
     after = dataclasses.replace(before, leader=leader, leader_epoch=before.leader_epoch + 1)
+    if after.awaits_first_leader:
+        chain = EpochChain(after.leader_epoch, ChainName(leader, UUID(int=1)), 0)
+        after = dataclasses.replace(after, wal=(chain,))
     await node.view._store.commit([records.put(after)])
     await node.view.refresh()
 
@@ -184,6 +188,36 @@ async def test_ids_are_refused_where_the_wire_has_them_but_the_version_does_not(
         topic_id = await create(node, "a")
         answer = await node.ask(METADATA, version, topics=[{"name": "a", "topic_id": topic_id}])
         assert answer.topics[0].error_code is ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize("version", [0, 5, 12])
+async def test_a_new_diskless_partition_has_no_leader_before_that_has_a_chain(
+    tmp_path: Path, version: int
+) -> None:
+    """The leader begins epoch 1 then: who knew epoch 0 would be fenced."""
+    async with cluster(tmp_path) as (node,):
+        name = "a"
+        wanted = {"name": name, "num_partitions": 1, "replication_factor": 1}
+        configs = [{"name": "diskless.enable", "value": "true"}]
+        answer = await node.ask(CREATE, 7, topics=[wanted | {"configs": configs}])
+        assert answer.topics[0].error_code is ErrorCode.none
+        (partition,) = (await node.ask(METADATA, version, **named(name))).topics[0].partitions
+        assert (partition.leader_id, partition.error_code) == (
+            NO_LEADER,
+            ErrorCode.leader_not_available,
+        )
+        described = await node.ask(DESCRIBE_PARTITIONS, 0, topics=[{"name": name}])
+        assert described.topics[0].partitions[0].leader_id == NO_LEADER
+        before = node.view.image.partition(TopicPartition(name, 0))
+        assert before is not None
+        wal = (EpochChain(1, ChainName(1, UUID(int=1)), 0),)
+        led = dataclasses.replace(before, leader_epoch=1, wal=wal)
+        await node.store.commit([records.put(led)])
+        await node.view.refresh()
+        (partition,) = (await node.ask(METADATA, version, **named(name))).topics[0].partitions
+        assert (partition.leader_id, partition.error_code) == (1, ErrorCode.none)
+        described = await node.ask(DESCRIBE_PARTITIONS, 0, topics=[{"name": name}])
+        assert described.topics[0].partitions[0].leader_id == 1
 
 
 async def test_authorized_operations_are_told_where_asked_for(tmp_path: Path) -> None:
