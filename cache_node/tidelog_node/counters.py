@@ -67,6 +67,24 @@ class ListenerTraffic:
         self.open_count -= 1
 
 
+class SchemaTraffic:
+    """The requests that a node's schema registry has answered, by kind and outcome."""
+
+    __slots__ = ("counts", "durations")
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, str], int] = {}
+        self.durations: dict[str, Durations] = {}
+
+    def note(self, kind: str, outcome: str, seconds: float) -> None:
+        """Count an answer. Both names are of a few that the program has."""
+        self.counts[kind, outcome] = self.counts.get((kind, outcome), 0) + 1
+        durations = self.durations.get(kind)
+        if durations is None:
+            durations = self.durations[kind] = Durations()
+        durations.observe(seconds)
+
+
 class TopicTraffic:
     """What clients have produced to a topic here, and fetched from it."""
 

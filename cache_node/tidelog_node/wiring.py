@@ -144,7 +144,14 @@ async def _start(
     leading = Background(stop)
     stack.push_async_callback(leading.close)
     member.begin_leading(leading.add)
-    await start_registry(settings, stack, cluster, objects=logs.tier.client, serving=serving)
+    await start_registry(
+        settings,
+        stack,
+        cluster,
+        objects=logs.tier.client,
+        serving=serving,
+        sources=monitoring.sources,
+    )
     # Not before: a client that gets metadata without nodes waits long before it asks again.
     server.start_accepting()
     logger.info("node serves", extra={"broker_id": node.broker_id, "port": endpoints[0].port})

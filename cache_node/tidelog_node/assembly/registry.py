@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
@@ -18,7 +19,9 @@ from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.serving import Serving
 from tidelog_node.authentication.login_credentials import ImageCredentials
 from tidelog_node.authentication.password_checks import PasswordChecks
+from tidelog_node.counters import SchemaTraffic
 from tidelog_node.http_hosts import KnownHosts
+from tidelog_node.monitoring.sources import Sources
 from tidelog_node.security.listeners import is_loopback
 from tidelog_node.settings import NodeSettings
 
@@ -34,11 +37,13 @@ async def start_registry(
     *,
     objects: ObjectStore,
     serving: Serving,
+    sources: Sources | None,
 ) -> None:
     """Serve schemas until the stack is left. Raises ``OSError`` if the port is in use."""
     if settings.registry_port is None:
         return
     # Only now: a node without a registry does without aiohttp.
+    from tidelog_node.registry.call_records import CallRecords
     from tidelog_node.registry.callers import CallerDesk
     from tidelog_node.registry.http_server import RegistryServer
 
@@ -69,8 +74,19 @@ async def start_registry(
         access=serving.access,
         logins=serving.logins,
     )
-    hosts = KnownHosts.of(settings.host_names)
-    server = RegistryServer(api, desk, lambda: cluster.tls.context(listener.name), hosts=hosts)
+    traffic = SchemaTraffic()
+    audit = None if serving.audit is None else serving.audit.log
+    server = RegistryServer(
+        api,
+        desk,
+        lambda: cluster.tls.context(listener.name),
+        hosts=KnownHosts.of(settings.host_names),
+        records=CallRecords(traffic, audit, is_mandatory=node.static_config.audit_mandatory),
+    )
+    if sources is not None:
+        from tidelog_node.monitoring.registry_source import RegistrySource
+
+        sources.add(RegistrySource(traffic, node.store, clock=time.monotonic).collect)
     stack.push_async_callback(server.close)
     host = settings.registry_host
     port = await server.start(host, settings.registry_port)

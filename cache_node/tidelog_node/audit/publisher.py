@@ -58,7 +58,7 @@ class AuditPublisher:
         self, node: NodeContext, log: AuditLog, admin: ClusterAdmin, *, partition_count: int
     ) -> None:
         self._node = node
-        self._log = log
+        self.log = log
         self._admin = admin
         self._partition_count = partition_count
         self._connection: tuple[int, Connection] | None = None  # to this broker
@@ -72,12 +72,12 @@ class AuditPublisher:
 
     async def close(self) -> None:
         """Publish what is left, if that is possible at once."""
-        self._log.end_sums()
+        self.log.end_sums()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_SECONDS_MAX):
                 await self._publish_all()
-        if self._log.pending_count:
-            extra = {"event_count": self._log.pending_count}
+        if self.log.pending_count:
+            extra = {"event_count": self.log.pending_count}
             logger.warning("events of the audit log are lost", extra=extra)
         await self._disconnect()
 
@@ -86,11 +86,11 @@ class AuditPublisher:
         try:
             if self._node.view.image.topic(AUDIT_TOPIC) is None:
                 await self._create_topic()
-            while events := self._log.take(EVENTS_AT_ONCE_MAX):
+            while events := self.log.take(EVENTS_AT_ONCE_MAX):
                 try:
                     await self._write(events)
                 except BaseException:
-                    self._log.put_back(events)
+                    self.log.put_back(events)
                     raise
         except (TidelogError, OSError, TimeoutError) as error:
             await self._disconnect()
@@ -167,7 +167,7 @@ class AuditPublisher:
             "audit log not written, will retry",
             extra={
                 "reason": repr(error),
-                "waiting_event_count": self._log.pending_count,
-                "lost_event_count": self._log.lost_count,
+                "waiting_event_count": self.log.pending_count,
+                "lost_event_count": self.log.lost_count,
             },
         )

@@ -387,6 +387,28 @@ _DISKLESS = (
         "Reads of gateways' objects that were sent once more before the first one was answered",
     ),
 )
+_SCHEMAS = (
+    _counter(
+        "tidelog_schema_registry_requests_total",
+        "Requests to this node's schema registry; kind is read, look_up, check, register, delete,"
+        " read_settings, change_settings or other, outcome ok, refused (the caller's fault) or"
+        " failed",
+        *("kind", "outcome"),
+    ),
+    _histogram(
+        "tidelog_schema_registry_request_seconds",
+        "Time from such a request to its answer, with the time that it waited for its turn",
+        "kind",
+    ),
+    _gauge(
+        "tidelog_schema_registry_subjects",
+        "Subjects with a version that is not deleted, in all contexts; counted once a minute",
+    ),
+    _gauge(
+        "tidelog_schema_registry_schemas",
+        "Schemas of all contexts, also those that are deleted, but not permanently",
+    ),
+)
 _COSTS = (
     _counter(
         "tidelog_cost_dollars_total",
@@ -442,6 +464,7 @@ SECTIONS: Mapping[str, tuple[MetricSpec, ...]] = {
     "The disk": _DISK,
     "The tier": _TIER,
     "Diskless topics": _DISKLESS,
+    "Schema registry": _SCHEMAS,
     "Costs": _COSTS,
 }
 METRICS: Mapping[str, MetricSpec] = {

@@ -56,6 +56,13 @@ class RequestOfCaller:
     certificate: bytes | None = None  # DER
 
 
+@dataclass(frozen=True, slots=True)
+class KnownCaller(Everything):
+    """A caller of whom is known who it is. It may do everything."""
+
+    session: Session
+
+
 class CallerDesk:
     """Finds out who calls. For the node's event loop."""
 
@@ -93,7 +100,9 @@ class CallerDesk:
                 session.become(self._tls.principal(self._listener.name, request.certificate))
             except PermissionError as error:
                 raise RegistryRefusal(40301, str(error)) from None
-        return Everything() if self._access is None else _AclPermissions(self._access, session)
+        if self._access is None:
+            return KnownCaller(session)
+        return _AclPermissions(session, self._access)
 
 
 def unauthorized() -> RegistryRefusal:
@@ -117,11 +126,10 @@ def parse_basic(header: str) -> PlainLogin:
 
 
 @dataclass(frozen=True, slots=True)
-class _AclPermissions:
+class _AclPermissions(KnownCaller):
     """The rights of one caller, by the ACLs."""
 
     access: Access
-    session: Session
 
     def may(self, right: Right, subject: str) -> bool:
         """Return whether the caller may do it to the subject; "": to everything."""

@@ -13,6 +13,7 @@ import asyncio
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,9 +25,11 @@ from tidelog_core.schema_registry.api import RegistryApi
 from tidelog_core.schema_registry.calls import Answer, Call, Permissions
 from tidelog_core.schemas.refusals import TIMEOUT_ERROR, RegistryRefusal
 
+from tidelog_node.counters import SchemaTraffic
 from tidelog_node.http_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
 from tidelog_node.http_listener import HttpListener
-from tidelog_node.registry.callers import RequestOfCaller
+from tidelog_node.registry.call_records import CallRecords
+from tidelog_node.registry.callers import KnownCaller, RequestOfCaller
 
 logger = logging.getLogger(__name__)
 
@@ -73,12 +76,14 @@ class RegistryServer:
         tls: Callable[[], ssl.SSLContext | None],
         *,
         hosts: KnownHosts = ONLY_LOCALHOST,
+        records: CallRecords | None = None,
     ) -> None:
         """``tls`` returns the context for the next connection; ``None``: without TLS."""
         self._api = api
         self._desk = desk
         self._tls = tls
         self._hosts = hosts
+        self._records = records or CallRecords(SchemaTraffic())
         self._door = _Door(self._answer)
         self._turns = asyncio.Semaphore(REQUESTS_MAX)
         self._listener = HttpListener("schemas", self._accept)
@@ -121,8 +126,11 @@ class RegistryServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self._door.begin_request(request.protocol)
+        began = time.monotonic()
         try:
             answer, keeps = await self._answer_caller(request)
+            seconds = time.monotonic() - began
+            self._records.note(request.method, _segments(request), answer, seconds)
         finally:
             self._door.end_request(request.protocol)
         headers = {"Content-Type": answer.content_type, "X-Content-Type-Options": "nosniff"}
@@ -181,7 +189,15 @@ class RegistryServer:
             accept=headers.get("Accept", ""),
             permissions=permissions,
         )
-        return await self._api.answer(call)
+        self._records.require_room(call.method, call.segments)
+        answer = await self._api.answer(call)
+        if isinstance(permissions, KnownCaller):
+            self._records.note_change(permissions.session, answer.change)
+        return answer
+
+
+def _segments(request: web.BaseRequest) -> list[str]:
+    return Call(request.method, request.raw_path.partition("?")[0]).segments
 
 
 def _caller(request: web.BaseRequest) -> RequestOfCaller:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from tidelog_core.errors import OutcomeUnknown, TidelogError
@@ -23,6 +24,7 @@ from tidelog_core.schema_registry.calls import (
     parse_version,
     parse_wanted,
 )
+from tidelog_core.schema_registry.changes import Unchanged, change_of
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.schema_answers import schema_answer, version_answer
@@ -100,14 +102,15 @@ class RegistryApi:
             options, path = call.options(), call.segments
             _require_short([*path, *options.values.values()])
             value = await handle(call, options, path)
-            return Answer.of(value, content_type)
+            change = change_of(call.method, path, options.values, value, 0)
+            return replace(Answer.of(value, content_type), change=change)
         except RegistryRefusal as refusal:
-            return Answer.refused(refusal.error_code, str(refusal), content_type)
+            return _refused(call, refusal.error_code, str(refusal), content_type)
         except OutcomeUnknown:
-            return Answer.refused(TIMEOUT_ERROR, RETRY, content_type)
+            return _refused(call, TIMEOUT_ERROR, RETRY, content_type)
         except TidelogError as error:
             logger.warning("schema registry cannot use its store", extra={"reason": str(error)})
-            return Answer.refused(STORE_ERROR, f"Error from the store: {error}", content_type)
+            return _refused(call, STORE_ERROR, f"Error from the store: {error}", content_type)
 
     def _route(self, call: Call) -> Handle:
         segments = call.segments
@@ -179,7 +182,7 @@ class RegistryApi:
         )
         answered = await version_answer(self._registry, found, options)
         del answered["subject"]
-        return answered
+        return answered if found.is_new else Unchanged(answered)
 
     async def _get_version(self, call: Call, options: Options, path: list[str]) -> object:
         require(call, Right.READ, path[1])
@@ -339,6 +342,15 @@ class RegistryApi:
     async def _metadata_version(self, call: Call, options: Options, path: list[str]) -> object:
         del call, options, path
         return {"version": self._version, "commitId": ""}
+
+
+def _refused(call: Call, error_code: int, message: str, content_type: str) -> Answer:
+    try:
+        options = call.options().values
+    except RegistryRefusal:
+        options = {}
+    change = change_of(call.method, call.segments, options, None, error_code)
+    return replace(Answer.refused(error_code, message, content_type), change=change)
 
 
 def require(call: Call, right: Right, subject: str) -> None:

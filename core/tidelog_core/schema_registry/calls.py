@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote
 
+from tidelog_core.schema_registry.changes import Change
 from tidelog_core.schema_registry.registration import ANY_ID, NEXT_VERSION
 from tidelog_core.schema_registry.registry import LATEST, Wanted
 from tidelog_core.schemas.model import (
@@ -157,6 +158,7 @@ class Answer:
     status: int
     body: bytes
     content_type: str = V1_JSON
+    change: Change | None = None  # what the call has changed, or was not allowed to
 
     @classmethod
     def of(cls, value: object, content_type: str = V1_JSON, status: int = 200) -> Answer:

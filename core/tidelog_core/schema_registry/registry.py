@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tidelog_core.errors import CommitTooLarge, ItemTooLarge
@@ -73,6 +73,7 @@ class StoredVersion:
     schema_id: int
     schema: Schema
     is_deleted: bool = False
+    is_new: bool = field(default=False, compare=False)  # This call has registered it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,10 @@ class SchemaRegistry:
         if not is_valid_subject(subject):
             raise invalid_subject(subject)
         name = SubjectName.parse(subject)
+        is_new = False
 
         async def attempt() -> StoredVersion:
+            nonlocal is_new
             begun = await self.changes.begin()
             settings = await self.read.settings_of(name)
             require_mode(name, settings.mode, wanted.schema_id)
@@ -130,8 +133,11 @@ class SchemaRegistry:
             if decision is None:
                 if settings.mode is not Mode.IMPORT and not force:
                     await self._require_compatible(name, parsed, reading.subject, settings)
+                is_new = True  # Also if the answer to this commit is lost, and the next finds it.
                 decision = await self._commit(begun, reading, settings)
-            return StoredVersion(name.text, decision.version, decision.schema_id, schema)
+            return StoredVersion(
+                name.text, decision.version, decision.schema_id, schema, is_new=is_new
+            )
 
         async with self._turn:
             try:

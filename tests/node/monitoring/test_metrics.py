@@ -16,6 +16,7 @@ from tidelog_node.monitoring.table import METRICS, Kind
 from tests.support.http_pages import Scraped, get, scrape
 from tests.support.node_process import NodeProcess
 from tools import promtool
+from tools.ports import free_port
 
 SECONDS_MAX = 30.0
 VALUE = b"x" * 100
@@ -26,7 +27,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     folder = tmp_path_factory.mktemp("metrics")
     with NodeProcess(
         folder / "node",
-        arguments=("--http-port", "0"),
+        arguments=("--http-port", "0", "--registry-port", str(free_port())),
         config={
             "remote.task.interval.ms": "100",
             "log.retention.check.interval.ms": "100",
