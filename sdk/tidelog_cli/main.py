@@ -36,6 +36,7 @@ from tidelog_cli.failures import EXIT_STATUS, CommandGroup
 from tidelog_cli.help_names import Commands
 from tidelog_cli.iam_token import iam_token
 from tidelog_cli.job_compact import compact
+from tidelog_cli.job_iceberg import iceberg
 from tidelog_cli.jobs import job
 from tidelog_cli.options import take_chosen
 from tidelog_cli.produce import produce
@@ -152,6 +153,7 @@ tier = Commands(cls=CommandGroup, help="Segments in the object store.")
 tier.command("status")(tier_status)
 
 job.command("compact")(compact)
+job.command("iceberg")(iceberg)
 
 admin_job = Commands(cls=CommandGroup, help="Jobs of the admin API: list, show and cancel them.")
 admin_job.command("list")(admin_jobs.list_)

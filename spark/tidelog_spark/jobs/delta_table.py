@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from tidelog_core.clock import wall_clock_ms
 
@@ -30,6 +30,7 @@ from tidelog_spark.jobs.export_table import (
     merged_schema,
     partition_fields,
 )
+from tidelog_spark.jobs.table_access import named_permission
 
 APPLICATION = "tidelog-export/"
 ERASING_APPLICATION = "tidelog-erasure/"  # and the run's id: the mark of its commit
@@ -56,13 +57,15 @@ class DeltaLakeTable:
 
     def prepare(self, schema: pa.Schema) -> pa.Schema:
         """Create the table or add columns, in a commit without files."""
+        with named_permission(self._location, "write", DeltaError):
+            return self._prepare(schema)
+
+    def _prepare(self, schema: pa.Schema) -> pa.Schema:
         wanted = pa.schema([*schema, *partition_fields(self._partitions)])
         try:
             table = DeltaTable(self._location)
         except TableNotFoundError:
-            table = DeltaTable.create(
-                self._location, schema=Schema.from_arrow(wanted), partition_by=self._columns
-            )
+            table = self._create(wanted)
         has = table.metadata().partition_columns
         if has != self._columns:
             raise SchemaConflict([f"the table is partitioned by {has}, not by {self._columns}"])
@@ -74,6 +77,18 @@ class DeltaLakeTable:
         self._table = table
         return pa.schema([field for field in merged if field.name not in self._columns])
 
+    def _create(self, schema: pa.Schema) -> DeltaTable:
+        try:
+            return DeltaTable.create(
+                self._location, schema=Schema.from_arrow(schema), partition_by=self._columns
+            )
+        except DeltaError:
+            if DeltaTable.is_deltatable(self._location):
+                raise ExportConflict(
+                    f"another run has created {self._location} meanwhile: run this again"
+                ) from None
+            raise
+
     def offsets(self, partitions: Collection[str]) -> Offsets:
         """Return the versions of the partitions' transactions."""
         assert self._table is not None
@@ -81,6 +96,10 @@ class DeltaLakeTable:
 
     def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
         """Add the files and set the versions; retries after unrelated commits."""
+        with named_permission(self._location, "write", DeltaError):
+            self._commit(files, offsets, run_id)
+
+    def _commit(self, files: Sequence[WrittenFile], offsets: Offsets, run_id: str) -> None:
         assert self._table is not None
         expected, schema = _offsets(self._table, offsets), self._table.schema()
         for _ in range(COMMIT_ATTEMPTS_MAX):
@@ -155,6 +174,10 @@ class DeltaLakeTable:
 
     def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
         """Remove the files and add their copies in one version."""
+        with named_permission(self._location, "write", DeltaError):
+            self._replace(replaced, run_id)
+
+    def _replace(self, replaced: Sequence[Replacement], run_id: str) -> None:
         for _ in range(COMMIT_ATTEMPTS_MAX):
             if any(one.old.path not in self._values for one in replaced):
                 break

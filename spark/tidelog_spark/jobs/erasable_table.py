@@ -15,6 +15,7 @@ from pyarrow import fs
 
 from tidelog_spark.jobs.erased_rows import Replacement, TableFile
 from tidelog_spark.jobs.export_table import Offsets
+from tidelog_spark.jobs.table_access import named_permission
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ def existing_files(urls: Iterable[str]) -> list[str]:
 
 
 def delete_files(urls: Iterable[str]) -> None:
-    """Delete the files that exist."""
+    """Delete the files that exist. Raises ``TableAccessDenied``."""
     for url in existing_files(urls):
         filesystem, path = fs.FileSystem.from_uri(url)
-        filesystem.delete_file(path)
+        with named_permission(url, "delete"):
+            filesystem.delete_file(path)

@@ -22,6 +22,7 @@ from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_spark.jobs.export_table import WrittenFile
 from tidelog_spark.jobs.parquet_files import COMPRESSION, ROW_GROUP_ROWS_MAX
+from tidelog_spark.jobs.table_access import named_permission
 
 TOPIC, PARTITION, OFFSET, KEY = "kafka_topic", "kafka_partition", "kafka_offset", "kafka_key"
 _COLUMNS = (TOPIC, PARTITION, OFFSET, KEY)
@@ -81,8 +82,13 @@ class EraseSettings:
 def replaced_files(files: Iterable[TableFile], settings: EraseSettings) -> Iterator[Replacement]:
     """Yield a replacement for each file that has rows of erased keys.
 
-    Raises ``UnreadableTableFile`` and the file systems' errors.
+    Raises ``UnreadableTableFile``, ``TableAccessDenied`` and the file systems' errors.
     """
+    with named_permission(settings.location, "write"):
+        yield from _replaced_files(files, settings)
+
+
+def _replaced_files(files: Iterable[TableFile], settings: EraseSettings) -> Iterator[Replacement]:
     target, root = fs.FileSystem.from_uri(settings.location)
     for file in files:
         source, path = fs.FileSystem.from_uri(file.url)

@@ -19,6 +19,7 @@ from tidelog_spark.jobs.export_table import (
     WrittenFile,
 )
 from tidelog_spark.jobs.parquet_files import ParquetFiles
+from tidelog_spark.jobs.table_access import named_permission
 from tidelog_spark.jobs.value_decoder import ValueDecoder
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.planning import Split
@@ -90,7 +91,7 @@ def write_tasks(tasks: Iterable[WriteTask], settings: WriteSettings) -> Iterator
     """Write every task's rows and yield the files.
 
     A retried task writes files with other names; only files reported to the driver are
-    committed. Raises ``BadRecord`` and the errors of a read.
+    committed. Raises ``BadRecord``, ``TableAccessDenied`` and the errors of a read.
     """
     decoder = settings.decoder.open()
     for task in tasks:
@@ -102,8 +103,11 @@ def write_tasks(tasks: Iterable[WriteTask], settings: WriteSettings) -> Iterator
         )
         for split in task.splits:
             for rows in read_rows(settings.read, split):
-                files.write(exported_rows(rows, decoder, settings))
-        files.close()
+                exported = exported_rows(rows, decoder, settings)
+                with named_permission(settings.location, "write"):
+                    files.write(exported)
+        with named_permission(settings.location, "write"):
+            files.close()
         yield from files.written
 
 

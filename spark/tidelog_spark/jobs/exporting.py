@@ -1,8 +1,8 @@
 """A run of an export: from the table's end offsets to the end of the tiered log.
 
-One run: prepare the table, read its offsets, plan from there, write files in Spark's
-tasks, commit files and offsets together. A run that fails before the commit has no visible
-effect, and the next one repeats its work.
+One run: prepare the table, read its offsets, plan from there, write files in tasks, commit
+files and offsets together. A run that fails before the commit has no visible effect, and
+the next one repeats its work.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from uuid import UUID, uuid4
@@ -23,8 +24,10 @@ from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import Topic, topic_key
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
+from tidelog_core.objects.location import opened_object_store
 
 from tidelog_spark.catalog import load_catalog
+from tidelog_spark.chain_tails import ChainTails
 from tidelog_spark.jobs.decoding import RAW, DecoderSpec
 from tidelog_spark.jobs.export_table import (
     ExportConflict,
@@ -66,6 +69,7 @@ class ExportRequest:
     is_read_committed: bool = True
     fail_on_data_loss: bool = True
     offsets_per_partition_max: int | None = None  # in one run; None: no limit
+    include_tail: bool = False  # of diskless topics: what chains have and the tier lacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class SourcePartition:
     name: TopicPartition
     id: str
     log_start_offset: int
-    tiered_end_offset: int
+    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,8 @@ def write_files(
             "startingOffsets": json.dumps(_by_topic({one.name: one.start for one in ranges})),
             "endingOffsets": json.dumps(_by_topic({one.name: one.end for one in ranges})),
             "includeHeaders": str(request.include_headers).lower(),
-            "disklessTail": "false",  # What is tiered is exported: the ranges end there.
+            # Without the tail the ranges end where the tier ends.
+            "disklessTail": str(request.include_tail).lower(),
             "failOnDataLoss": str(request.fail_on_data_loss).lower(),
             "isolation": "read_committed" if request.is_read_committed else "read_uncommitted",
         }
@@ -199,15 +204,20 @@ def grouped(splits: Sequence[Split], size_bytes: int = TASK_SIZE_BYTES) -> list[
 
 
 async def _partitions(request: ExportRequest) -> list[SourcePartition]:
-    async with opened_metadata_store(request.metadata) as store:
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(opened_metadata_store(request.metadata))
+        tails = None
+        if request.include_tail:
+            objects = await stack.enter_async_context(opened_object_store(request.objects))
+            tails = ChainTails(objects, is_read_committed=request.is_read_committed)
         ids = {name: await _topic_id(store, name) for name in request.topics}
-        catalog = await load_catalog(store, Subscribe(request.topics))
+        catalog = await load_catalog(store, Subscribe(request.topics), tails=tails)
     return [
         SourcePartition(
             log.partition,
             partition_id(ids[log.partition.topic], log.partition.partition),
             log.log_start_offset,
-            log.tiered_end_offset,
+            log.end_offset,
         )
         for log in catalog.logs
     ]
@@ -227,7 +237,7 @@ def _ranges(
                 " before they were exported"
             )
             start = one.log_start_offset
-        end = one.tiered_end_offset
+        end = one.end_offset
         if request.offsets_per_partition_max is not None:
             end = min(end, start + request.offsets_per_partition_max)
         if start < end:

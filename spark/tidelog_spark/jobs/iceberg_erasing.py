@@ -29,6 +29,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFi
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from tidelog_spark.jobs.catalog_errors import mapped_errors
 from tidelog_spark.jobs.erasable_table import Expiry, delete_files
 from tidelog_spark.jobs.erased_rows import Replacement, TableFile, UnreadableTableFile
 from tidelog_spark.jobs.export_table import ExportConflict, Offsets
@@ -63,7 +64,8 @@ class IcebergErasing:
     def open(self) -> bool:
         """Load the table."""
         try:
-            self._table = self._catalog.load_table(self._name)
+            with mapped_errors(self._name):
+                self._table = self._catalog.load_table(self._name)
         except (NoSuchTableError, NoSuchNamespaceError):
             return False
         return True
@@ -98,6 +100,10 @@ class IcebergErasing:
 
     def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
         """Commit a snapshot with the copies instead of the files."""
+        with mapped_errors(self._name):
+            self._replace(replaced, run_id)
+
+    def _replace(self, replaced: Sequence[Replacement], run_id: str) -> None:
         table = self._opened()
         for _ in range(COMMIT_ATTEMPTS_MAX):
             before = table.current_snapshot()
@@ -149,7 +155,8 @@ class IcebergErasing:
         known = {one.snapshot_id for one in table.metadata.snapshots}
         ids = [int(text) for text in expiry.snapshots if int(text) in known]
         if ids:
-            table.maintenance.expire_snapshots().by_ids(ids).commit()
+            with mapped_errors(self._name):
+                table.maintenance.expire_snapshots().by_ids(ids).commit()
             self.open()
         delete_files(expiry.files)
 

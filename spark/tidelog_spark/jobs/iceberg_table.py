@@ -14,12 +14,18 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.transforms import DayTransform, HourTransform
 from tidelog_core.errors import InvalidConfig
 
+from tidelog_spark.jobs.catalog_errors import mapped_errors
 from tidelog_spark.jobs.export_table import (
     DATE_COLUMN,
     HOUR_COLUMN,
@@ -48,7 +54,8 @@ _TRANSFORMS = {
 def open_catalog(properties: Mapping[str, str]) -> Catalog:
     """Return the catalog with these properties. Raises ``InvalidConfig``."""
     try:
-        return load_catalog("tidelog", **properties)
+        with mapped_errors("catalog"):
+            return load_catalog("tidelog", **properties)
     except ValueError as error:
         raise InvalidConfig([f"the Iceberg catalog cannot be opened: {error}"]) from None
 
@@ -83,6 +90,20 @@ class IcebergTable:
 
     def prepare(self, schema: pa.Schema) -> pa.Schema:
         """Create the table or add columns, in a commit without files."""
+        try:
+            with mapped_errors(self._name):
+                return self._prepare(schema)
+        except (
+            CommitFailedException,
+            NamespaceAlreadyExistsError,
+            TableAlreadyExistsError,
+        ) as error:
+            raise ExportConflict(
+                f"another run has created or changed {self._name} meanwhile: run this again"
+                f" ({error})"
+            ) from None
+
+    def _prepare(self, schema: pa.Schema) -> pa.Schema:
         table = self._load() or self._create(schema)
         known = _plain_schema(table)
         merged = merged_schema(known, schema)
@@ -99,6 +120,10 @@ class IcebergTable:
 
     def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
         """Append the files and set the properties; retries after unrelated commits."""
+        with mapped_errors(self._name):
+            self._commit(files, offsets, run_id)
+
+    def _commit(self, files: Sequence[WrittenFile], offsets: Offsets, run_id: str) -> None:
         assert self._table is not None
         expected = stored_offsets(self._table, offsets)
         for _ in range(COMMIT_ATTEMPTS_MAX):
