@@ -18,14 +18,16 @@ import typer
 
 from tidelog_cli.clients import RECORDS_TIMEOUT_MS, client_factory, opened_cluster
 from tidelog_cli.completion import complete_group
+from tidelog_cli.decoded_records import BYTES, FORMATS, FORMATS_HELP, RecordDecoder
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.grep import RecordFilter
 from tidelog_cli.grep import grep as matching
 from tidelog_cli.named_arguments import Topic
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, require_choice
 from tidelog_cli.output import Advance, counted, note, progress
 from tidelog_cli.reaching import opened
 from tidelog_cli.record_text import RecordFormat, json_line, parse_format, value_line
+from tidelog_cli.registry_access import DEFAULT_REGISTRY, Registry
 
 if TYPE_CHECKING:
     from tidelog.cluster import Cluster
@@ -103,6 +105,9 @@ def consume(
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record.")] = False,
+    value_format: Annotated[str, typer.Option(help=f"Of values: {FORMATS_HELP}")] = BYTES,
+    key_format: Annotated[str, typer.Option(help="Of keys, likewise.")] = BYTES,
+    registry: Registry = DEFAULT_REGISTRY,
     grep: Annotated[
         str | None,
         typer.Option(
@@ -117,8 +122,11 @@ def consume(
 ) -> None:
     """Print the records of TOPIC.
 
-    Stops at Ctrl-C or at a limit; in a group, the offsets of printed records are committed.
+    Stops at Ctrl-C or at a limit; in a group, the offsets of printed records are committed. Records
+    that cannot be decoded are named on stderr; the exit status is 1 then.
     """
+    require_choice("--value-format", value_format, FORMATS)
+    require_choice("--key-format", key_format, FORMATS)
     if group is not None and (partition or offset is not None):
         raise UsageError("--group assigns the partitions itself: remove --partition and --offset")
     if from_beginning and offset is not None:
@@ -127,10 +135,15 @@ def consume(
         raise UsageError("--json and --format exclude each other: give only one")
     start = Start(EARLIEST) if from_beginning else parse_start(offset or LATEST)
     writer = json_line if json else value_line if format is None else parse_format(format)
+    decoder = RecordDecoder.of(key_format, value_format, registry)
+    if decoder is not None:
+        writer = decoder.json_format() if json else decoder.text_format(writer)
     reading = _Reading(topic, bootstrap, group, start, tuple(partition or ()), read_committed)
     limits = Limits(max_messages, timeout, None if grep is None else matching(grep))
     count = asyncio.run(_consume(reading, limits, writer))
     note(f"{counted(count, 'record')} read from {topic}")
+    if decoder is not None:
+        decoder.require_all()
 
 
 def parse_start(text: str) -> Start:
@@ -279,7 +292,7 @@ async def _print_records(
             if limits.filter is not None:
                 records = list(filter(limits.filter, records))[: _left(limits, count)]
             # A slow reader of the pipe must not keep the consumer from polling.
-            await asyncio.to_thread(_write, b"".join([writer(record) for record in records]))
+            await asyncio.to_thread(_write, records, writer)
             count += len(records)
             advance(len(records))
     finally:
@@ -321,6 +334,7 @@ def _is_pipe_closed() -> bool:
     return any(events & select.POLLERR for _, events in poll.poll(0))
 
 
-def _write(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
+def _write(records: list[ConsumerRecord], writer: RecordFormat) -> None:
+    """Format and write records; formatting may ask a registry."""
+    sys.stdout.buffer.write(b"".join([writer(record) for record in records]))
     sys.stdout.buffer.flush()

@@ -19,6 +19,14 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from tidelog_cli.clients import RECORDS_TIMEOUT_MS, client_factory, opened_admin
+from tidelog_cli.decoded_records import BYTES
+from tidelog_cli.encoded_records import (
+    FORMATS,
+    FORMATS_HELP,
+    SCHEMA_HELP,
+    Wanted,
+    encoding,
+)
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.named_arguments import Topic
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, require_choice
@@ -26,6 +34,7 @@ from tidelog_cli.output import Advance, counted, note, print_json, progress
 from tidelog_cli.reaching import opened
 from tidelog_cli.record_lines import JsonLines, LineParser, LineRecord, TextLines
 from tidelog_cli.record_text import parse_header, unescape
+from tidelog_cli.registry_access import DEFAULT_REGISTRY, Registry
 
 if TYPE_CHECKING:
     from tidelog.options import CompressionName
@@ -68,6 +77,17 @@ def produce(
         str,
         typer.Option("--format", "-f", help="text, or json: what 'consume --json' prints."),
     ] = TEXT,
+    value_format: Annotated[str, typer.Option(help=f"Of values: {FORMATS_HELP}")] = BYTES,
+    value_schema: Annotated[str | None, typer.Option(metavar="FILE|ID", help=SCHEMA_HELP)] = None,
+    key_format: Annotated[str, typer.Option(help="Of keys, likewise.")] = BYTES,
+    key_schema: Annotated[
+        str | None, typer.Option(metavar="FILE|ID", help="Of keys, likewise.")
+    ] = None,
+    message: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Protobuf message of values; by default the first."),
+    ] = None,
+    registry: Registry = DEFAULT_REGISTRY,
     max_message_bytes: Annotated[
         int,
         typer.Option(
@@ -85,10 +105,17 @@ def produce(
     at the first that fails.
     """
     require_choice("--format", format, (TEXT, JSON_FORMAT))
+    require_choice("--value-format", value_format, FORMATS)
+    require_choice("--key-format", key_format, FORMATS)
     if key_separator == "":
         raise UsageError("--key-separator must not be empty")
     headers = tuple(parse_header(text) for text in header or ())
-    rules: LineParser = JsonLines(headers, partition)
+    wanted = (
+        Wanted("key", key_format, key_schema, None),
+        Wanted("value", value_format, value_schema, message),
+    )
+    structured = frozenset(one.part for one in wanted if one.format != BYTES)
+    rules: LineParser = JsonLines(headers, partition, structured)
     if format == TEXT:
         rules = TextLines(
             key_separator=None if key_separator is None else unescape(key_separator).encode(),
@@ -98,6 +125,7 @@ def produce(
         )
     elif key_separator is not None or null_marker is not None:
         raise UsageError("--format json has keys and nulls: remove --key-separator, --null-marker")
+    rules = encoding(rules, topic, wanted, registry)
     writing = _Writing(topic, bootstrap, compression, acks, max_message_bytes)
     started = time.monotonic()
     with nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as opened:

@@ -65,6 +65,7 @@ class JsonLines:
 
     headers: Headers
     partition: int | None
+    structured: frozenset[str] = frozenset()  # of key and value: those that are any JSON
 
     def parse(self, line: bytes, number: int) -> LineRecord | None:
         """Return the record. Raises ``CommandFailed`` with the line's number."""
@@ -88,12 +89,17 @@ class JsonLines:
         if partition is None:
             partition = _number(document, "partition")
         return LineRecord(
-            _bytes(document, "key"),
-            _bytes(document, "value"),
+            self._part(document, "key"),
+            self._part(document, "value"),
             (*_headers(document), *self.headers),
             partition,
             _number(document, "timestamp_ms"),
         )
+
+    def _part(self, document: dict[str, Any], name: str) -> bytes | None:
+        if name not in self.structured or document.get(name) is None:
+            return _bytes(document, name)
+        return json.dumps(document[name]).encode()
 
 
 def _number(document: dict[str, Any], name: str) -> int | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog_cli.failures import UsageError
 from tidelog_cli.options import parse_pair
@@ -54,7 +54,13 @@ def json_line(record: ConsumerRecord) -> bytes:
     Bytes that are not UTF-8 are written in base64 as ``key_base64`` or ``value_base64``
     instead of ``key`` or ``value``.
     """
-    document = {
+    document = json_fields(record)
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def json_fields(record: ConsumerRecord) -> dict[str, Any]:
+    """Return what ``json_line`` writes."""
+    return {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
@@ -63,7 +69,6 @@ def json_line(record: ConsumerRecord) -> bytes:
         **_text_field("value", record.value),
         "headers": [{"name": name, **_text_field("value", v)} for name, v in record.headers],
     }
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 
 
 def parse_format(text: str) -> RecordFormat:

@@ -37,8 +37,11 @@ def segment(name: str) -> str:
 class RegistryClient:
     """Sends requests to one registry. Each raises ``CommandFailed`` with what the registry says."""
 
-    def __init__(self, url: str, ca_file: Path | None = None) -> None:
-        """The URL may have a user and a password. Raises ``UsageError``."""
+    def __init__(self, url: str, ca_file: Path | None = None, *, login: str = "") -> None:
+        """The URL may have a user and a password, else ``login`` counts, such as ``user:password``.
+
+        Raises ``UsageError``.
+        """
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"--registry must be a URL such as http://host:8081, not {url!r}")
@@ -48,6 +51,7 @@ class RegistryClient:
         if parts.username is not None:
             login = f"{urllib.parse.unquote(parts.username)}:"
             login += urllib.parse.unquote(parts.password or "")
+        if login:
             encoded = base64.b64encode(login.encode()).decode()
             self._headers["Authorization"] = f"Basic {encoded}"
         self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None

@@ -11,8 +11,9 @@ import typer
 
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.output import counted, note
-from tidelog_cli.registry_client import RegistryClient, RegistryFailed, segment
-from tidelog_cli.schemas import DEFAULT_REGISTRY, CaFile, Registry
+from tidelog_cli.registry_access import DEFAULT_REGISTRY, Registry, registry_client
+from tidelog_cli.registry_client import RegistryFailed, segment
+from tidelog_cli.schemas import CaFile
 
 PAGE = 100  # schemas of full length fit into one answer
 NO_OWN_LEVEL = 40408
@@ -25,7 +26,7 @@ def export(
     ca_file: CaFile = None,
 ) -> None:
     """Print all schemas as JSON: ids, versions, deleted ones too, and compatibility levels."""
-    client = RegistryClient(registry, ca_file)
+    client = registry_client(registry, ca_file)
     schemas: list[dict[str, Any]] = []
     while True:
         query = {"deleted": "true", "offset": str(len(schemas)), "limit": str(PAGE)}
@@ -56,7 +57,7 @@ def import_(
     The registry should be new: an id that has another schema ends the import.
     """
     schemas, levels = _read(file)
-    client = RegistryClient(registry, ca_file)
+    client = registry_client(registry, ca_file)
     contexts = sorted({_context(one["subject"]) for one in schemas} | {""})
     for context in contexts:
         client.put(_mode(context), {"mode": "IMPORT"}, force="true")

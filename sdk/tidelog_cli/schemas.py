@@ -10,9 +10,9 @@ import typer
 from tidelog_cli.failures import FAILED, CommandFailed, UsageError
 from tidelog_cli.options import Json, require_choice
 from tidelog_cli.output import counted, print_json, print_table
-from tidelog_cli.registry_client import RegistryClient, segment
+from tidelog_cli.registry_access import DEFAULT_REGISTRY, Registry, registry_client
+from tidelog_cli.registry_client import segment
 
-DEFAULT_REGISTRY = "http://127.0.0.1:8081"
 # Those of tidelog_core, which is not imported for the help. A test compares them.
 TYPES = ("AVRO", "JSON", "PROTOBUF")
 LEVELS = (
@@ -20,14 +20,6 @@ LEVELS = (
     "FULL_TRANSITIVE",
 )
 
-Registry = Annotated[
-    str,
-    typer.Option(
-        metavar="URL",
-        envvar="TIDELOG_REGISTRY",
-        help="The registry, such as https://user:password@node1:8081.",
-    ),
-]
 CaFile = Annotated[
     Path | None,
     typer.Option(dir_okay=False, help="PEM of the authority of the registry's certificate."),
@@ -54,7 +46,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """List the subjects, with the newest version and its id and type."""
-    client = RegistryClient(registry, ca_file)
+    client = registry_client(registry, ca_file)
     query = {"deleted": "true"} if deleted else {}
     names = client.get("/subjects", **query, **({"subjectPrefix": prefix} if prefix else {}))
     rows = []
@@ -87,7 +79,7 @@ def get(
     """Print a schema: the newest of a subject, one version of it, or one by its id."""
     if (subject is None) == (id is None):
         raise UsageError("give either a subject or --id")
-    client = RegistryClient(registry, ca_file)
+    client = registry_client(registry, ca_file)
     if id is not None:
         found = client.get(f"/schemas/ids/{id}")
     else:
@@ -110,7 +102,7 @@ def register(
 ) -> None:
     """Register a schema under a subject; one that is there already gets no new version."""
     body = _body(file, schema_type, reference)
-    client = RegistryClient(registry, ca_file)
+    client = registry_client(registry, ca_file)
     client.post(f"/subjects/{segment(subject)}/versions", body)
     found = client.post(f"/subjects/{segment(subject)}", body)
     if json:
@@ -130,7 +122,7 @@ def check(
 ) -> None:
     """Check whether a schema may become the next version. Exit status 1 if it may not."""
     body = _body(file, schema_type, reference)
-    client = RegistryClient(registry, ca_file)
+    client = registry_client(registry, ca_file)
     path = f"/compatibility/subjects/{segment(subject)}/versions"
     found = client.post(path, body, verbose="true")
     if found["is_compatible"]:
@@ -155,7 +147,7 @@ def delete(
 ) -> None:
     """Delete a subject or one version; --permanent removes what was deleted."""
     query = {"permanent": "true"} if permanent else {}
-    client = RegistryClient(registry, ca_file)
+    client = registry_client(registry, ca_file)
     path = f"/subjects/{segment(subject)}"
     if version is not None:
         path += f"/versions/{segment(version)}"
@@ -182,7 +174,7 @@ def config(
     """Show, set or remove the compatibility level."""
     if compatibility is not None and remove:
         raise UsageError("give either --set or --remove")
-    client = RegistryClient(registry, ca_file)
+    client = registry_client(registry, ca_file)
     path = "/config" if subject is None else f"/config/{segment(subject)}"
     if compatibility is not None:
         require_choice("--set", compatibility.upper(), LEVELS)

@@ -108,6 +108,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("object.store", "the object store's URL", check=_url("file", "s3", "memory")),
     Setting("data.dir", "data directory of a cluster on this machine, for both", is_path=True),
     Setting("admin.url", "the admin API's URL", check=_url("https", "http")),
+    Setting("schema.registry.url", "the schema registry's URL", check=_url("https", "http")),
+    Setting(
+        "schema.registry.basic.auth.user.info",
+        "user:password for the schema registry",
+        also=("basic.auth.user.info",),
+        is_secret=True,
+    ),
     Setting("security.protocol", ", ".join(PROTOCOLS), check=_one_of(*PROTOCOLS)),
     Setting(
         "ssl.truststore.location",

@@ -1,0 +1,122 @@
+"""Records whose keys and values ``consume`` shows as JSON, by the schemas of a registry."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.output import counted, note
+from tidelog_cli.record_text import RecordFormat, json_fields, json_line
+from tidelog_cli.registry_access import RegistryCodecs, registry_client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidelog.consuming.records import ConsumerRecord
+
+BYTES, AUTO = "bytes", "auto"
+FORMATS = (BYTES, "avro", "json", "protobuf", AUTO)
+FORMATS_HELP = "bytes, as they are; avro, json or protobuf by the registry's schema; or auto."
+NAMED_MAX = 20  # problems that are written out
+
+
+class _Undecodable(Exception):
+    """The key or the value cannot be shown."""
+
+
+@dataclass(slots=True)
+class RecordDecoder:
+    """Decodes records one after the other. For one thread at a time."""
+
+    codecs: RegistryCodecs
+    key_format: str
+    value_format: str
+    failed_count: int = 0
+
+    @classmethod
+    def of(cls, key_format: str, value_format: str, registry: str) -> RecordDecoder | None:
+        """Return the decoder, ``None`` if nothing is to be decoded. Raises ``UsageError``."""
+        if key_format == value_format == BYTES:
+            return None
+        return cls(RegistryCodecs(registry_client(registry)), key_format, value_format)
+
+    def text_format(self, plain: RecordFormat) -> RecordFormat:
+        """Return the format of decoded records; nothing is printed of those that fail."""
+
+        def shown(record: ConsumerRecord) -> bytes:
+            decoded = self._decoded(record)
+            return b"" if decoded is None else plain(decoded)
+
+        return shown
+
+    def json_format(self) -> RecordFormat:
+        """Return the format with decoded keys and values as JSON within the record's.
+
+        Of records that fail, the bytes are printed.
+        """
+
+        def shown(record: ConsumerRecord) -> bytes:
+            decoded = self._decoded(record)
+            if decoded is None:
+                return json_line(record)
+            fields = json_fields(record)
+            for name, wanted, data in (
+                ("key", self.key_format, decoded.key),
+                ("value", self.value_format, decoded.value),
+            ):
+                if wanted != BYTES and data is not None:
+                    fields.pop(f"{name}_base64", None)
+                    fields[name] = _embedded(data)
+            return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+        return shown
+
+    def require_all(self) -> None:
+        """Raise ``CommandFailed`` if records could not be decoded."""
+        if self.failed_count:
+            records = counted(self.failed_count, "record")
+            raise CommandFailed(f"{records} could not be decoded; stderr names the first of them")
+
+    def _decoded(self, record: ConsumerRecord) -> ConsumerRecord | None:
+        """Return the record with JSON as key and value, ``None`` if that is not possible."""
+        part, data = "key", record.key
+        try:
+            key = self._shown(data, self.key_format)
+            part, data = "value", record.value
+            value = self._shown(data, self.value_format)
+        except _Undecodable as error:
+            self.failed_count += 1
+            if self.failed_count <= NAMED_MAX:
+                place = f"{record.topic}-{record.partition} offset {record.offset}"
+                note(f"{place}: the {part} cannot be decoded: {error}")
+            return None
+        return record._replace(key=key, value=value)
+
+    def _shown(self, data: bytes | None, wanted: str) -> bytes | None:
+        from tidelog_core.schemas.parsed import InvalidSchema
+        from tidelog_core.schemas.values.codecs import shown_value
+        from tidelog_core.schemas.values.framing import MAGIC, UnreadableValue, split_frame
+
+        if data is None or wanted == BYTES:
+            return data
+        if wanted == AUTO and data[:1] != bytes([MAGIC]):
+            return data
+        try:
+            schema_id, payload = split_frame(data)
+            schema_type, codec = self.codecs.of(schema_id)
+            if wanted not in (AUTO, schema_type.lower()):
+                raise _Undecodable(f"its schema {schema_id} is {schema_type}, not {wanted.upper()}")
+            return shown_value(codec.decode(bytes(payload))).encode(errors="replace")
+        except (InvalidSchema, UnreadableValue) as error:
+            raise _Undecodable(str(error)) from None
+
+
+def _embedded(data: bytes) -> object:
+    """Return decoded text as JSON; what was left as it is may be none."""
+    load: Callable[[bytes], object] = json.loads
+    try:
+        return load(data)
+    except ValueError:
+        return data.decode(errors="replace")
