@@ -185,8 +185,12 @@ class BucketReader(Client):
                 while chunk:
                     with _naming(piece):
                         run = chunk.next_run(RUN_SIZE_BYTES_MAX)
-                        found = run_to_arrow(name, run, offsets, include_headers=include_headers)
-                    yield found
+                        parts = run_to_arrow(name, run, offsets, include_headers=include_headers)
+                        found = next(parts, None)
+                    while found is not None:
+                        yield found
+                        with _naming(piece):
+                            found = next(parts, None)
 
     async def _chunks(
         self, partition: AnyPartition, start_offset: int | None, end_offset: int | None

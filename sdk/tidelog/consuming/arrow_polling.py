@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +19,10 @@ from tidelog.consuming.records import ConsumerRecord
 from tidelog.errors import TidelogError
 
 # A run is decoded at once, on the event loop: 1 MiB takes about a millisecond, if it is not
-# compressed.
+# compressed. A partition whose runs expand to too much gets shorter ones.
 RUN_SIZE_BYTES_MAX = 1024 * 1024
+RUN_SIZE_BYTES_MIN = 16 * 1024
+EXPANDED_BYTES_MAX = 16 * 1024 * 1024  # of the columns of a run, beside its last Arrow batch
 
 
 def take_arrow(
@@ -58,13 +60,23 @@ def take_arrow(
 
 def run_to_arrow(
     partition: TopicPartition, run: BatchRun, offsets: tuple[int, int], *, include_headers: bool
-) -> list[pa.RecordBatch]:
-    """Return the run's visible records with offsets in ``[start, end)``.
+) -> Iterator[list[pa.RecordBatch]]:
+    """Yield the run's visible records with offsets in ``[start, end)``.
 
-    Raises ``CorruptRecordBatch``.
+    Whatever they expand to, one list has about ``EXPANDED_BYTES_MAX``. Raises
+    ``CorruptRecordBatch``.
     """
     decoder, table = _decoder_of(partition, run, offsets, include_headers=include_headers)
-    return list(decoder.decode(run.data, table, offsets))
+    found: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in decoder.decode(run.data, table, offsets):
+        found.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= EXPANDED_BYTES_MAX:
+            yield found
+            found, size_bytes = [], 0
+    if found:
+        yield found
 
 
 def rows_before_damage(
@@ -124,9 +136,10 @@ def _take_run(state: PartitionState, *, include_headers: bool) -> list[pa.Record
     chunk = state.chunks[0]
     run: BatchRun | None = None
     try:
-        run = chunk.next_run(RUN_SIZE_BYTES_MAX)
+        run = chunk.next_run(state.run_size_bytes or RUN_SIZE_BYTES_MAX)
         offsets = (state.position, run.next_offset)
-        batches = run_to_arrow(state.partition, run, offsets, include_headers=include_headers)
+        parts = run_to_arrow(state.partition, run, offsets, include_headers=include_headers)
+        batches = next(parts, [])
     except TidelogError:
         if run is not None:  # The rows before it come first, as from ``poll``.
             offsets = (state.position, run.next_offset)
@@ -139,11 +152,27 @@ def _take_run(state: PartitionState, *, include_headers: bool) -> list[pa.Record
                 return batches
         state.rewind()  # The next fetch may return valid bytes.
         raise
+    if batches and _has_expanded(batches) and _end_of(batches) < run.next_offset:
+        # The rest is fetched again, in shorter runs: in memory it has no limit.
+        state.run_size_bytes = max(len(run.data) // 4, RUN_SIZE_BYTES_MIN)
+        state.position, state.last_epoch = _end_of(batches), run.last_epoch
+        state.rewind()
+        return batches
     if not chunk:
         state.chunks.popleft()
     if run.next_offset > state.position:
         state.position, state.last_epoch = run.next_offset, run.last_epoch
     return batches
+
+
+def _has_expanded(batches: Sequence[pa.RecordBatch]) -> bool:
+    size_bytes: int = sum(batch.nbytes for batch in batches)
+    return size_bytes >= EXPANDED_BYTES_MAX
+
+
+def _end_of(batches: Sequence[pa.RecordBatch]) -> int:
+    last: int = batches[-1].column("offset")[-1].as_py()
+    return last + 1
 
 
 def _records_to_arrow(

@@ -42,6 +42,7 @@ class PartitionState:
         "retry_at_s",
         "run_end",
         "run_epoch",
+        "run_size_bytes",
         "safe_position",
         "version",
     )
@@ -59,6 +60,7 @@ class PartitionState:
         self.index = 0
         self.run_end = UNKNOWN  # the end offset of the current batch, which may end in a gap
         self.run_epoch = UNKNOWN  # leader epoch of the current batch
+        self.run_size_bytes = 0  # of the runs that are decoded to Arrow; 0: the usual size
         self.fetch_position = UNKNOWN  # after all fetched records
         self.fetch_epoch = UNKNOWN  # leader epoch of the last record before ``fetch_position``
         self.leader_epoch = UNKNOWN  # of the leader whose log is known to contain the position

@@ -104,6 +104,39 @@ def take_all(positions: Positions) -> list[tuple]:
     return arrow_rows(take_arrow(positions, include_headers=True, size_bytes_max=EVERYTHING)[0])
 
 
+def test_batches_that_expand_are_handed_out_in_parts_of_limited_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Batches of some hundred bytes with 256 KiB each: a run of them has many megabytes."""
+    monkeypatch.setattr(arrow_polling, "EXPANDED_BYTES_MAX", 1024 * 1024)
+    monkeypatch.setattr(arrow_polling, "RUN_SIZE_BYTES_MIN", 256)
+    batch_count, zeros = 60, bytes(64 * 1024)
+    log = b"".join(
+        build_batch(
+            [Record(0, 1_000, None, zeros, ())] * 4,
+            base_offset=4 * number,
+            compression=CompressionType.ZSTD,
+        )
+        for number in range(batch_count)
+    )
+    assert len(log) < arrow_polling.RUN_SIZE_BYTES_MAX
+    positions = positions_of(Chunk(TP, log))
+    state, offsets, fetches = positions.state(TP), [], 1
+    while len(offsets) < 4 * batch_count:
+        if not state.chunks:
+            fetches += 1
+            whole = Chunk(TP, log)  # A fetch from the position would begin with its batch.
+            while whole._batches[0][1].last_offset < state.position:
+                whole._batches.popleft()
+            state.chunks.append(whole)
+        found, _ = take_arrow(positions, include_headers=False, size_bytes_max=1)
+        assert sum(one.nbytes for one in found) < arrow_polling.EXPANDED_BYTES_MAX + 1_100_000
+        offsets += [row for one in found for row in one.column("offset").to_pylist()]
+    assert offsets == list(range(4 * batch_count))
+    assert fetches <= 12, "shorter runs need no further fetches"
+    assert state.position == 4 * batch_count
+
+
 @settings(max_examples=60, deadline=None)
 @given(batches, st.integers(0, 12), st.booleans(), st.integers(1, 3000))
 def test_the_rows_are_those_of_poll(made, position, read_committed, run_size_bytes) -> None:
