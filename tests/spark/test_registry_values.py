@@ -13,6 +13,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tidelog_cli.failures import UsageError
 from tidelog_cli.spark_jobs.export import export_command
 from tidelog_core.errors import InvalidConfig
@@ -178,15 +179,53 @@ def test_json_is_read_by_the_latest_schema(registry: Registry) -> None:
     assert sorted(problems) == [1, 2]
 
 
-@pytest.mark.slow  # Three runs of Spark; the decoder's tests above run always.
-def test_an_export_needs_no_registry_and_stops_at_a_value_without_schema(spark, tmp_path) -> None:
+PROTO = """
+syntax = "proto3";
+package shop;
+message Order { int64 id = 1; string note = 2; message Line { int32 n = 1; } }
+message Other { int64 id = 1; }
+"""
+
+
+def test_protobuf_is_read_by_the_numbers_of_fields(registry: Registry) -> None:
+    newer = PROTO.replace("string note = 2;", "string note = 2; repeated string tags = 3;")
+    registry.do(
+        ("t-value", Schema(SchemaType.PROTOBUF, PROTO)),
+        ("t-value", Schema(SchemaType.PROTOBUF, newer)),
+    )
+    file = descriptor_pb2.FileDescriptorProto(name="x.proto", package="shop", syntax="proto3")
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=3, label=1)
+    order.field.add(name="note", number=2, type=9, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    made = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Order"))
+    data = made(id=5, note="x").SerializeToString()
+    values = [
+        framed(1, b"\0" + data),
+        framed(2, b"\2\0" + data),
+        framed(1, b"\2\2" + data),  # the second message
+        framed(1, b"\x12" + data),
+        framed(1, b"\0\xff"),
+    ]
+    rows, problems = decoded(registry.spec(), values)
+    assert rows[:2] == [{"id": 5, "note": "x", "tags": []}] * 2
+    assert sorted(problems) == [2, 3, 4]
+    assert "it is a shop.Other" in problems[2]
+    rows, problems = decoded(registry.spec(message="shop.Other"), values)
+    assert (rows[2], sorted(problems)) == ({"id": 5}, [0, 1, 3, 4])
+    with pytest.raises(InvalidConfig, match="has no message"):
+        registry.spec(message="shop.No").open()
+
+
+def test_an_export_needs_no_registry_and_stops_at_a_value_without_schema(tmp_path: Path) -> None:
     values = [written(1 + n % 2, (V1, V2)[n % 2], {"id": n, "note": "x"}) for n in range(60)]
     source = Source(tmp_path, lambda n: values[n] if n < 60 else written(77, V1, {"id": n}))
     registry = Registry(source, tmp_path)
     registry.do(any_level, ("t-value", V1), ("t-value", V2))
     source.grow(60)
     table = ParquetTable((tmp_path / "export").as_uri())
-    done = source.export(spark, table, decoder=registry.spec())
+    done = source.export(None, table, decoder=registry.spec())
     assert done.row_count == 60
     found = pa.concat_tables(
         pq.read_table(one.removeprefix("file://"), partitioning=None)
@@ -196,8 +235,8 @@ def test_an_export_needs_no_registry_and_stops_at_a_value_without_schema(spark, 
     assert found.column("note").to_pylist() == [None, "x"] * 30
     source.grow(1)
     with pytest.raises(Exception, match="no schema with its id, 77"):
-        source.export(spark, table, decoder=registry.spec())
-    bad = source.export(spark, table, decoder=registry.spec(), keeps_bad_records=True)
+        source.export(None, table, decoder=registry.spec())
+    bad = source.export(None, table, decoder=registry.spec(), keeps_bad_records=True)
     assert bad.row_count == 1
 
 

@@ -50,7 +50,7 @@ class DecoderSpec:
                 from tidelog_spark.jobs.registry_values import RegistryValues
 
                 try:
-                    return RegistryValues(self.registry)
+                    return RegistryValues(self.registry, self.message)
                 except InvalidSchema as error:
                     raise InvalidConfig([f"the registry's schema cannot be used: {error}"]) from (
                         None

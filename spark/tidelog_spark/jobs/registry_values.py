@@ -33,8 +33,10 @@ RESOLVED = "resolved"  # Avro's format with the types of other schemas written o
 class RegistryValues:
     """Reads values of any schema of the registry as one of them."""
 
-    def __init__(self, schemas: RegistrySchemas) -> None:
+    def __init__(self, schemas: RegistrySchemas, message: str = "") -> None:
+        """``message`` is Protobuf's full name; "": the first of the reader's schema."""
         self._schemas = schemas
+        self._message = message
         self._decoders: dict[int, ValueDecoder | str] = {}
         decoder = self._decoder(schemas.reader)
         self.fields = decoder.fields
@@ -106,7 +108,9 @@ class RegistryValues:
             from tidelog_spark.jobs.json_values import JsonValues
 
             return JsonValues(reader.schema.text.encode(), is_framed=False)
-        raise InvalidConfig(["Protobuf of the registry: give --schema with a descriptor set"])
+        from tidelog_spark.jobs.registry_messages import RegistryMessages
+
+        return RegistryMessages(reader, written, self._message)
 
 
 def _avro(found: ResolvedSchema) -> bytes:
