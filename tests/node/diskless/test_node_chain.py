@@ -12,10 +12,12 @@ from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.takeover.sealing import find_seal
 from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import StoreUnavailable, TidelogError, TierUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_node.diskless.chain import node_chain as node_chain_module
 from tidelog_node.diskless.chain.node_chain import NodeChain
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.registration import ensure_cluster
@@ -95,6 +97,31 @@ async def test_what_a_killed_process_has_left_is_sealed_by_the_next_one(tmp_path
 
         await eventually_async(is_sealed)
         assert await find_seal(chains, left[1]) is None  # another broker's
+
+
+async def test_what_cannot_be_sealed_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The store was away for a moment, or an object was damaged and has been mended."""
+    monkeypatch.setattr(node_chain_module, "FORMER_RETRY_S", 0.05)
+    url, cluster_id = f"file://{tmp_path}/objects", await cluster_id_of(tmp_path)
+    async with running_chain(tmp_path, url) as node_chain:
+        chain = ChainName((await node_chain.current()).name.broker_id, UUID(int=1))
+        slices = [WalSlice(UUID(int=2), 0, 0, bytes(batch()))]
+        data = build_data_object(ObjectName(cluster_id, chain, 0, 0, 0, 0), slices).data
+        await ChainStore(node_chain.client, cluster_id).put(chain, 0, data)
+    file = tmp_path / "objects" / wal_key(cluster_id, chain, 0)
+    file.write_bytes(bytes(len(data)))
+    async with running_chain(tmp_path, url) as node_chain:
+        await node_chain.current()
+        await eventually_async(lambda: "former chains are not sealed" in caplog.messages)
+        file.write_bytes(data)
+        chains = ChainStore(node_chain.client, cluster_id)
+
+        async def is_sealed() -> bool:
+            return await find_seal(chains, chain) == 1
+
+        await eventually_async(is_sealed)
 
 
 async def cluster_id_of(folder: Path) -> str:

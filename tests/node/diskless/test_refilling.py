@@ -24,6 +24,7 @@ from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.records.header import iter_headers
 from tidelog_core.replication.leader_state import ReplicationRules
+from tidelog_node.diskless.recovery import refilling
 from tidelog_node.diskless.recovery.chain_slices import (
     StoredSlice,
     WantedSlices,
@@ -117,6 +118,33 @@ async def test_an_empty_log_gets_everything_back(refilled: Refilled, tmp_path: P
     # And it is a log like any other afterwards.
     assert_same(await refilled(replica_over(tmp_path / "heir")), refilled.chained.log)
     assert refilled.store.read_bytes == 0
+
+
+async def test_the_loop_has_turns_while_a_long_tail_is_appended(
+    refilled: Refilled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In pieces of whole batches, however many a slice has. A log may have a part of the first."""
+    monkeypatch.setattr(refilling, "APPENDED_BYTES_MAX", 300)
+    pieces: list[list[int]] = []  # the sizes of the batches in each
+    append_slice = LogRefill.append_slice
+
+    def append_piece(refill: LogRefill, replica: Replica, data: bytearray) -> None:
+        pieces.append([header.size_bytes for _, header in iter_headers(data)])
+        append_slice(refill, replica, data)
+
+    monkeypatch.setattr(LogRefill, "append_slice", append_piece)
+    content = content_of(refilled.chained.log)
+    sizes = [header.size_bytes for _, header in iter_headers(content)]
+    kept = sizes[0] + sizes[1]
+    for number, some in enumerate((b"", content[:kept])):
+        replica = replica_over(tmp_path / f"node{number}")
+        if some:
+            replica.log.append_as_follower(bytearray(some))
+        pieces.clear()
+        assert_same(await refilled(replica), refilled.chained.log)
+        assert all(sum(piece) <= 300 or len(piece) == 1 for piece in pieces)
+        assert len(pieces) > 1
+        replica.log.close()
 
 
 async def test_a_log_that_has_everything_reads_nothing(refilled: Refilled, tmp_path: Path) -> None:

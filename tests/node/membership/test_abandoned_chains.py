@@ -59,6 +59,7 @@ class Bucket:
                 CLUSTER,
                 broker_id,
                 chain_of(member.broker_id),
+                begun=(chain_of(member.broker_id),),
                 named=self.named,
                 clock_ms=lambda: 0,
             )
@@ -147,7 +148,7 @@ async def test_a_damaged_chain_keeps_no_other_of_its_broker_from_being_sealed() 
 
     async def seal() -> bool:
         return await seal_former_chains(
-            store, CLUSTER, 3, chain_of(1), named=(), clock_ms=lambda: 0
+            store, CLUSTER, 3, chain_of(1), begun=(), named=(), clock_ms=lambda: 0
         )
 
     await store.replace(key, bytes(len(whole)))

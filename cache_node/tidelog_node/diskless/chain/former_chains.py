@@ -2,8 +2,8 @@
 
 An heir seals the chain of a node that led partitions. That of a gateway that led none, or of a node
 that has handed all of its partitions over, is the last one of no item, so nobody looks for it: it
-would never be collected. The next process of the broker seals it when its own chain is there,
-another node if there is none (``abandoned_chains``).
+would never be collected. The next process of the broker seals it when its own chain is there, and
+tries again until that is done; another node if there is none (``abandoned_chains``).
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ async def seal_former_chains(
     store: ObjectStore,
     cluster_id: str,
     broker_id: int,
-    own: ChainName,
+    heir: ChainName,
     *,
+    begun: Collection[ChainName],
     named: Collection[ChainName],
     clock_ms: Callable[[], int],
 ) -> bool:
-    """Seal the chains of the broker but this node's own and those that items name last.
+    """Seal a broker's chains but those that this process has begun or that items name last.
 
-    Those are for heirs. Returns whether none is left that could not be sealed.
+    The latter are for heirs. ``begun`` may grow meanwhile. Returns whether none is left that could
+    not be sealed.
     """
     prefix = broker_chains_prefix(cluster_id, broker_id)
     chains, is_done = ChainStore(store, cluster_id), True
@@ -42,10 +44,10 @@ async def seal_former_chains(
         listed = chains_of([one async for one in store.list(prefix)])
         for chain, objects in listed.items():
             # One of seals alone is collected.
-            if chain == own or chain in named or all(map(looks_like_seal, objects)):
+            if chain in begun or chain in named or all(map(looks_like_seal, objects)):
                 continue
             try:
-                await seal_chain(chains, chain, cluster_id=cluster_id, heir=own, clock_ms=clock_ms)
+                await seal_chain(chains, chain, cluster_id=cluster_id, heir=heir, clock_ms=clock_ms)
             except (CorruptObject, ChainNotSealed) as error:  # The others can still be sealed.
                 is_done = False
                 _warn(broker_id, error)
@@ -56,7 +58,7 @@ async def seal_former_chains(
 
 
 def _warn(broker_id: int, error: TidelogError) -> None:
-    # Another process tries again. Nothing depends on it but what the objects cost.
+    # The caller tries again. Nothing depends on it but what the objects cost.
     logger.warning(
         "former chains are not sealed", extra={"broker_id": broker_id, "reason": str(error)}
     )

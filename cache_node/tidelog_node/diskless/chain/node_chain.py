@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 2.0
 SEAL_SECONDS_MAX = 2.0  # of the own chain, when the node stops
+# Between tries to seal what former processes have left; each waits longer, up to the second one.
+FORMER_RETRY_S, FORMER_RETRY_S_MAX = 60.0, 3_600.0
 PROBE_PAUSE_S = 1.0  # after a probe in vain: the callers meanwhile get its error
 
 
@@ -82,7 +84,8 @@ class NodeChain:
         self.refusal: InvalidConfig | None = None  # why this store can have no chains
         self._is_probed = False
         self._has_read_rules = False
-        self._sealing_former: asyncio.Task[bool] | None = None  # begun with the first chain
+        self._sealing_former: asyncio.Task[None] | None = None  # begun with the first chain
+        self._begun: set[ChainName] = set()  # by this process
         self._failed_probe: TidelogError | None = None
         self._failed_at_s = 0.0
         self._opening = asyncio.Lock()
@@ -144,7 +147,7 @@ class NodeChain:
 
         Returns whether that is done. It is not in a node that has no chain itself.
         """
-        return self.chain is not None and await self._seal_chains_of(broker_id, self.chain)
+        return self.chain is not None and await self._seal_chains_of(broker_id, self.chain.name)
 
     async def close(self, seconds_max: float) -> None:
         """Wait until nothing is owed, at most so long; then end the chain and the worker."""
@@ -179,6 +182,7 @@ class NodeChain:
         if self._is_closed:
             raise TierUnavailable("this node is stopping")
         name = ChainName(self._node.broker_id, uuid4())
+        self._begun.add(name)
         chain = OwnedChain(
             WalClient(self.client, self._node.view.image.cluster_id, name, is_local=self._is_local),
             limits=self._limits,
@@ -192,9 +196,7 @@ class NodeChain:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         if self._sealing_former is None:
-            self._sealing_former = asyncio.create_task(
-                self._seal_chains_of(self._node.broker_id, chain)
-            )
+            self._sealing_former = asyncio.create_task(self._seal_former(name))
         logger.info("chain begins", extra={"chain": str(name.chain_id)})
         return chain
 
@@ -207,14 +209,22 @@ class NodeChain:
             if not self._node.standing.can_serve():
                 await chain.look()
 
-    async def _seal_chains_of(self, broker_id: int, own: OwnedChain) -> bool:
+    async def _seal_former(self, own: ChainName) -> None:
+        """Seal what former processes of the broker have left, as often as it takes."""
+        delay_s = FORMER_RETRY_S
+        while not await self._seal_chains_of(self._node.broker_id, own):
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, FORMER_RETRY_S_MAX)
+
+    async def _seal_chains_of(self, broker_id: int, heir: ChainName) -> bool:
         image = self._node.view.image
         partitions = (one for some in image.partitions_by_topic.values() for one in some)
         return await seal_former_chains(
             self.client,
             image.cluster_id,
             broker_id,
-            own.name,
+            heir,
+            begun=self._begun,
             # Those are for heirs.
             named={last.chain for one in partitions if (last := current_chain(one.wal))},
             clock_ms=self._node.clock_ms,
