@@ -58,6 +58,21 @@ def test_an_index_has_every_slice_that_its_objects_give_offsets() -> None:
     assert any(one.chain == GATEWAY for _, one in found)  # a reference keeps its object
 
 
+def test_the_slices_of_some_partitions_are_theirs_among_all() -> None:
+    index = parse_index(index_of(11, 12, 13).data, NAME, key="index")
+    assert index is not None
+    every = list(index.slices())
+    names = {(row.topic_id, row.partition) for _, row in every}
+    assert len(names) > 1
+    for name in names:
+        wanted = [one for one in every if (one.row.topic_id, one.row.partition) == name]
+        for cut in range(len(every) + 1):
+            parts = (*index.slices_of({name}, 0, cut), *index.slices_of({name}, cut, len(every)))
+            assert list(parts) == wanted
+    assert list(index.slices_of(names, 0, len(every))) == every
+    assert list(index.slices_of((), 0, len(every))) == []
+
+
 def test_objects_must_follow_each_other() -> None:
     with pytest.raises(ValueError, match=r"objects \[11, 14\)"):
         index_of(11, 13)

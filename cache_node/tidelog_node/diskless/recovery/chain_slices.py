@@ -165,17 +165,25 @@ class _Reading:
         return covered
 
     async def _take(self, index: ChainIndex, covered: Covered) -> None:
-        for count, indexed in enumerate(index.slices(), 1):
-            sequence, row = indexed
-            if count % ROWS_IN_TURN == 0:
-                await asyncio.sleep(0)
-            name = self._names.get((row.topic_id, row.partition))
-            if name is None or covered.has(sequence):
-                continue
-            self._see(name, index.chain, sequence)
-            if row.end_offset > self._wanted[name].start_offset:
-                one = indexed_slice(index.chain, indexed)
-                self.found[name][index.chain].append(one)
+        chain, last = index.chain, dict[tuple[bytes, int], int]()
+        # By the rows' own bytes: looking names up costs more than all else here.
+        into = {
+            key: (self._wanted[name].start_offset, self.found[name][chain])
+            for key, name in self._names.items()
+        }
+        for first in range(0, len(index.rows), ROWS_IN_TURN):
+            await asyncio.sleep(0)
+            for indexed in index.slices_of(into, first, ROWS_IN_TURN):
+                if covered.has(indexed.sequence):
+                    continue
+                row = indexed.row
+                key = (row.topic_id, row.partition)
+                last[key] = indexed.sequence
+                start_offset, found = into[key]
+                if row.end_offset > start_offset:
+                    found.append(indexed_slice(chain, indexed))
+        for key, sequence in last.items():
+            self._see(self._names[key], chain, sequence)
 
     def _see(self, name: PartitionName, chain: ChainName, sequence: int) -> None:
         place = (name, chain)
@@ -247,9 +255,12 @@ def referenced_slice(committed_sequence: int, row: ReferenceRow) -> StoredSlice:
 def indexed_slice(chain: ChainName, indexed: IndexedSlice) -> StoredSlice:
     """Return the slice in an index of the chain."""
     committed_sequence, row = indexed
-    one = referenced_slice(committed_sequence, row)
-    is_own = (one.chain, one.sequence) == (chain, committed_sequence)
-    return one._replace(is_reference=not is_own)
+    is_own = row.sequence == committed_sequence and row.broker_id == chain.broker_id
+    if not (is_own and row.chain_id == chain.chain_id.bytes):
+        return referenced_slice(committed_sequence, row)
+    offsets = (row.leader_epoch, row.base_offset, row.end_offset)
+    place = (row.position, row.size_bytes, row.crc32c)
+    return StoredSlice(chain, row.sequence, *offsets, *place, committed_sequence)
 
 
 def log_of(

@@ -10,7 +10,7 @@ In its header the sequence is the end, as in every checkpoint, and the committed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from tidelog_core.diskless.wal.build import BuiltObject, ObjectName, build_checkpoint
@@ -21,6 +21,9 @@ from tidelog_core.diskless.wal.rows import ReferenceRow, RowTable, SliceRow, Wal
 from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import Buffer
+
+_TOPIC_ID = ReferenceRow._fields.index("topic_id")
+_PARTITION = ReferenceRow._fields.index("partition")
 
 
 class IndexedSlice(NamedTuple):
@@ -42,6 +45,18 @@ class ChainIndex(NamedTuple):
         """Yield the slices in the order of their objects."""
         for row in self.rows:
             yield IndexedSlice(self.start + row.reserved, row._replace(reserved=0))
+
+    def slices_of(
+        self, partitions: Container[tuple[bytes, int]], first: int, count: int
+    ) -> Iterator[IndexedSlice]:
+        """Yield the slices of these partitions, by topic id and number, in some of the rows.
+
+        ``first`` and ``count`` name the rows. Most are of partitions that the caller does not want.
+        """
+        for fields in self.rows.fields(first, count):
+            if (fields[_TOPIC_ID], fields[_PARTITION]) in partitions:
+                *of_row, number = fields
+                yield IndexedSlice(self.start + number, ReferenceRow(*of_row))
 
 
 class Covered:
