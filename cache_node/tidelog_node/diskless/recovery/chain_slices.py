@@ -9,7 +9,6 @@ of a partition follow each other without a gap; what is missing was acknowledged
 from __future__ import annotations
 
 import asyncio
-import itertools
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,8 +130,7 @@ class _Reading:
                 return
             read.add(footer.header.sequence)
             if not footer.is_seal:
-                keep_slices(footer, self._names, self._wanted, self.found)
-                for name in _names_in(footer, self._names):
+                for name in keep_slices(footer, self._names, self._wanted, self.found):
                     self._see(name, chain, footer.header.sequence)
 
         left = [one for one in below if not covered.has(one.sequence)]
@@ -190,18 +188,6 @@ class _Reading:
         self.last_seen[place] = max(sequence, self.last_seen.get(place, -1))
 
 
-def _names_in(
-    footer: WalFooter, names: Mapping[tuple[bytes, int], PartitionName]
-) -> Iterator[PartitionName]:
-    rows: itertools.chain[SliceRow | ReferenceRow] = itertools.chain(
-        footer.slices, footer.references
-    )
-    for row in rows:
-        name = names.get((row.topic_id, row.partition))
-        if name is not None and row.leader_epoch >= 0:  # A gateway's own slices prove nothing.
-            yield name
-
-
 async def _footer(chains: ChainStore, chain: ChainName, listed: ListedObject) -> WalFooter | None:
     try:
         return await chains.footer(chain, listed)
@@ -214,18 +200,28 @@ def keep_slices(
     names: Mapping[tuple[bytes, int], PartitionName],
     wanted: Mapping[PartitionName, WantedSlices],
     found: FoundSlices,
-) -> None:
-    """Add the wanted slices of a committed object; ``names`` has the keys of ``wanted``."""
+) -> set[PartitionName]:
+    """Add the wanted slices of a committed object; ``names`` has the keys of ``wanted``.
+
+    Returns the partitions that it has any records of. A gateway's own slices prove nothing.
+    """
     chain, sequence = footer.header.chain, footer.header.sequence
-    for row in footer.slices:
-        name = names.get((row.topic_id, row.partition))
-        if name is None or row.is_foreign or row.end_offset <= wanted[name].start_offset:
+    seen = set[PartitionName]()
+    for fields in footer.slices.fields(0, len(footer.slices)):
+        name = names.get((fields[0], fields[1]))
+        if name is None or (row := SliceRow(*fields)).is_foreign:
             continue
-        found[name][chain].append(stored_slice(chain, sequence, row))
+        seen.add(name)
+        if row.end_offset > wanted[name].start_offset:
+            found[name][chain].append(stored_slice(chain, sequence, row))
     for reference in footer.references:
         name = names.get((reference.topic_id, reference.partition))
-        if name is not None and reference.end_offset > wanted[name].start_offset:
+        if name is None:
+            continue
+        seen.add(name)
+        if reference.end_offset > wanted[name].start_offset:
             found[name][chain].append(referenced_slice(sequence, reference))
+    return seen
 
 
 def stored_slice(chain: ChainName, sequence: int, row: SliceRow) -> StoredSlice:
