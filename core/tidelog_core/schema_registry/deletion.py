@@ -6,7 +6,6 @@ A permanent deletion removes a schema with its last version. Its id is given to 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tidelog_core.metadata.records import check, delete, put
@@ -72,8 +71,7 @@ class SchemaDeletion:
                 if one.is_deleted:
                     raise version_soft_deleted(name.text, one.version)
                 await self._require_unreferenced(found, one.version, but=None)
-                checks = [*settings.checks(), check(context)]
-                await self._mark(begun, found, {one.version}, checks)
+                await self._mark(begun, found, {one.version}, context, settings)
             return one.version
 
         return await retried(
@@ -102,8 +100,7 @@ class SchemaDeletion:
                 raise subject_soft_deleted(name.text)
             for version in versions:
                 await self._require_unreferenced(found, version, but=name.text)
-            checks = [*settings.checks(), check(context)]
-            await self._mark(begun, found, set(versions), checks)
+            await self._mark(begun, found, set(versions), context, settings)
             return versions
 
         return await retried(
@@ -123,14 +120,18 @@ class SchemaDeletion:
         begun: SchemaJournal | None,
         subject: SchemaSubject,
         versions: set[int],
-        checks: Sequence[Check],
+        context: SchemaContext,
+        settings: SettingsInScope,
     ) -> None:
+        """Delete versions softly; with the last one go the subject's own level and mode."""
         marked = tuple(
             replace(one, is_deleted=True) if one.version in versions else one
             for one in subject.versions
         )
-        write = put(replace(subject, versions=marked), is_logged=False)
-        await self._changes.commit(begun, [write], checks)
+        left = replace(subject, versions=marked)
+        writes = [put(left, is_logged=False)]
+        checks = [check(context), *_checks(settings, left, writes, is_last=not left.live)]
+        await self._changes.commit(begun, writes, checks)
 
     async def _require_unreferenced(
         self, subject: SchemaSubject, version: int, *, but: str | None
@@ -206,11 +207,7 @@ class SchemaDeletion:
         for record in changed.values():
             is_empty = not record.versions and not record.referrers
             writes.append((delete if is_empty else put)(record, is_logged=False))
-        own = settings.found[0]
-        is_last = not left.versions and own.scope == name.text and own.version != ABSENT
-        if is_last:
-            writes.append(delete(own, is_logged=False))
-        checks = [check(known) for known in settings.found if not (is_last and known is own)]
+        checks = _checks(settings, left, writes, is_last=not left.versions)
         await self._changes.commit(begun, writes, checks)
 
     async def _forget_referrer(
@@ -225,6 +222,20 @@ class SchemaDeletion:
             if gone in before.referrers:
                 kept = tuple(one for one in before.referrers if one != gone)
                 changed[target.text] = dataclasses.replace(before, referrers=kept)
+
+
+def _checks(
+    settings: SettingsInScope, left: SchemaSubject, writes: list[Write], *, is_last: bool
+) -> list[Check]:
+    """Return the checks of the settings; with the last version the subject's own are deleted.
+
+    Source: ``deleteSubject`` and ``deleteSchemaVersion`` of Confluent's ``KafkaSchemaRegistry``.
+    """
+    own = settings.found[0]
+    goes = is_last and own.scope == left.subject and own.version != ABSENT
+    if goes:
+        writes.append(delete(own, is_logged=False))
+    return [check(known) for known in settings.found if not (goes and known is own)]
 
 
 def _version_of(subject: SchemaSubject, version: int) -> SubjectVersion:

@@ -125,12 +125,13 @@ class SchemaRegistry:
             nonlocal is_new
             begun = await self.changes.begin()
             settings = await self.read.settings_of(name)
-            require_mode(name, settings.mode, wanted.schema_id)
             known = normalize or settings.normalize
             parsed, schema = await self._canonical(name, wanted.schema, known)
             reading = await self._reading(name, schema, wanted, settings.mode)
             decision = registered(reading)
             if decision is None:
+                # Only now: producers may send what is registered whatever the mode is.
+                require_mode(name, settings.mode, wanted.schema_id)
                 if settings.mode is not Mode.IMPORT and not force:
                     await self._require_compatible(name, parsed, reading.subject, settings)
                 is_new = True  # Also if the answer to this commit is lost, and the next finds it.

@@ -57,7 +57,8 @@ class RegistrySettings:
         return RegistryConfig(own.compatibility or DEFAULT_COMPATIBILITY, own.normalize)
 
     async def set_config(self, subject: str, given: RegistryConfig) -> None:
-        """Set what is given. Durable on return."""
+        """Set what is given. Durable on return. Raises ``RegistryRefusal`` if all is read-only."""
+        await self._require_writable(subject)
 
         def changed(before: SchemaSettings) -> SchemaSettings:
             return dataclasses.replace(
@@ -74,6 +75,7 @@ class RegistrySettings:
         before = await self._read.settings(scope_of(name))
         if before.compatibility is None and before.normalize is None and not _is_global(name):
             raise subject_not_found(name.text)
+        await self._require_writable(subject)
         await self._change(
             subject, lambda one: dataclasses.replace(one, compatibility=None, normalize=None)
         )
@@ -110,6 +112,11 @@ class RegistrySettings:
             raise subject_not_found(name.text)
         await self._change(subject, lambda one: dataclasses.replace(one, mode=None))
         return own
+
+    async def _require_writable(self, subject: str) -> None:
+        mode = (await self._read.settings_of(SubjectName.parse(subject))).mode
+        if mode in (Mode.READONLY, Mode.READONLY_OVERRIDE):
+            raise not_permitted(f"Subject {subject} is in read-only mode")
 
     async def _change(self, subject: str, change: Change) -> None:
         if not is_valid_subject(subject, for_settings=True):
