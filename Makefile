@@ -83,7 +83,7 @@ test-diskless-clients: $(STAMP) $(TOOLS)  ## the suites of Kafka's clients, with
 	TIDELOG_CONFIG_LOG_DISKLESS_ENABLE=true $(BIN)/python -m pytest -m "slow or not slow" --timeout 900 \
 		$(PYTEST_FLAGS) $(CLIENT_TESTS)
 
-test-ecosystem: $(STAMP) $(TOOLS)  ## Connect, Debezium, Flink, Streams and MirrorMaker on nodes that are killed; writes docs/ecosystem.md
+test-ecosystem: $(STAMP) $(TOOLS)  ## Connect, Debezium, Flink, Streams, MirrorMaker, kaskade and clients on nodes that are killed; writes docs/ecosystem.md
 	$(BIN)/python -m tools.ecosystem install
 	$(BIN)/python -m pytest -m "slow or not slow" --junitxml=.cache/ecosystem.xml $(PYTEST_FLAGS) $$($(BIN)/python -m tools.ecosystem tests); \
 		status=$$?; $(BIN)/python -m tools.ecosystem report .cache/ecosystem.xml; exit $$status
