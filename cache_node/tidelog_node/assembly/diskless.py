@@ -29,11 +29,13 @@ from tidelog_node.diskless.gateway.spool import GatewaySpool, remove_spool
 from tidelog_node.diskless.recovery.log_recovery import LogRecovery
 from tidelog_node.diskless.recovery.range_reader import range_reader
 from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery.tier_indexes import TierIndexes
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.settings import NodeSettings
+from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.manifests import BucketManifests
 
 WAL_SOCKET = "wal.sock"
@@ -85,9 +87,12 @@ def start_diskless(
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
     read = range_reader(settings.object_store_url, node_chain.client, node.executor)
     chains = ChainStore(node_chain.client, node.view.image.cluster_id, read=read)
+    history = TierHistory(
+        store=node.store, indexes=TierIndexes(read, node.executor), view=node.view
+    )
     catch_up = CatchUp(
         node,
-        history=logs.tier.history,
+        history=history,
         timeout_s=node.static_config.replica_socket_timeout_ms / 1000,
     )
     refill = LogRefill(node, read)
@@ -112,7 +117,7 @@ def start_diskless(
             objects=node_chain.client,
             chains=chains,
             refill=refill,
-            history=logs.tier.history,
+            history=history,
             catch_up=catch_up,
         ),
         manifests=manifests,

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 from uuid import UUID
 
 from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.tier_start import TierEnd
 from tidelog_core.tier.contents import read_tier
+from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.tiered_segments import TieredSegments
 
-from tidelog_node.tier.index_cache import IndexCache
+
+class SegmentIndexes(Protocol):
+    """The index objects of tiered segments; ``IndexCache``."""
+
+    async def get(self, segment: SegmentMeta, key: str) -> IndexFile:
+        """Return the segment's index. Raises ``CorruptObject`` and the store's errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +35,7 @@ class LogPast:
 class TierHistory:
     """Reads segments' metadata and index objects. For the tasks of one event loop."""
 
-    def __init__(self, *, store: MetadataStore, indexes: IndexCache, view: ClusterView) -> None:
+    def __init__(self, *, store: MetadataStore, indexes: SegmentIndexes, view: ClusterView) -> None:
         self._store = store
         self._indexes = indexes
         self._view = view
@@ -44,7 +52,7 @@ class TierHistory:
     ) -> LogPast:
         """Return the leader epochs and producer state in ``segments`` before ``offset``.
 
-        Raises the errors of ``IndexCache.get``.
+        Raises the errors of ``SegmentIndexes.get``.
         """
         epochs: dict[int, int] = {}
         for segment in segments:
