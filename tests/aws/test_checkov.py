@@ -15,6 +15,7 @@ FUNCTIONS = (
     "AdminJobsFunction",
     "JobsFunction",
     "RetentionFunction",
+    "SchemasFunction",
     "ScrubFunction",
 )
 ACCEPTED = {

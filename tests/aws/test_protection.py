@@ -20,6 +20,7 @@ FUNCTIONS = (
     "JobsFunction",
     "AdminFunction",
     "AdminJobsFunction",
+    "SchemasFunction",
 )
 
 
@@ -87,7 +88,7 @@ def test_each_key_encrypts_what_it_is_named_for() -> None:
     (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert rule["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] == KEYS["BucketKey"]
     logs = list(typed(stacks, "AWS::Logs::LogGroup"))
-    assert len(logs) == 8
+    assert len(logs) == 9
     assert {log["KmsKeyId"] for _, log in logs} == {KEYS["LogKey"]}
     queue, topic = (stacks[""].properties(name) for name in ("DeadLetters", "Alarms"))
     assert queue["KmsMasterKeyId"] == topic["KmsMasterKeyId"] == KEYS["QueueKey"]
@@ -115,6 +116,7 @@ READ, WRITE = {"kms:Decrypt"}, {"kms:Decrypt", "kms:GenerateDataKey"}
         ("ScrubRole", READ, WRITE),
         ("AdminRole", READ, set()),
         ("AdminJobsRole", WRITE, WRITE),
+        ("SchemasRole", WRITE, set()),
         ("JobsRole", set(), WRITE),
     ],
 )
@@ -132,6 +134,6 @@ def test_functions_have_concurrency_of_their_own_if_it_is_asked_for() -> None:
     root = nested_stacks({**EVERYTHING, "ReservedConcurrency": "yes"})[""]
     reserved = [root.properties(name)["ReservedConcurrentExecutions"] for name in FUNCTIONS]
     assert min(reserved) >= 2  # one that hangs does not stop the next
-    assert sum(reserved) == 22
+    assert sum(reserved) == 27
     root = nested_stacks({**EVERYTHING, "ReservedConcurrency": "no"})[""]
     assert all("ReservedConcurrentExecutions" not in root.properties(name) for name in FUNCTIONS)

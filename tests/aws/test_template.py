@@ -17,9 +17,24 @@ from tidelog_core.metadata.admin_jobs import admin_job_key
 from tidelog_core.metadata.delegation_tokens import delegation_token_key
 from tidelog_core.metadata.dynamodb_items import key_of
 from tidelog_core.metadata.roles import role_key
+from tidelog_core.metadata.schema_records import (
+    EVERYTHING,
+    schema_context_key,
+    schema_identity_key,
+    schema_journal_key,
+    schema_settings_key,
+    schema_subject_key,
+    schema_text_key,
+)
 from tidelog_core.metadata.scram_users import decoy_secret_key, scram_credential_key
 from tidelog_core.security.scram_credentials import ScramMechanism
-from tidelog_core.tier.keys import deletion_key, log_start_key
+from tidelog_core.tier.keys import (
+    SchemaObject,
+    cluster_manifest_key,
+    deletion_key,
+    log_start_key,
+    schema_key,
+)
 from tidelog_functions.admin.caller import principal_of
 
 from tests.aws.lambda_runtime import BuiltFunction
@@ -27,7 +42,18 @@ from tests.aws.templates import read_template, resources
 from tools import lambda_python, sam
 from tools.places import ROOT, ToolAbsent
 
-FUNCTIONS = ("admin", "admin_jobs", "jobs", "retention", "scrub")
+FUNCTIONS = ("admin", "admin_jobs", "jobs", "retention", "schemas", "scrub")
+RECORDS_OF_THE_REGISTRY = [
+    key_of(one)["pk"]["S"]
+    for one in (
+        schema_context_key("."),
+        schema_identity_key(".x", "guid"),
+        schema_journal_key(),
+        schema_settings_key(EVERYTHING),
+        schema_subject_key("a"),
+        schema_text_key(".x", 1),
+    )
+]
 JOB_ENVIRONMENT = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "TIDELOG_JOB_APPLICATION": "app",
@@ -316,7 +342,8 @@ def test_nodes_alone_can_read_and_write_the_keys_of_users_and_acls() -> None:
             continue
         denied, *more = [one for one in granted if one["Effect"] == "Deny"]
         assert denied["Action"] == "dynamodb:*"
-        assert_denied(denied, keys if name == "AdminRole" else keys + rights)
+        reads_rights = name in ("AdminRole", "SchemasRole")
+        assert_denied(denied, keys if reads_rights else keys + rights)
         if name not in ("AdminRole", "AdminJobsRole"):
             assert_denied(denied, [job])
         for one in more:  # The admin API reads the rights of its callers.
@@ -329,6 +356,28 @@ def test_nodes_alone_can_read_and_write_the_keys_of_users_and_acls() -> None:
             }  # fmt: skip
             assert_denied(one, rights)
         assert bool(more) == (name == "AdminRole")
+
+
+def test_the_registry_writes_its_own_items_and_its_journal_and_nothing_else() -> None:
+    names = [key for key in RECORDS_OF_THE_REGISTRY if not key.startswith("schema-")]
+    assert names == []
+    writes = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
+    for one in statements("SchemasRole"):
+        if one["Effect"] == "Deny":
+            continue
+        if writes & set(listed(one["Action"])):
+            assert set(one["Action"]) == writes
+            condition = one["Condition"]["ForAllValues:StringLike"]
+            assert condition == {"dynamodb:LeadingKeys": ["schema-*"]}
+        if "s3:PutObject" in one["Action"]:
+            pattern = one["Resource"]["Sub"].replace("${Data.Outputs.BucketArn}/${Prefix}/", "")
+            keys = [schema_key("c", 7, kind) for kind in SchemaObject]
+            known = keys if "s3:DeleteObject" in one["Action"] else [cluster_manifest_key("c")]
+            assert all(fnmatchcase(key, pattern) for key in known)
+            assert not fnmatchcase("c/t-1/0/1.log", pattern)
+    assert actions("SchemasRole", "s3") == {
+        "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:PutObject",
+    }  # fmt: skip
 
 
 def assert_denied(statement: dict[str, Any], collections: list[str]) -> None:
@@ -369,13 +418,15 @@ def test_nodes_ask_clients_to_log_in_unless_somebody_says_otherwise() -> None:
 def test_the_admin_api_is_closed_and_its_first_administrator_may_call_it_and_nothing_else() -> None:
     template = read_template(sam.TEMPLATE)
     assert template["Parameters"]["AdminAuthorizer"]["Default"] == "tidelog.acl"
-    (route,) = [one for _, one in resources("AWS::ApiGatewayV2::Route")]
-    assert route["Properties"]["AuthorizationType"] == "AWS_IAM"
-    variables = template["Resources"]["AdminFunction"]["Properties"]["Environment"]["Variables"]
-    assert variables["TIDELOG_CONFIG_AUTHORIZER_CLASS_NAME"] == {"Ref": "AdminAuthorizer"}
-    assert variables["TIDELOG_CONFIG_SUPER_USERS"] == {
-        "Sub": "User:${AdminOperatorRole.Arn};${AdminSuperUsers}"
-    }
+    routes = [one["Properties"] for _, one in resources("AWS::ApiGatewayV2::Route")]
+    assert [one["AuthorizationType"] for one in routes] == ["AWS_IAM"] * 2
+    assert {one["RouteKey"] for one in routes} == {"$default", "ANY /schema-registry/{proxy+}"}
+    for name in ("AdminFunction", "SchemasFunction"):
+        variables = template["Resources"][name]["Properties"]["Environment"]["Variables"]
+        assert variables["TIDELOG_CONFIG_AUTHORIZER_CLASS_NAME"] == {"Ref": "AdminAuthorizer"}
+        assert variables["TIDELOG_CONFIG_SUPER_USERS"] == {
+            "Sub": "User:${AdminOperatorRole.Arn};${AdminSuperUsers}"
+        }
     (statement,) = statements("AdminOperatorRole")
     assert statement["Action"] == "execute-api:Invoke"
     assert statement["Resource"]["Sub"].endswith(":${AdminApi}/*")
@@ -421,7 +472,7 @@ def test_the_bucket_is_private_encrypted_and_speaks_tls_only() -> None:
 
 def test_whoever_reads_segments_may_decrypt_with_keys_of_topics() -> None:
     for role, _ in resources("AWS::IAM::Role"):
-        reads = "s3:GetObject" in actions(role, "s3")
+        reads = "s3:GetObject" in actions(role, "s3") and role != "SchemasRole"
         writes = role in ("NodeRole", "JobRole", "AdminJobsRole")
         by_topic = [one for one in statements(role) if "TopicKeys" in str(one["Resource"])]
         assert [one["Resource"] for one in by_topic] == (

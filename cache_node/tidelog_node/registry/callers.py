@@ -2,9 +2,7 @@
 
 The registry has the security of one listener for clients. If clients log in there, a caller sends
 the same name and password by HTTP's Basic authentication; if they have certificates, the
-certificate says who calls. ACLs have no resource for subjects: a subject of a topic, such as
-``orders-value``, takes the topic's, and any other takes the cluster's. Rights to the cluster count
-for every subject.
+certificate says who calls. ``schema_registry.rights`` says which ACLs count.
 """
 
 from __future__ import annotations
@@ -16,9 +14,9 @@ from dataclasses import dataclass
 from tidelog_core.errors import AuthenticationFailed
 from tidelog_core.model import USER_KIND, Principal
 from tidelog_core.schema_registry.calls import Everything, Permissions, Right
+from tidelog_core.schema_registry.rights import of_cluster, of_subject
 from tidelog_core.schemas.refusals import RegistryRefusal
-from tidelog_core.schemas.subject_names import SubjectName
-from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
+from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.plain import PlainLogin
 
 from tidelog_node.answers import CloseConnection
@@ -31,19 +29,6 @@ from tidelog_node.session import Session
 
 BASIC = "basic"
 HEADER_CHARACTERS_MAX = 8_192
-SUFFIXES = ("-key", "-value")  # of the subjects of a topic
-_TOPIC_OPERATIONS = {
-    Right.READ: AclOperation.DESCRIBE,
-    Right.WRITE: AclOperation.WRITE,
-    Right.DELETE: AclOperation.DELETE,
-    Right.READ_SETTINGS: AclOperation.DESCRIBE_CONFIGS,
-    Right.WRITE_SETTINGS: AclOperation.ALTER_CONFIGS,
-}
-_CLUSTER_OPERATIONS = {
-    **_TOPIC_OPERATIONS,
-    Right.WRITE: AclOperation.ALTER,
-    Right.DELETE: AclOperation.ALTER,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +126,8 @@ class _AclPermissions(KnownCaller):
 
     def _has(self, right: Right, subject: str) -> bool:
         """Whether a right to the cluster counts, so that the topic's need not."""
-        operation = _CLUSTER_OPERATIONS[right]
+        operation = of_cluster(right).operation
         return bool(subject) and self.access.has_right_to_cluster(self.session, operation)
 
     def _asked(self, right: Right, subject: str) -> tuple[Session, AclOperation, ResourceType, str]:
-        name = SubjectName.parse(subject).subject
-        for suffix in SUFFIXES:
-            if name.endswith(suffix) and name != suffix:
-                topic = name.removesuffix(suffix)
-                return self.session, _TOPIC_OPERATIONS[right], ResourceType.TOPIC, topic
-        return self.session, _CLUSTER_OPERATIONS[right], ResourceType.CLUSTER, CLUSTER_NAME
+        return self.session, *of_subject(right, subject)

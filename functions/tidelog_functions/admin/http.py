@@ -34,6 +34,7 @@ class HttpRequest:
     body: bytes
     identity: str | None  # the ARN of the IAM identity that API Gateway has authenticated
     host: str = ""  # the address of the caller
+    accept: str = ""  # the types that the caller takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def parse_event(event: object) -> HttpRequest:
     context = _mapping(event, "requestContext")
     http = _mapping(context, "http")
     headers = {name.lower(): value for name, value in _mapping(event, "headers").items()}
-    content_type = headers.get("content-type")
+    content_type, accept = headers.get("content-type"), headers.get("accept")
     return HttpRequest(
         method=_text(http, "method"),
         path=_without_stage(_text(event, "rawPath"), context.get("stage")),
@@ -64,6 +65,7 @@ def parse_event(event: object) -> HttpRequest:
         body=_body(event),
         identity=_identity(context),
         host=_text(http, "sourceIp"),
+        accept=accept if isinstance(accept, str) else "",
     )
 
 
