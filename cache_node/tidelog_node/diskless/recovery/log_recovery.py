@@ -2,7 +2,8 @@
 
 The chains are listed first, then the tier is read: what a listing lacks had been collected, so the
 tier has it by then. A log that ends below the tier's end begins again there, with the producers and
-leader epochs of the last tiered segment; what follows comes from the chains.
+leader epochs of the last tiered segment; what follows comes from the chains. At a log start beyond
+the tier it begins with some of the deleted records, because the tier lacks their producers.
 
 Partitions are recovered in groups, those first whose logs lack least: so a long tail does not hold
 up the others (``waves``). Each group is led before the next one is read.
@@ -20,7 +21,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.chain.store import ChainStore, ListedChain
 from tidelog_core.diskless.takeover.unknown_segments import segment_from
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain, cut_tiered
 from tidelog_core.errors import CorruptObject, MetadataSetBack, StoreUnavailable, TidelogError
@@ -39,6 +40,12 @@ from tidelog_node.diskless.recovery.chain_slices import (
     find_slices,
     list_chains,
     log_of,
+)
+from tidelog_node.diskless.recovery.deleted_slices import (
+    DELETED_BYTES_MAX,
+    RECOVERED_BYTES_MAX,
+    slices_below,
+    wanted_below,
 )
 from tidelog_node.diskless.recovery.object_reads import waves
 from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
@@ -131,8 +138,20 @@ class LogRecovery:
             name: WantedSlices(cut_tiered(records[name].wal, start), start)
             for name, start in starts.items()
         }
+        deleted = [
+            name for name in starts if _lacks_deleted(replicas[name], records[name], starts[name])
+        ]
+        wanted |= {name: wanted_below(records[name].wal, starts[name]) for name in deleted}
         found = await find_slices(self._chains, wanted, seals, listings)
         await self._each(replicas, starts, find)
+        left_bytes = RECOVERED_BYTES_MAX
+        for name in deleted:
+            if name in tails:
+                before = tails[name].unproven_bytes
+                bytes_max = min(left_bytes, DELETED_BYTES_MAX)
+                one = tails[name], records[name], found, listings
+                tails[name] = _with_deleted(*one, bytes_max=bytes_max)
+                left_bytes -= tails[name].unproven_bytes - before
         yield Recovery({}, refused)
         for wave in waves({name: tail.unproven_bytes for name, tail in tails.items()}):
             refused = {}
@@ -258,6 +277,42 @@ class LogRecovery:
             raise MetadataSetBack(replica.partition, known=describe_epoch(record.wal), found=found)
         if not is_broken:
             raise StoreUnavailable(f"the tier of {replica.partition} has gone on since it was read")
+
+
+def _lacks_deleted(replica: Replica, record: Partition, start_offset: int) -> bool:
+    """Whether the log begins at a log start, and so knows no producers, unless the tier has them.
+
+    The tier's end is the start then, and an empty log has got them from there.
+    """
+    log = replica.log
+    return (
+        0 < start_offset == record.log_start_offset
+        and log.log_end_offset == log.local_log_start_offset == start_offset
+        and not len(log.producers.state)
+    )
+
+
+def _with_deleted(
+    tail: Tail,
+    record: Partition,
+    found: ReadChains,
+    listings: Mapping[ChainName, ListedChain],
+    *,
+    bytes_max: int,
+) -> Tail:
+    """Have the log begin with the last deleted records, if the chains still have them."""
+    replica, slices, end_offset = tail
+    log, name = replica.log, PartitionName(record.topic_id, record.partition)
+    first = slices[0].base_offset if slices else end_offset
+    below = slices_below(
+        record.wal, found.slices[name], listings, end_offset=first, bytes_max=bytes_max
+    )
+    if not below or replica.is_leader or replica.is_follower:
+        return tail
+    begin = below[0].base_offset
+    epochs = [one for one in log.leader_epochs if one[1] <= begin]
+    log.truncate_fully_and_start_at(begin, leader_epochs=epochs)
+    return Tail(replica, [*below, *slices], end_offset)
 
 
 def _end_of(segments: TieredSegments, record: Partition) -> int:

@@ -1,0 +1,132 @@
+"""Records that were deleted before they were tiered: an heir still knows who has written them."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from tidelog_core.diskless.chain.store import ListedChain, ListedObject
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.errors import ErrorCode
+from tidelog_core.metadata import records
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_node.diskless.recovery import log_recovery
+from tidelog_node.diskless.recovery.chain_slices import StoredSlice
+from tidelog_node.diskless.recovery.deleted_slices import slices_below
+
+from tests.node.diskless.entering_node import EnteringNode, create, entering_node
+from tests.support.batches import batch_of
+
+FIRST, SECOND = (ChainName(1, UUID(int=number)) for number in (1, 2))
+
+
+async def delete_below(it: EnteringNode, offset: int) -> None:
+    """Store the log start, as a leader does of DeleteRecords."""
+    await it.node.store.commit(
+        [records.put(dataclasses.replace(it.stored(), log_start_offset=offset))]
+    )
+    await it.node.view.refresh()
+
+
+@pytest.mark.parametrize("deleted", [3, 5, 6], ids=["one left", "within a batch", "all"])
+async def test_a_retry_of_a_deleted_record_is_not_doubled_by_an_heir(
+    tmp_path: Path, deleted: int
+) -> None:
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        await it.until_led()
+        await it.send(b"a", b"b", producer=(7, 0, 0))
+        await it.send(b"c", producer=(8, 3, 0))
+        last = await it.send(b"d", b"e", b"f", producer=(7, 0, 2))
+        await delete_below(it, deleted)
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        replica = await it.until_led()
+        log = replica.log
+        assert (log.log_start_offset, log.log_end_offset) == (deleted, 6)
+        assert log.leader_epochs[-1] == (2, 6)
+        again = it.node.send_batch(batch_of(b"d", b"e", b"f", producer=(7, 0, 2)))
+        assert again.base_offset == last.base_offset
+        again = it.node.send_batch(batch_of(b"c", producer=(8, 3, 0)))
+        assert again.base_offset == 2
+        gap = it.node.send_batch(batch_of(b"x", producer=(7, 0, 9)))
+        assert gap.error_code is ErrorCode.out_of_order_sequence_number
+        assert (await it.send(b"g", producer=(7, 0, 5))).base_offset == 6
+
+
+@pytest.mark.parametrize("limit", ["DELETED_BYTES_MAX", "RECOVERED_BYTES_MAX"])
+async def test_only_the_last_bytes_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(log_recovery, limit, 200)
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        await it.until_led()
+        for number in range(10):
+            await it.send(b"%d" % number, producer=(number, 0, 0))
+        await delete_below(it, 10)
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        log = (await it.until_led()).log
+        known = [number for number in range(10) if log.producers.state.entry(number)]
+        assert known == [8, 9]
+
+
+async def test_a_log_without_its_deleted_records_is_led_all_the_same(tmp_path: Path) -> None:
+    """The tier had them, so their objects were collected."""
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        await it.until_led()
+        for number in range(3):
+            await it.send(b"%d" % number, producer=(7, 0, number))
+        await delete_below(it, 2)
+        gone = [wal_key(it.cluster_id, it.chain.name, sequence) for sequence in (0, 1)]
+        await objects.delete(gone)
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        log = (await it.until_led()).log
+        assert (log.log_start_offset, log.log_end_offset) == (2, 3)
+
+
+def one_slice(
+    chain: ChainName, epoch: int, base_offset: int, end_offset: int, *, sequence: int = 0
+) -> StoredSlice:
+    return StoredSlice(chain, sequence, epoch, base_offset, end_offset, 112, 100, 0, sequence)
+
+
+def listed(count: int) -> ListedChain:
+    return ListedChain([ListedObject(sequence, 500) for sequence in range(count)], [])
+
+
+def test_slices_follow_each_other_over_epochs_and_without_what_was_not_acknowledged() -> None:
+    chains = (EpochChain(1, FIRST, 0), EpochChain(2, SECOND, 20))
+    found = {
+        FIRST: [
+            one_slice(FIRST, 1, 0, 10),
+            one_slice(FIRST, 1, 10, 20, sequence=1),
+            one_slice(FIRST, 1, 20, 30, sequence=2),  # above the next epoch's first offset
+        ],
+        SECOND: [one_slice(SECOND, 2, 20, 30)],
+    }
+    listings = {FIRST: listed(3), SECOND: listed(1)}
+    below = slices_below(chains, found, listings, end_offset=30)
+    assert [(one.chain, one.base_offset) for one in below] == [
+        (FIRST, 0),
+        (FIRST, 10),
+        (SECOND, 20),
+    ]
+    assert slices_below(chains, found, listings, end_offset=25) == []
+    # Of the first chain an index is left, and one object.
+    listings[FIRST] = ListedChain([ListedObject(1, 500)], [])
+    below = slices_below(chains, found, listings, end_offset=20)
+    assert [one.base_offset for one in below] == [10]
+    # A gateway's object is not listed here.
+    found[SECOND] = [found[SECOND][0]._replace(is_reference=True)]
+    assert slices_below(chains, found, listings, end_offset=30) == []
