@@ -21,8 +21,9 @@ Python processes. Spark and its Python workers communicate through Unix domain s
 
 Before that, the sums are the first query of a session, with tidelog and with Spark's Kafka source
 in turns: each pass has a Spark of its own that has done nothing but a sum of a range. The decoder's
-machine code is stored then, as it is in a wheel, and ``hypothesis`` is hidden from Spark's Python
-processes: kio, which reads and writes messages, imports it where it is installed.
+machine code is stored then, as it is in a wheel, Spark's zip of pyspark has bytecode
+(``tidelog_spark.pyspark_bytecode``), and ``hypothesis`` is hidden from Spark's Python processes:
+kio, which reads and writes messages, imports it where it is installed.
 
 The node always has some work (its lease, its polls of the metadata), so its CPU time without a
 query is measured too. At the end the node is stopped, and the source scans once more.

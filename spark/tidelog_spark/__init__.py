@@ -1,22 +1,33 @@
-"""Tidelog for Spark: topics as tables and streams, read directly from the object store."""
+"""Tidelog for Spark: topics as tables and streams, read directly from the object store.
+
+A name is imported on first use: Spark starts several Python processes for a query, and each needs
+only a part.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tidelog_spark.scan import scan
-from tidelog_spark.session import bookmark
-
 if TYPE_CHECKING:
+    from tidelog_spark.scanning import scan
+    from tidelog_spark.session import bookmark
     from tidelog_spark.source import TidelogDataSource, register
+    from tidelog_spark.stream_start import start_stream
 
-__all__ = ["TidelogDataSource", "bookmark", "register", "scan"]
+__all__ = ["TidelogDataSource", "bookmark", "register", "scan", "start_stream"]
+
+# Spark 3.5 has no data source API: it can use only ``scan`` and ``bookmark``.
+_MODULES = {
+    "TidelogDataSource": "source",
+    "bookmark": "session",
+    "register": "source",
+    "scan": "scanning",
+    "start_stream": "stream_start",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Spark 3.5 has no data source API: it can use only ``scan`` and ``bookmark``.
-    if name in ("TidelogDataSource", "register"):
-        from tidelog_spark import source
-
-        return getattr(source, name)
+    if name in _MODULES:
+        return getattr(import_module(f"tidelog_spark.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tidelog.client_factory import ClientFactory
 from tidelog.settings.names import SECURITY_NAMES
 from tidelog.settings.security import check_properties, connection_settings
 
 from tidelog_spark.option_reader import OptionReader
+
+if TYPE_CHECKING:
+    from tidelog.client_factory import ClientFactory
 
 _PREFIX = "kafka."
 SECURITY_OPTIONS = tuple(_PREFIX + name for name in SECURITY_NAMES)
@@ -36,6 +38,8 @@ def client_factory(options: Reached) -> ClientFactory:
 
     Raises ``InvalidConfig`` where a file of keys or certificates cannot be used.
     """
+    from tidelog.client_factory import ClientFactory
+
     return ClientFactory(
         options.bootstrap_servers,
         client_id=options.client_id,

@@ -1,22 +1,20 @@
-"""A batch read from options to rows, for the data source, ``scan`` and bookmarks."""
+"""A batch read from options to splits, for the data source, ``scan`` and bookmarks."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import pyarrow as pa
 from tidelog_core.errors import ObjectNotFound
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.model import TopicPartition
-from tidelog_core.objects.location import open_object_store, opened_object_store
+from tidelog_core.objects.location import opened_object_store
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.bookmarks import Bookmark
@@ -26,17 +24,14 @@ from tidelog_spark.limits import check_limits, end_offsets, start_offsets, with_
 from tidelog_spark.option_values import OffsetLimit, TimestampLimit
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.plan_run import run_plan
-from tidelog_spark.planning import Plan, Split
+from tidelog_spark.planning import Plan
 from tidelog_spark.positions import Positions
-from tidelog_spark.reader_process import kept_store, settled
-from tidelog_spark.replanning import replan
 
 if TYPE_CHECKING:
     from tidelog_spark.nodes import Nodes
-    from tidelog_spark.reading import StoreOpener
 
-# Spark starts several Python processes for a query, and few of them decode or ask nodes: only
-# those import the compiler and the client's messages, which load in a second and a half.
+# Spark starts several Python processes for a query, and few of them ask nodes: only those import
+# the client's messages.
 
 logger = logging.getLogger(__name__)
 
@@ -73,17 +68,6 @@ def bookmark(options: Mapping[str, str]) -> str:
     """
     parsed = parse_options(options)
     return _beside(partial(_attempts, parsed, _bookmark)).to_text()
-
-
-def read_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one split of the read."""
-    return _wanted_rows(options, split, partial(open_object_store, options.objects))
-
-
-def task_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in a process of Spark's, which will read other splits too."""
-    rows = _wanted_rows(options, split, partial(kept_store, options.objects), is_kept=True)
-    return settled(rows)
 
 
 @asynccontextmanager
@@ -162,51 +146,3 @@ async def _bookmark(options: ReadOptions, catalog: Catalog, sources: Sources) ->
     )
     await run_plan(explicit, catalog, catalog.logs, sources.objects)  # Raises for lost offsets.
     return Bookmark(Positions(start), Positions(ends, catalog.topic_ids), options.is_read_committed)
-
-
-def _wanted_rows(
-    options: ReadOptions, split: Split, open_store: StoreOpener, *, is_kept: bool = False
-) -> Iterator[pa.RecordBatch]:
-    rows = _all_rows(options, split, open_store, is_kept=is_kept)
-    return rows if options.keys is None else _with_keys(rows, options.keys)
-
-
-def _all_rows(
-    options: ReadOptions, split: Split, open_store: StoreOpener, *, is_kept: bool
-) -> Iterator[pa.RecordBatch]:
-    if split.tail is None:
-        from tidelog_spark.reading import read_split
-
-        return read_split(
-            split,
-            open_store,
-            is_kept=is_kept,
-            include_headers=options.include_headers,
-            fail_on_data_loss=options.fail_on_data_loss,
-            replan=partial(replan, options=options, plan_read=plan_read),
-        )
-    from tidelog_spark.tail import read_tail
-
-    assert options.nodes is not None
-    assert split.topic_id is not None
-    return read_tail(
-        TopicPartition(split.topic, split.partition),
-        split.tail,
-        options.nodes,
-        topic_id=split.topic_id,
-        include_headers=options.include_headers,
-        is_read_committed=options.is_read_committed,
-        fail_on_data_loss=options.fail_on_data_loss,
-    )
-
-
-def _with_keys(
-    batches: Iterator[pa.RecordBatch], keys: frozenset[bytes]
-) -> Iterator[pa.RecordBatch]:
-    import pyarrow.compute as pc
-
-    wanted = pa.array(sorted(keys), pa.binary())
-    for batch in batches:
-        found = batch.filter(pc.is_in(batch.column("key"), value_set=wanted))
-        if found.num_rows:
-            yield found

@@ -20,10 +20,9 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_spark.options import ReadOptions, check_options, parse_options
 from tidelog_spark.planning import Split
 from tidelog_spark.schema import spark_schema
-from tidelog_spark.session import plan_read, task_rows
 
-# The writers are imported when needed: otherwise each Python process that plans a read would
-# load the producer.
+# Spark starts a Python process for the columns, one for the plan, and others for tasks and writes.
+# Each imports what it needs.
 
 
 class TidelogDataSource(DataSource):
@@ -74,6 +73,8 @@ class TidelogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each split."""
+        from tidelog_spark.session import plan_read
+
         return [InputPartition(split) for split in plan_read(self._options).splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -81,6 +82,8 @@ class TidelogReader(DataSourceReader):
         # Without splits, Spark makes a partition without a value.
         if not isinstance(partition.value, Split):
             return iter(())
+        from tidelog_spark.split_rows import task_rows
+
         return task_rows(self._options, partition.value)
 
 

@@ -28,7 +28,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_spark.catalog import Catalog
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.positions import Positions
-from tidelog_spark.session import task_rows
+from tidelog_spark.split_rows import task_rows
 from tidelog_spark.stream_planner import StreamPlanner
 from tidelog_spark.stream_progress import advance, available, behind, offset_count
 

@@ -14,7 +14,8 @@ from tidelog_spark import bookmark, bookmarks
 from tidelog_spark.limits import OtherTopic
 from tidelog_spark.options import parse_options
 from tidelog_spark.planning import DataLost
-from tidelog_spark.session import plan_read, read_rows
+from tidelog_spark.session import plan_read
+from tidelog_spark.split_rows import read_rows
 
 from tests.support.tiered_cluster import TieredCluster
 

@@ -24,8 +24,9 @@ from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.planning import DataLost, Split
 from tidelog_spark.positions import Positions
 from tidelog_spark.replanning import replan
-from tidelog_spark.session import plan_read, read_rows
+from tidelog_spark.session import plan_read
 from tidelog_spark.slicing import Slice
+from tidelog_spark.split_rows import read_rows
 from tidelog_spark.streaming import TidelogStreamReader
 
 from tests.support.clock import NOW_MS

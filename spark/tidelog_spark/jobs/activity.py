@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tidelog_core.audit.events import AUDIT_TOPIC
 
-from tidelog_spark.scan import scan
+from tidelog_spark.scanning import scan
 
 # The fields of the events that are read here; ``tidelog_core.audit.events`` writes more.
 _EVENT = (

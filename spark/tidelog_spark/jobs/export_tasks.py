@@ -23,7 +23,7 @@ from tidelog_spark.jobs.table_access import named_permission
 from tidelog_spark.jobs.value_decoder import ValueDecoder
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.planning import Split
-from tidelog_spark.session import read_rows
+from tidelog_spark.split_rows import read_rows
 
 ERROR_COLUMN = "kafka_error"
 VALUE_COLUMN = "kafka_value"

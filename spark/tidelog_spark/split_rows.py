@@ -1,0 +1,93 @@
+"""Reads the rows of one split: of a task of a table, of a stream, of a job.
+
+Tasks run in other Python processes than the plan. They import neither the stores of the metadata
+nor the client's messages, unless they need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.location import open_object_store
+
+from tidelog_spark.options import ReadOptions
+from tidelog_spark.planning import Plan, Split
+from tidelog_spark.reader_process import kept_store, settled
+
+if TYPE_CHECKING:
+    from tidelog_spark.reading import StoreOpener
+
+
+def read_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one split of the read."""
+    return _wanted_rows(options, split, partial(open_object_store, options.objects))
+
+
+def task_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in a process of Spark's, which will read other splits too."""
+    rows = _wanted_rows(options, split, partial(kept_store, options.objects), is_kept=True)
+    return settled(rows)
+
+
+def _wanted_rows(
+    options: ReadOptions, split: Split, open_store: StoreOpener, *, is_kept: bool = False
+) -> Iterator[pa.RecordBatch]:
+    rows = _all_rows(options, split, open_store, is_kept=is_kept)
+    return rows if options.keys is None else _with_keys(rows, options.keys)
+
+
+def _all_rows(
+    options: ReadOptions, split: Split, open_store: StoreOpener, *, is_kept: bool
+) -> Iterator[pa.RecordBatch]:
+    if split.tail is None:
+        from tidelog_spark.reading import read_split
+
+        return read_split(
+            split,
+            open_store,
+            is_kept=is_kept,
+            include_headers=options.include_headers,
+            fail_on_data_loss=options.fail_on_data_loss,
+            replan=partial(_replan, options),
+        )
+    from tidelog_spark.tail import read_tail
+
+    assert options.nodes is not None
+    assert split.topic_id is not None
+    return read_tail(
+        TopicPartition(split.topic, split.partition),
+        split.tail,
+        options.nodes,
+        topic_id=split.topic_id,
+        include_headers=options.include_headers,
+        is_read_committed=options.is_read_committed,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
+def _replan(options: ReadOptions, split: Split) -> Split:
+    from tidelog_spark.replanning import replan
+
+    return replan(split, options=options, plan_read=_plan_read)
+
+
+def _plan_read(options: ReadOptions) -> Plan:
+    from tidelog_spark.session import plan_read
+
+    return plan_read(options)
+
+
+def _with_keys(
+    batches: Iterator[pa.RecordBatch], keys: frozenset[bytes]
+) -> Iterator[pa.RecordBatch]:
+    import pyarrow.compute as pc
+
+    wanted = pa.array(sorted(keys), pa.binary())
+    for batch in batches:
+        found = batch.filter(pc.is_in(batch.column("key"), value_set=wanted))
+        if found.num_rows:
+            yield found
