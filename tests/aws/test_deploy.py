@@ -411,6 +411,28 @@ def test_the_admin_api_does_what_iam_and_acls_allow_its_signed_callers(
     assert api.call("GET", "/topics?limit=0", credentials=operator)[0] == 400
 
 
+def test_the_schema_registry_is_behind_the_same_authorization_and_writes_the_bucket(
+    deployment: Deployment, nodes: list[NodeProcess]
+) -> None:
+    api, root = deployment.admin_api, "/schema-registry"
+    schema = {"schema": '"int"'}
+    path = f"{root}/subjects/by-api-value/versions"
+    caller = deployment.api_caller(f"*/*{root}/*")
+    for refused in (None, deployment.api_caller("*/*/topics"), deployment.node_credentials()):
+        assert api.call("POST", path, schema, credentials=refused)[0] == 403
+    status, said = api.call("POST", path, schema, credentials=caller)
+    assert (status, said["error_code"]) == (403, 40301)  # IAM lets it through, but no ACL.
+    operator = deployment.operator()
+    status, made = api.call("POST", path, schema, credentials=operator)
+    assert (status, made.get("id")) == (200, 1), made
+    assert api.call("GET", f"{root}/subjects", credentials=operator) == (200, ["by-api-value"])
+    assert api.call("GET", f"{root}/subjects", credentials=caller) == (200, [])
+    s3 = deployment.client("s3")
+    listed = s3.list_objects_v2(Bucket=deployment.bucket, Prefix="tidelog/")
+    s3.close()
+    assert sum("/schemas/" in one["Key"] for one in listed["Contents"]) == 2
+
+
 @pytest.mark.slow  # tests/aws/test_admin_jobs.py has the built functions without a stack
 def test_the_admin_api_has_a_job_run_to_its_end(
     deployment: Deployment, nodes: list[NodeProcess]
