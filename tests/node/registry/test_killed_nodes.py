@@ -12,7 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tidelog_core.metadata.records import Cluster, cluster_key
+from tidelog_core.metadata.schema_records import SchemaText
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.restoration.schemas import restore_schemas
 
 from tests.contracts.schema_registry import record, require_whole
 from tests.support.node_process import NodeProcess
@@ -105,4 +109,25 @@ async def test_ids_stay_dense_and_writes_go_on(nodes: list[NodeProcess], tmp_pat
         node.wait_ready()
     store = SqliteMetadataStore(tmp_path / "metadata.db")
     assert await require_whole(store) == SCHEMAS
+    await require_restored(tmp_path, store, given[0])
     await store.close()
+
+
+async def require_restored(folder: Path, store: SqliteMetadataStore, ids: dict[str, int]) -> None:
+    """Check that the bucket alone has every schema that was answered, and the same items."""
+    item = await store.get(cluster_key())
+    assert item is not None
+    objects = FolderObjectStore(folder / "objects")
+    lost = SqliteMetadataStore(folder / "restored.db")
+    found = await restore_schemas(objects, Cluster.from_item(item).cluster_id, lost)
+    assert (found.schema_count, found.problems) == (SCHEMAS, ())
+    assert await require_whole(lost) == SCHEMAS
+    texts = {
+        SchemaText.from_item(one).text: SchemaText.from_item(one).schema_id
+        for one in await lost.list("schema-text:.")
+    }
+    assert texts == ids
+    for collection in ("schema-context", "schema-subject", "schema-identity:.", "schema-text:."):
+        bodies = [[(one.id, one.body) for one in await s.list(collection)] for s in (store, lost)]
+        assert bodies[0] == bodies[1]
+    await lost.close()
