@@ -28,7 +28,7 @@ CLIENT_TESTS ?= tests/clients tests/kafka tests/node/test_clients.py tests/node/
 TEST_WORKERS ?= 4
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-ecosystem test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos simulate-diskless logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-ecosystem test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure bench-sustained scaling soak chaos simulate-diskless logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -151,6 +151,9 @@ bench: $(STAMP) $(TOOLS)  ## measure a node, and compare it with Kafka and Tansu
 
 bench-peers: $(STAMP) $(TOOLS)  ## compare Tidelog with Apache Kafka and Tansu in 25 minutes: tables, CSV, plots; PEERS_FLAGS='--only latency'
 	$(BIN)/python -m bench.peers $(PEERS_FLAGS)
+
+bench-sustained: $(STAMP) $(TOOLS)  ## three whole runs of one and three nodes beside Apache Kafka in 10 minutes; writes bench/results/sustained
+	$(BIN)/python -m bench.sustained $(SUSTAINED_FLAGS)
 
 bench-secure: $(STAMP) $(TOOLS)  ## measure what TLS, ACLs and quotas cost, beside Apache Kafka; writes bench/results/secure
 	$(BIN)/python -m bench.secure $(SECURE_FLAGS)

@@ -6,14 +6,14 @@ two renewals of its lease in each turn. The pause is the time from there until t
 partitions that it led has acknowledged a record again. Then the node is started, and the next turn
 begins once it leads its share. Other work on the machine can only lengthen it.
 
-    python -m bench.lead_changes [kill|stop] [turns]
+    python -m bench.lead_changes [--turns N] [kill|stop]
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -27,6 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.node_process import NodeProcess
 
 TOPIC = "t"
+KINDS = ("kill", "stop")
 PARTITIONS = 9
 TURNS = 21
 WAIT_SECONDS_MAX = 90.0
@@ -80,12 +81,17 @@ class Sending:
 
 def main() -> None:
     """Measure and print."""
-    kinds = [name for name in sys.argv[1:] if name in ("kill", "stop")] or ["kill", "stop"]
-    turns = next((int(word) for word in sys.argv[1:] if word.isdecimal()), TURNS)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.lead_changes",
+        description="Measures how long producers wait while leads of diskless partitions move.",
+    )
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="how nodes end (both, in turn)")
+    parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"of each ({TURNS})")
+    arguments = parser.parse_args()
     results = {}
-    for kind in kinds:
+    for kind in KINDS if arguments.kind is None else (arguments.kind,):
         with tempfile.TemporaryDirectory() as folder:
-            results[kind] = _measure(Path(folder), kind, turns)
+            results[kind] = _measure(Path(folder), kind, arguments.turns)
             print(f"{kind}: {json.dumps(results[kind])}", flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")

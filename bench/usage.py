@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -15,7 +16,8 @@ def process_tree(pid: int) -> list[int]:
     found = [pid]
     for parent in found:
         for thread in Path(f"/proc/{parent}/task").iterdir():
-            found += [int(child) for child in (thread / "children").read_text().split()]
+            with suppress(FileNotFoundError, ProcessLookupError):  # The thread has just ended.
+                found += [int(child) for child in (thread / "children").read_text().split()]
     return found
 
 

@@ -1,4 +1,4 @@
-"""Runs Apache Kafka's broker from Maven Central: one node that is broker and controller.
+"""Runs Apache Kafka's broker from Maven Central: nodes that are broker and controller, mostly one.
 
 It listens on 127.0.0.1 only, stores its data in the given folder, and ends with the process that
 started it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tools import maven
 from tools.java_options import QUICK_JAVA
 from tools.places import TOOLS_DIR, ToolAbsent, require, run
 from tools.ports import free_ports
-from tools.server_process import ServerProcess, running
+from tools.server_process import ServerProcess, is_listening, running
 
 VERSION = "4.1.2"
 START_SECONDS_MAX = 60.0
@@ -88,12 +88,8 @@ def format_storage(
     second_listener: tuple[int, int] | None = None,
 ) -> None:
     """Prepare an empty broker below ``folder``; the arguments are those of ``serve``."""
-    java = _java()
-    folder.mkdir(parents=True, exist_ok=True)
     port = free_ports(2)
-    controller_port = port + 1
-    properties = folder / _PROPERTIES
-    lines = _properties(folder / "data", port, controller_port)
+    lines = _properties(folder / "data", port, {BROKER_ID: port + 1})
     if second_listener is not None:
         own_port, advertised_port = second_listener
         lines["listeners"] += f",SECOND://127.0.0.1:{own_port}"
@@ -101,7 +97,26 @@ def format_storage(
         lines["listener.security.protocol.map"] = ",".join(
             f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", "SECOND")
         )
-    lines |= dict(config or {})
+    _format(folder, port, lines | dict(config or {}), features)
+
+
+def format_cluster(folders: Sequence[Path], config: Mapping[str, str] | None = None) -> None:
+    """Prepare empty brokers of one cluster, each below its folder.
+
+    None serves before most of them run: see ``serves`` of ``run_formatted``.
+    """
+    ports = {broker_id: free_ports(2) for broker_id in range(BROKER_ID, BROKER_ID + len(folders))}
+    controllers = {broker_id: port + 1 for broker_id, port in ports.items()}
+    for folder, (broker_id, port) in zip(folders, ports.items(), strict=True):
+        lines = _properties(folder / "data", port, controllers, broker_id)
+        _format(folder, port, lines | dict(config or {}), None)
+
+
+def _format(
+    folder: Path, port: int, lines: Mapping[str, str], features: Mapping[str, int] | None
+) -> None:
+    java, properties = _java(), folder / _PROPERTIES
+    folder.mkdir(parents=True, exist_ok=True)
     properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()))
     shutil.rmtree(folder / "data", ignore_errors=True)
     levels = [f"--feature={name}={level}" for name, level in (features or {}).items()]
@@ -111,11 +126,15 @@ def format_storage(
 
 
 def run_formatted(
-    folder: Path, java_options: Sequence[str] = _JAVA_OPTIONS, *, classes: Path | None = None
+    folder: Path,
+    java_options: Sequence[str] = _JAVA_OPTIONS,
+    *,
+    classes: Path | None = None,
+    serves: Callable[[int], bool] = is_listening,
 ) -> AbstractContextManager[ServerProcess]:
-    """Run the broker that ``format_storage`` prepared, with the data that it has stored since.
+    """Run the broker that was prepared below the folder, with the data that it has stored since.
 
-    Raises ``ToolAbsent``.
+    ``serves`` returns for its port whether it has started. Raises ``ToolAbsent``.
     """
     return running(
         "Apache Kafka",
@@ -123,6 +142,7 @@ def run_formatted(
         port=int((folder / _PORT).read_text()),
         start_seconds_max=START_SECONDS_MAX,
         log_path=folder / "broker.log",
+        serves=serves,
     )
 
 
@@ -155,12 +175,17 @@ def _java(options: Sequence[str] = _JAVA_OPTIONS, classes: Path | None = None) -
     return [require("java"), *options, "-cp", path]
 
 
-def _properties(data: Path, port: int, controller_port: int) -> dict[str, str]:
+def _properties(
+    data: Path, port: int, controllers: Mapping[int, int], broker_id: int = BROKER_ID
+) -> dict[str, str]:
+    """Return a broker's settings. ``controllers`` are the controllers' ports by broker."""
+    voters = ",".join(f"{voter}@127.0.0.1:{own}" for voter, own in controllers.items())
+    own_controller = f"CONTROLLER://127.0.0.1:{controllers[broker_id]}"
     return {
         "process.roles": "broker,controller",
-        "node.id": str(BROKER_ID),
-        "controller.quorum.voters": f"{BROKER_ID}@127.0.0.1:{controller_port}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "node.id": str(broker_id),
+        "controller.quorum.voters": voters,
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},{own_controller}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(data),

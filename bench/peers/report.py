@@ -38,7 +38,8 @@ def page(
     """
     medians = spreads(figures)
     parts = [f"# {title}", "\n".join(f"- {fact}" for fact in facts)]
-    parts += ["## Goals", goal_table(judge(medians, goals))]
+    if goals is None or goals:
+        parts += ["## Goals", goal_table(judge(medians, goals))]
     if failed := problems(figures):
         parts += ["## What failed", "\n".join(_failures(failed))]
     for workload in dict.fromkeys(key[0] for key in medians):

@@ -24,7 +24,9 @@ _FETCH_PASSES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
+    """Produces a load to one topic, then fetches it."""
+
     load: Load
     consumer_count: int = 1
     fetch_size_bytes: int = 16_000_000
@@ -76,23 +78,23 @@ def bare_loops(arena: Arena) -> Mapping[str, float]:
 
 def cases(*, is_quick: bool) -> list[Case]:
     """Return the cells; the quick run has only those of goals."""
-    base = Case(WORKLOAD, BASE, _Work(Load()), bare=bare_loops, warm_up_rounds=2)
+    base = Case(WORKLOAD, BASE, Work(Load()), bare=bare_loops, warm_up_rounds=2)
     if is_quick:
         return [base]
     small, large = 60_000_000, 600_000_000
     works = {
-        "100 B": _Work(Load(record_size_bytes=100, total_bytes=small)),
-        "10 KB": _Work(Load(record_size_bytes=10 * 1024)),
-        "100 KB": _Work(Load(record_size_bytes=100 * 1024, total_bytes=large)),
-        "10 partitions": _Work(Load(partition_count=10)),
-        "100 partitions": _Work(Load(partition_count=100)),
-        "gzip": _Work(Load(codec="gzip", total_bytes=small)),
-        "snappy": _Work(Load(codec="snappy")),
-        "lz4": _Work(Load(codec="lz4")),
-        "zstd": _Work(Load(codec="zstd")),
-        "acks=all": _Work(Load(acks="all")),
-        "8 consumers": _Work(Load(total_bytes=100_000_000), consumer_count=8),
-        "fetches of 1 MB": _Work(Load(), fetch_size_bytes=1_000_000),
+        "100 B": Work(Load(record_size_bytes=100, total_bytes=small)),
+        "10 KB": Work(Load(record_size_bytes=10 * 1024)),
+        "100 KB": Work(Load(record_size_bytes=100 * 1024, total_bytes=large)),
+        "10 partitions": Work(Load(partition_count=10)),
+        "100 partitions": Work(Load(partition_count=100)),
+        "gzip": Work(Load(codec="gzip", total_bytes=small)),
+        "snappy": Work(Load(codec="snappy")),
+        "lz4": Work(Load(codec="lz4")),
+        "zstd": Work(Load(codec="zstd")),
+        "acks=all": Work(Load(acks="all")),
+        "8 consumers": Work(Load(total_bytes=100_000_000), consumer_count=8),
+        "fetches of 1 MB": Work(Load(), fetch_size_bytes=1_000_000),
     }
     # The base's rounds warm up the servers.
     return [base] + [Case(WORKLOAD, n, w, warm_up_rounds=0) for n, w in works.items()]
