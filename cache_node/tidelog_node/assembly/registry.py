@@ -7,12 +7,10 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 from tidelog_core.errors import TidelogError
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.schema_registry.api import RegistryApi
-from tidelog_core.schema_registry.journal import RegistryJournal
-from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_core.software_version import tidelog_version
 
 from tidelog_node.assembly.cluster import Cluster
@@ -24,6 +22,9 @@ from tidelog_node.http_hosts import KnownHosts
 from tidelog_node.monitoring.sources import Sources
 from tidelog_node.security.listeners import is_loopback
 from tidelog_node.settings import NodeSettings
+
+if TYPE_CHECKING:
+    from tidelog_core.schema_registry.journal import RegistryJournal
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,11 @@ async def start_registry(
     """Serve schemas until the stack is left. Raises ``OSError`` if the port is in use."""
     if settings.registry_port is None:
         return
-    # Only now: a node without a registry does without aiohttp.
+    # Only now: a node without a registry does without aiohttp and its API.
+    from tidelog_core.schema_registry.api import RegistryApi
+    from tidelog_core.schema_registry.journal import RegistryJournal
+    from tidelog_core.schema_registry.registry import SchemaRegistry
+
     from tidelog_node.registry.call_records import CallRecords
     from tidelog_node.registry.callers import CallerDesk
     from tidelog_node.registry.http_server import RegistryServer

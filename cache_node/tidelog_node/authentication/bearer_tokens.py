@@ -12,15 +12,16 @@ import base64
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from joserfc import jwt
-from joserfc.errors import JoseError
-from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 from tidelog_core.errors import AuthenticationFailed
 from tidelog_core.security.oauthbearer import INVALID_TOKEN
 
-Key = RSAKey | ECKey | OKPKey
+if TYPE_CHECKING:
+    from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+    Key = RSAKey | ECKey | OKPKey
+
 ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
@@ -50,7 +51,7 @@ class TokenIdentity:
     expires_at: float
 
 
-FindKey = Callable[[str | None], Awaitable[Key | None]]
+FindKey = Callable[[str | None], "Awaitable[Key | None]"]
 """Returns the issuer's key of this id; without an id its only key."""
 
 
@@ -62,6 +63,13 @@ class BearerTokens:
         self._rules = rules
         self._find_key = find_key
         self._clock = clock
+        # Only now: a node that takes no tokens does without the library, which takes 3 MB.
+        from joserfc import jwt
+        from joserfc.errors import JoseError
+        from joserfc.jwk import KeySet
+
+        self._jwt, self._new_set = jwt, KeySet
+        self._errors = (JoseError, ValueError, TypeError, RecursionError)
 
     async def validate(self, token: str) -> TokenIdentity:
         """Return the token's identity. Raises ``AuthenticationFailed``, without any of the token.
@@ -79,9 +87,9 @@ class BearerTokens:
             raise refused("the issuer has no key of the token's key id")
         try:
             # A set has one key here, so the library does not choose.
-            decoded = jwt.decode(token, KeySet([key]), algorithms=[algorithm])
+            decoded = self._jwt.decode(token, self._new_set([key]), algorithms=[algorithm])
             claims = self._checked(decoded.claims)
-        except (JoseError, ValueError, TypeError, RecursionError) as error:
+        except self._errors as error:
             # Its text may have parts of the token.
             reason = getattr(error, "error", type(error).__name__)
         else:
@@ -90,7 +98,7 @@ class BearerTokens:
 
     def _checked(self, claims: Mapping[str, Any]) -> Mapping[str, Any]:
         rules = self._rules
-        registry = jwt.JWTClaimsRegistry(
+        registry = self._jwt.JWTClaimsRegistry(
             now=int(self._clock()),
             leeway=rules.clock_skew_seconds,
             iss={"essential": True, "value": rules.issuer},

@@ -15,12 +15,11 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote
 
-from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key
-
-from tidelog_node.authentication.bearer_tokens import Key
+if TYPE_CHECKING:
+    from tidelog_node.authentication.bearer_tokens import Key
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +115,8 @@ def parse_jwks(data: bytes) -> Mapping[str | None, Key]:
 
 
 def _key(entry: Any) -> Key | None:
+    from joserfc.jwk import ECKey, OKPKey, RSAKey, import_key  # by a node that takes tokens only
+
     if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
         return None
     try:

@@ -9,17 +9,20 @@ image. The key never leaves the process, and the next process of the broker has 
 
 from __future__ import annotations
 
-import datetime
+import logging
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidelog_node.security.in_memory_file import in_memory_file
+from tidelog_node.security.openssl_pair import new_pair
+
+logger = logging.getLogger(__name__)
 
 PLAIN = "tidelog-plain"  # chosen by ALPN, which the handshake protects
 # The certificate itself is trusted, whatever time a node's clock shows.
-_VALID_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
-_VALID_TO = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
+_VALID_FROM, _VALID_TO = "20000101000000Z", "99991231000000Z"
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +71,39 @@ class NodeIdentity:
 
 
 def generate_identity(broker_id: int) -> NodeIdentity:
-    """Return a new identity. The library takes about 30 ms to load, and 12 MB."""
-    # No other part of a node needs it.
+    """Return a new identity."""
+    name = f"tidelog node {broker_id}"
+    try:
+        pair = new_pair(name, valid_from=_VALID_FROM, valid_to=_VALID_TO)
+    except OSError as error:
+        # A Python with an OpenSSL of its own inside, or of another version.
+        logger.debug("key pair made by the package cryptography", extra={"reason": str(error)})
+        pair = _new_pair_by_package(name)
+    certificate = pair[pair.index(_CERTIFICATE) :].decode()
+    return NodeIdentity(broker_id, ssl.PEM_cert_to_DER_cert(certificate), pair)
+
+
+def _new_pair_by_package(common_name: str) -> bytes:
+    """Return what ``new_pair`` does. The package takes 50 ms to load, and 15 MB."""
+    from datetime import datetime
+
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"tidelog node {broker_id}")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_VALID_FROM)
-        .not_valid_after(_VALID_TO)
+        .not_valid_before(datetime.strptime(_VALID_FROM, "%Y%m%d%H%M%S%z"))
+        .not_valid_after(datetime.strptime(_VALID_TO, "%Y%m%d%H%M%S%z"))
         .sign(key, hashes.SHA256())
     )
     encoding = serialization.Encoding
-    pair = key.private_bytes(
+    return key.private_bytes(
         encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ) + certificate.public_bytes(encoding.PEM)
-    return NodeIdentity(broker_id, certificate.public_bytes(encoding.DER), pair)
