@@ -95,6 +95,19 @@ async def test_a_partition_with_constant_records_waits_for_the_interval(scene: W
     assert sealed_counts(scene) == [2, 0, 0]
 
 
+async def test_a_large_segment_does_not_wait_for_the_interval(scene: WalScene) -> None:
+    limits = LIMITS._replace(interval_s=3_600.0, large_size_bytes=20_000)
+    tails = LongTails(lambda: scene.chain, limits)
+    log = scene.logs[0]
+    sealed = []
+    for _ in range(9):
+        await commit(scene, log, value_size_bytes=6_000)
+        tails.visit()
+        sealed.append(sealed_counts(scene)[0])
+    # The first one with 10,000 bytes, the others with 20,000.
+    assert sealed == [0, 1, 1, 1, 1, 2, 2, 2, 2]
+
+
 async def test_the_tail_that_a_partition_is_entered_with_counts(scene: WalScene) -> None:
     """Else leads that go round among nodes would take it with them for an hour."""
     tails = LongTails(lambda: scene.chain, LIMITS)

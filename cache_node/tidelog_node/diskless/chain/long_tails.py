@@ -33,7 +33,8 @@ class TailLimits(NamedTuple):
 
     objects_max: int
     size_bytes_max: int = 64 << 20  # of the active segment
-    interval_s: float = 0.0  # between two segments of a partition, at least
+    interval_s: float = 0.0  # between two segments of a partition, unless they are large
+    large_size_bytes: int = 256 << 20
     sealed_max: int = 1  # segments in one visit
 
 
@@ -86,7 +87,9 @@ class LongTails:
         return max(one.object_count / limits.objects_max, size_bytes / limits.size_bytes_max)
 
     def _may_seal(self, one: ChainPartition, now_s: float) -> bool:
-        return one.sealed_s is None or now_s - one.sealed_s >= self._limits.interval_s
+        if one.sealed_s is None or now_s - one.sealed_s >= self._limits.interval_s:
+            return True
+        return one.replica.log.active_segment_size_bytes >= self._limits.large_size_bytes
 
 
 def _seal(one: ChainPartition) -> None:
