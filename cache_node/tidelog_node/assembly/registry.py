@@ -10,6 +10,8 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.schema_records import schema_journal_key
+from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.software_version import tidelog_version
 
@@ -65,7 +67,7 @@ async def start_registry(
         )
 
     journal = RegistryJournal(node.store, objects, node.view.image.cluster_id)
-    adopting = asyncio.create_task(_adopt(journal), name="schema adoption")
+    adopting = asyncio.create_task(_adopt(journal, node.store), name="schema adoption")
     stack.push_async_callback(_end, adopting)
     api = RegistryApi(
         SchemaRegistry(node.store, executor, changes=journal),
@@ -104,10 +106,15 @@ async def start_registry(
         )
 
 
-async def _adopt(journal: RegistryJournal) -> None:
-    """Have the bucket know schemas that were registered by older programs."""
+async def _adopt(journal: RegistryJournal, store: MetadataStore) -> None:
+    """Have the bucket know schemas that were registered by older programs.
+
+    A registry that is in use is opened: its first change need not wait for the tier worker's start.
+    """
     try:
         await journal.adopt()
+        if await store.get(schema_journal_key()) is not None:
+            await journal.begin()
     except TidelogError as error:
         extra = {"reason": str(error)}
         logger.warning("schemas are not all in the bucket; the next start tries again", extra=extra)

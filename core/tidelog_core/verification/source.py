@@ -23,6 +23,7 @@ from tidelog_core.restoration.survey import (
 )
 from tidelog_core.tier.bucket import ClusterObjects
 from tidelog_core.verification.plan import BucketPlan, MetadataPlan
+from tidelog_core.verification.schema_check import check_schemas
 from tidelog_core.verification.segment_check import Problem
 from tidelog_core.verification.tail_check import ChainsPlan, ReadTieredEnd
 from tidelog_core.verification.verification import PartitionPlan, Truth
@@ -70,12 +71,15 @@ async def planned_by_metadata(
             plan = MetadataPlan(store, image, objects)
             partitions = await plan.partitions(select_topics(image, topics))
             cluster = clusters.get(cluster_id, ClusterObjects(cluster_id))
+            strays = await plan.strays(cluster, is_all=not topics)
+            if not topics:
+                strays += await check_schemas(objects, cluster_id, store)
             yield Planned(
                 cluster_id=cluster_id,
                 objects=objects,
                 truth=plan,
                 partitions=partitions,
-                strays=await plan.strays(cluster, is_all=not topics),
+                strays=strays,
                 configs={name: topic.configs for name, topic in image.topics.items()},
                 chains=plan.chains(cluster),
                 read_tiered_end=plan.tiered_end,
@@ -102,6 +106,8 @@ async def planned_by_bucket(
         for name in topics:
             if name not in plan.topics:
                 raise UnknownTopicOrPartition.of_topic(name, plan.topics)
+        if not topics:
+            plan.problems += await check_schemas(objects, cluster.cluster_id)
         yield Planned(
             cluster_id=cluster.cluster_id,
             objects=objects,
