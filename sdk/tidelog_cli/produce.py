@@ -78,10 +78,12 @@ def produce(
         typer.Option("--format", "-f", help="text, or json: what 'consume --json' prints."),
     ] = TEXT,
     value_format: Annotated[str, typer.Option(help=f"Of values: {FORMATS_HELP}")] = BYTES,
-    value_schema: Annotated[str | None, typer.Option(metavar="FILE|ID", help=SCHEMA_HELP)] = None,
+    value_schema: Annotated[
+        str | None, typer.Option(metavar="FILE-OR-ID", help=SCHEMA_HELP)
+    ] = None,
     key_format: Annotated[str, typer.Option(help="Of keys, likewise.")] = BYTES,
     key_schema: Annotated[
-        str | None, typer.Option(metavar="FILE|ID", help="Of keys, likewise.")
+        str | None, typer.Option(metavar="FILE-OR-ID", help="Of keys, likewise.")
     ] = None,
     message: Annotated[
         str | None,
