@@ -107,6 +107,6 @@ class DeleteRecordsHandler:
             )
         if offset > log.log_start_offset:
             leadership = Leadership(replica.topic_id, partition.partition, replica.leader_epoch)
-            await advance_log_start(self._node.store, leadership, offset)
+            await advance_log_start(self._node.store, leadership, offset, copied_end=log.copied_end)
             log.advance_log_start_offset(offset)
         return log.log_start_offset

@@ -192,7 +192,9 @@ class Retention:
         known = self._node.view.image.partition(led.replica.partition)
         stored = 0 if known is None else known.log_start_offset
         if start > stored:  # Also if the local log is ahead of the store.
-            stored = await advance_log_start(self._node.store, led.leadership, start)
+            stored = await advance_log_start(
+                self._node.store, led.leadership, start, copied_end=log.copied_end
+            )
         before = log.log_start_offset
         log.advance_log_start_offset(min(stored, log.high_watermark))
         self._node.counters.expired_offset_count += log.log_start_offset - before

@@ -1,8 +1,9 @@
 """Which chain has which leader epoch of a diskless partition: values, and how its item has them.
 
 The item has a list ``[leader epoch, broker id, chain id, first offset]`` for each epoch, in order.
-The list is written only where leadership changes, in the write that changes it. A leader epoch is
-in one chain. An epoch ends at the first offset of the next one.
+A row is added only where leadership changes, in the write that changes it. Rows that nobody needs
+go there, too, or when the leader stores a log start. A leader epoch is in one chain. An epoch ends
+at the first offset of the next one.
 """
 
 from __future__ import annotations
@@ -45,6 +46,19 @@ def end_epoch(chains: EpochChains, end_offset: int, *, next_epoch: int) -> Epoch
     it is an epoch without records, and a seal finds the same end.
     """
     return (*chains, EpochChain(next_epoch, chains[-1].chain, end_offset))
+
+
+def cut_tiered(chains: EpochChains, tiered_end: int) -> EpochChains:
+    """Return the list without the epochs of which the tier has, or has had, every record.
+
+    The last one stays.
+    """
+    ends = [*(chain.first_offset for chain in chains[1:]), None]
+    return tuple(
+        chain
+        for chain, end_offset in zip(chains, ends, strict=False)
+        if end_offset is None or end_offset > tiered_end
+    )
 
 
 def is_handed_over(chains: EpochChains, *, leader: int, leader_epoch: int) -> bool:

@@ -18,6 +18,7 @@ from uuid import UUID
 
 from tidelog_core.errors import NotLeaderOrFollower, UnknownTopicOrPartition
 from tidelog_core.metadata import records
+from tidelog_core.metadata.epoch_chains import cut_tiered
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Item, MetadataStore, Write
 from tidelog_core.metadata.update import update
@@ -50,20 +51,24 @@ async def require_leadership(store: MetadataStore, leadership: Leadership) -> Pa
     return _led(await store.get(key), leadership)
 
 
-async def advance_log_start(store: MetadataStore, leadership: Leadership, offset: int) -> int:
+async def advance_log_start(
+    store: MetadataStore, leadership: Leadership, offset: int, *, copied_end: int = -1
+) -> int:
     """Store the log start offset unless the stored one is greater; return the stored one.
 
     Durable on return. The offset is at most the leader's high watermark or the end of the tiered
     segments. In another epoch the leader's log may end before it and would lose appends up to
-    there. The log start never goes back, so an unknown outcome is settled by reading. Raises as
-    ``require_leadership``, and the errors of the store.
+    there. Below ``copied_end`` the tier has had every record: chains of diskless partitions that
+    have nothing else are no longer named. The log start never goes back, so an unknown outcome is
+    settled by reading. Raises as ``require_leadership``, and the errors of the store.
     """
 
     def advance(item: Item | None) -> tuple[int, Write | None]:
         partition = _led(item, leadership)
         if partition.log_start_offset >= offset:
             return partition.log_start_offset, None
-        return offset, records.put(dataclasses.replace(partition, log_start_offset=offset))
+        wal = cut_tiered(partition.wal, copied_end)
+        return offset, records.put(dataclasses.replace(partition, log_start_offset=offset, wal=wal))
 
     key = records.partition_key(leadership.topic_id, leadership.partition)
     return await update(store, key, advance)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog_core.diskless.bucket.chains import ChainedPartition, EpochRun
-from tidelog_core.diskless.wal.epoch_chains import cut_tiered
-from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains, cut_tiered
 from tidelog_core.restoration.selection import Remark
 
 

@@ -23,12 +23,11 @@ from tidelog_core.diskless.wal.epoch_chains import (
     PartitionName,
     begin_epoch,
     current_chain,
-    cut_tiered,
 )
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.producer_state import ProducerState
-from tidelog_core.metadata.epoch_chains import EpochChain
+from tidelog_core.metadata.epoch_chains import EpochChain, cut_tiered
 
 from tests.core.diskless.test_chain_sealer import Bucket, data
 from tests.support.wal_objects import (

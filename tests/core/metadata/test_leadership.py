@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
+from uuid import UUID
 
 import pytest
 from tidelog_core.errors import NotLeaderOrFollower, OutcomeUnknown, UnknownTopicOrPartition
 from tidelog_core.metadata import records
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 from tidelog_core.metadata.leadership import advance_log_start, leadership_of, require_leadership
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check, Write
@@ -57,6 +59,26 @@ async def test_the_log_start_moves_forward_only(store: Interrupted) -> None:
     assert await advance_log_start(store, LEADERSHIP, 20) == 20
     assert await advance_log_start(store, LEADERSHIP, 15) == 20
     assert await store.log_start() == 20
+
+
+async def test_chains_of_which_the_tier_has_had_everything_go_with_a_log_start(
+    store: Interrupted,
+) -> None:
+    """Of records that are purged as they are read the tier has nothing when others look."""
+    wal = tuple(EpochChain(n, ChainName(n, UUID(int=n)), 10 * n) for n in range(4))
+    await store.change(wal=wal)
+
+    async def kept() -> EpochChains:
+        item = await store.get(LEADERSHIP_KEY)
+        assert item is not None
+        return Partition.from_item(item).wal
+
+    await advance_log_start(store, LEADERSHIP, 21)
+    assert await kept() == wal
+    await advance_log_start(store, LEADERSHIP, 22, copied_end=19)
+    assert await kept() == wal[1:]
+    await advance_log_start(store, LEADERSHIP, 23, copied_end=100)
+    assert await kept() == wal[3:], "the last one is the leader's"
 
 
 async def test_an_isr_that_changes_meanwhile_keeps_no_log_start_back(store: Interrupted) -> None:

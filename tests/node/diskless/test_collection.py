@@ -7,6 +7,7 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -16,6 +17,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata import records
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import DeletedTopic, Partition
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
@@ -184,6 +186,32 @@ async def test_of_partitions_that_are_led_elsewhere_the_items_say_what_is_tiered
     await put_segments(store, [tiered])
     assert await collecting.visited() == [1, 2]
     await put_segments(store, [dataclasses.replace(tiered, base_offset=1, end_offset=2)])
+    assert await collecting.visited() == [2]
+
+
+async def test_what_moved_away_and_is_purged_as_it_is_read_goes_with_its_chain(
+    collecting: Collecting,
+) -> None:
+    """Its tier is empty whenever it is read, and the log start alone says nothing."""
+    scene, store = collecting.scene, collecting.store
+    moved, stays = scene.logs
+    for _ in range(2):
+        await collecting.append(0, 1)
+    await collecting.append(1)
+    stays.log.set_tiered_up_to(3)
+    moved.is_leader = False
+    scene.chain.leave(moved)
+    wal = (EpochChain(0, scene.name, 0), EpochChain(1, ChainName(2, UUID(int=2)), 2))
+    item = Partition(
+        topic_id=moved.topic_id, partition=0, replicas=(2,), leader=2, leader_epoch=1, isr=(2,),
+        log_start_offset=5, wal=wal,
+    )  # fmt: skip
+    await store.commit([records.put(item)])
+    assert await collecting.visited() == [0, 1, 2]
+    stored = await store.get(item.item_id)
+    assert stored is not None
+    cut = dataclasses.replace(Partition.from_item(stored), wal=wal[1:])
+    await store.commit([records.put(cut)])
     assert await collecting.visited() == [2]
 
 

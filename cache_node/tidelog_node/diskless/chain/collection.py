@@ -161,10 +161,13 @@ class ChainCollection:
                     self._left_ends[name] = await self._stored_end(Partition.from_item(item))
 
     async def _stored_end(self, partition: Partition) -> int:
+        # No heir looks below the first chain of the item. The leader cuts what the tier has had:
+        # of what is purged as it is read the tier itself may have nothing whenever it is read.
+        first = partition.wal[0].first_offset if partition.wal else -1
         start = partition.log_start_offset
         where = partition.topic_id, partition.partition
         end = await read_tiered_end(self._node.store, *where, start)
-        return end if end > start else -1
+        return max(end if end > start else -1, first)
 
 
 def _roll(replica: Replica, log: LocalLog, age_ms: int) -> None:

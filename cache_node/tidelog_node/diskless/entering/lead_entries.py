@@ -44,7 +44,7 @@ from tidelog_core.diskless.takeover import takeover
 from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
 from tidelog_core.diskless.takeover.successors import Successors, SuccessorSearch
 from tidelog_core.diskless.takeover.takeover import StoredChains, Takeover, WriteOutcome
-from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain, cut_tiered
+from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
 from tidelog_core.diskless.wal.keys import Heir
 from tidelog_core.errors import (
     CorruptItem,
@@ -57,6 +57,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.epoch_chains import (
     ChainName,
     EpochChains,
+    cut_tiered,
     describe_epoch,
     is_handed_over,
 )

@@ -29,7 +29,7 @@ from uuid import UUID
 
 from crc32c import crc32c
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
-from tidelog_core.diskless.wal.epoch_chains import PartitionName, cut_tiered
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter, parse_footer
 from tidelog_core.diskless.wal.header import HEADER_SIZE, WalKind, parse_header
 from tidelog_core.diskless.wal.keys import wal_key
@@ -41,7 +41,7 @@ from tidelog_core.errors import (
     TierUnavailable,
 )
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.metadata.epoch_chains import ChainName, cut_tiered
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.replication.follower_state import Append, FollowerState
 from tidelog_core.waiting import wait_and_clear

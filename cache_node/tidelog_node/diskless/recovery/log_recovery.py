@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from tidelog_core.diskless.chain.store import ChainStore, ListedChain
 from tidelog_core.diskless.takeover.unknown_segments import segment_from
-from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain, cut_tiered
+from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
 from tidelog_core.errors import CorruptObject, MetadataSetBack, StoreUnavailable, TidelogError
-from tidelog_core.metadata.epoch_chains import ChainName, describe_epoch
+from tidelog_core.metadata.epoch_chains import ChainName, cut_tiered, describe_epoch
 from tidelog_core.metadata.records import Partition, SegmentState, segment_key_from
 from tidelog_core.metadata.store import KeyRange
 from tidelog_core.objects.store import ObjectStore

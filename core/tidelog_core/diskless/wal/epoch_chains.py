@@ -34,13 +34,3 @@ def begin_epoch(
         raise ValueError(f"epoch {last.leader_epoch} begins at {last.first_offset}, not before")
     last_epoch = after_epoch if last is None else max(after_epoch, last.leader_epoch)
     return (*chains, EpochChain(last_epoch + 1, heir, end_offset))
-
-
-def cut_tiered(chains: EpochChains, tiered_end: int) -> EpochChains:
-    """Return the list without the epochs of which the tier has every record."""
-    ends = [*(chain.first_offset for chain in chains[1:]), None]
-    return tuple(
-        chain
-        for chain, end_offset in zip(chains, ends, strict=False)
-        if end_offset is None or end_offset > tiered_end
-    )
