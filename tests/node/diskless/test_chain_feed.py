@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
 from tidelog_core.diskless.wal.keys import wal_key
-from tidelog_core.errors import StoreUnavailable
+from tidelog_core.errors import ObjectNotFound, StoreUnavailable
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.image import ClusterView
@@ -53,9 +53,12 @@ class WatchedStore(MemoryObjectStore):
         self.gets: Counter[str] = Counter()
         self.lists = 0
         self.failures = 0
+        self.gone: set[tuple[str, int]] = set()  # keys, and which of their requests find nothing
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         self.gets[key] += 1
+        if (key, self.gets[key]) in self.gone:
+            raise ObjectNotFound(key)
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("slow down")
@@ -317,6 +320,21 @@ async def test_a_slice_with_other_bytes_is_not_appended(zone: Zone) -> None:
     await zone.store.put(key, whole)
     await zone.until()
     zone.assert_same()
+
+
+@pytest.mark.parametrize(("gone", "error_count"), [((2,), 0), ((2, 4), 1), ((2, 4, 6), 2)])
+async def test_a_replica_joins_again_if_what_it_reads_is_collected_meanwhile(
+    zone: Zone, caplog: pytest.LogCaptureFixture, gone: tuple[int, ...], error_count: int
+) -> None:
+    """The tier has it by then. If it is missing again nobody has it: that needs a person."""
+    key = wal_key(CLUSTER, zone.chained.chains[1].chain, 1)
+    zone.store.gone = {(key, number) for number in gone}  # each join reads the footer first
+    zone.tell()
+    await zone.until()
+    zone.assert_same()
+    assert zone.store.gets[key] == 2 + 2 * len(gone)
+    errors = [one for one in caplog.records if one.levelname == "ERROR"]
+    assert len(errors) == error_count
 
 
 async def test_a_damaged_slice_holds_up_its_own_replica_only(zone: Zone, tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ from tidelog_node.diskless.recovery.chain_slices import (
     stored_slice,
 )
 from tidelog_node.diskless.recovery.range_reader import RangeReader
-from tidelog_node.diskless.recovery.refilling import LogRefill, placed
+from tidelog_node.diskless.recovery.refilling import LogRefill, MissingSlice, placed
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
@@ -137,6 +137,7 @@ class ChainFeed:
         self._joined: set[PartitionName] = set()  # they have all below ``_next``
         self._next = 0  # the sequence of the object to read next
         self._put_off: dict[PartitionName, float] = {}  # until this time of the loop they wait
+        self._missed: set[PartitionName] = set()  # an object was gone when they joined last
         self._stir = asyncio.Event()
 
     @property
@@ -201,6 +202,7 @@ class ChainFeed:
         self._fed.pop(name, None)
         self._joined.discard(name)
         self._put_off.pop(name, None)
+        self._missed.discard(name)
 
     # -- object by object --
 
@@ -401,6 +403,14 @@ class ChainFeed:
             )
 
     def _note_broken(self, name: PartitionName, fed: Fed, error: TidelogError | OSError) -> None:
+        if isinstance(error, MissingSlice) and name not in self._missed:
+            self._missed.add(name)
+            self._wait([name], RETRY_SECONDS)
+            logger.info(
+                "objects were collected while a replica joined, it joins again",
+                extra={"partition": str(fed.replica.partition), "reason": str(error)},
+            )
+            return
         self._wait([name], BROKEN_SECONDS)
         logger.error(
             "diskless replica cannot be filled, will retry",
@@ -446,6 +456,7 @@ class ChainFeed:
                 slices, end_offset = log_of(name, needs, mine, cluster_id=self._cluster_id)
                 slices = await self._keep(fed, starts[name], slices, end_offset)
                 await self._fetch(name, fed, slices)
+                self._missed.discard(name)
             except AWAY:
                 self._joined.difference_update(wanted)
                 raise

@@ -69,6 +69,10 @@ class Tail(NamedTuple):
         return sum(one.size_bytes for one in self.slices if one.end_offset > known_end)
 
 
+class MissingSlice(CorruptObject):
+    """An object is gone that was there when its chain was read: lost, or collected since."""
+
+
 class LogRefill:
     """Refills logs from chains. For the tasks of one event loop."""
 
@@ -399,8 +403,8 @@ def _finish(tail: Tail) -> None:
         tail.replica.note_changed()
 
 
-def _missing(key: str, name: PartitionName) -> CorruptObject:
-    return CorruptObject(key, f"it is missing, and {name} needs it")
+def _missing(key: str, name: PartitionName) -> MissingSlice:
+    return MissingSlice(key, f"it is missing, and {name} needs it")
 
 
 def _places(read: ObjectRead) -> list[SlicePlace]:
