@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -13,12 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_core.errors import ItemTooLarge, SchemasMovedOn, StoreUnavailable
-from tidelog_core.metadata.schema_records import SchemaJournal, schema_journal_key
+from tidelog_core.errors import (
+    ItemTooLarge,
+    OutcomeUnknown,
+    SchemasMovedOn,
+    StoreUnavailable,
+)
+from tidelog_core.metadata.schema_records import SchemaJournal, SchemaText, schema_journal_key
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Check, MetadataStore, Write
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.restoration import schemas as restoring
 from tidelog_core.restoration.schemas import ID_JUMP, RestoredSchemas, restore_schemas
 from tidelog_core.schema_registry import journal as journal_module
 from tidelog_core.schema_registry.deletion import SchemaDeletion
@@ -28,7 +35,14 @@ from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettin
 from tidelog_core.schemas.model import Compatibility, Mode, Reference
 from tidelog_core.tier.keys import SchemaObject, schema_key
 
-from tests.contracts.schema_registry import record, referring, refusal, require_whole
+from tests.contracts.schema_registry import (
+    Killed,
+    KilledStore,
+    record,
+    referring,
+    refusal,
+    require_whole,
+)
 from tests.support.memory_store import MemoryMetadataStore
 
 CLUSTER = "c"
@@ -311,6 +325,135 @@ async def test_a_failed_checkpoint_fails_no_registration(
     again, found = await restored(failing)
     assert not found.problems
     assert await items_of(again) == await items_of(store)
+
+
+class EndedObjects:
+    """An object store whose process ends at the n-th call of a method, or after it."""
+
+    def __init__(self, objects: Any, method: str, *, calls: int = 0, after: bool = False) -> None:
+        self._objects, self._method, self._calls, self._after = objects, method, calls, after
+        self.error: BaseException = Ended()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._objects, name)
+        if name != self._method:
+            return found
+
+        async def ending(*args: Any, **given: Any) -> Any:
+            self._calls -= 1
+            if self._calls >= 0:
+                return await found(*args, **given)
+            if self._after:
+                await found(*args, **given)
+            raise self.error
+
+        return ending
+
+
+@pytest.mark.parametrize("is_put", [False, True], ids=["lost", "put"])
+async def test_a_put_with_an_unknown_outcome_is_registered_once(
+    store: MemoryMetadataStore, objects: MemoryObjectStore, is_put: bool
+) -> None:
+    assert await id_of(registry_on(store, objects), A) == 1
+
+    class OnceUnknown(EndedObjects):
+        def __getattr__(self, name: str) -> Any:
+            found = super().__getattr__(name)
+            self._method = ""  # The next one has an answer.
+            return found
+
+    unsure = OnceUnknown(objects, "put", after=is_put)
+    unsure.error = OutcomeUnknown("the answer was lost")
+    assert await id_of(registry_on(store, unsure), B) == 2
+    assert await id_of(registry_on(store, objects), C) == 3
+    assert await require_whole(store) == 3
+
+
+@pytest.mark.parametrize(
+    ("method", "after"),
+    [("replace", False), ("replace", True), ("delete", False), ("delete", True)],
+)
+async def test_a_checkpoint_that_ends_in_the_middle_is_made_up_for(
+    store: MemoryMetadataStore,
+    objects: MemoryObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    after: bool,
+) -> None:
+    monkeypatch.setattr(journal_module, "CHECKPOINT_EVERY", 4)
+    monkeypatch.setattr(journal_module, "KEPT", 2)
+    levels = (Compatibility.FORWARD, Compatibility.BACKWARD)
+    await fill(store, objects)
+    for n in range(12):
+        # The manifest of the cluster is replaced before, and not through this store.
+        ending = registry_on(store, EndedObjects(objects, method, after=after))
+        with suppress(Ended):
+            await RegistrySettings(ending).set_config("x", RegistryConfig(levels[n % 2]))
+    between, found = await restored(copy_of(objects))
+    assert not found.problems
+    assert await items_of(between) == await items_of(store)
+    for n in range(4):
+        whole = RegistrySettings(registry_on(store, objects))
+        await whole.set_config("x", RegistryConfig(levels[n % 2]))
+    assert len([one async for one in objects.list(f"{CLUSTER}/schemas/")]) < 14
+    again, found = await restored(objects)
+    assert not found.problems
+    assert await items_of(again) == await items_of(store)
+
+
+async def test_a_restoration_that_ends_at_any_commit_is_continued(
+    store: MemoryMetadataStore, objects: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restoring, "COMMIT_ITEMS_MAX", 2)
+    await fill(store, objects)
+
+    class EndsAt(EndedStore):
+        left = 0
+
+        async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise self._error
+            await self._store.commit(writes, checks=checks)
+
+    lost, ends = MemoryMetadataStore(latency=0), 0
+    while True:
+        ending = EndsAt(lost, Ended())
+        ending.left = ends
+        with suppress(Ended):
+            found = await restore_schemas(objects, CLUSTER, ending)
+            break
+        ends += 1
+    assert ends > 5
+    assert not found.problems
+    assert await items_of(lost) == await items_of(store)
+    assert await id_of(registry_on(lost, objects), record("New"), "new") == 6
+
+
+async def test_under_any_kills_the_bucket_has_what_was_answered(
+    store: MemoryMetadataStore, objects: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writers end at puts and commits; after each answer the bucket alone has the schema."""
+    monkeypatch.setattr(journal_module, "CHECKPOINT_EVERY", 5)
+    chance = random.Random(f"{CLUSTER} 1")
+    given: dict[str, int] = {}
+    for n in range(120):
+        schema = record("R", *(f"f{i}" for i in range(chance.randrange(8))))
+        ended = EndedObjects(objects, "put", calls=chance.randrange(2), after=chance.random() < 0.5)
+        registry = registry_on(KilledStore(store, chance), ended if n % 3 else objects)
+        with suppress(Killed, Ended):
+            found = await registry.register(f"s{n % 3}", Wanted(schema))
+            assert given.setdefault(schema.text, found.schema_id) == found.schema_id
+        if n % 10 == 9:
+            lost, restoration = await restored(copy_of(objects))
+            assert restoration.problems == ()
+            texts = [SchemaText.from_item(one) for one in await lost.list("schema-text:.")]
+            assert given.items() <= {one.text: one.schema_id for one in texts}.items()
+    last = await id_of(registry_on(store, objects), record("Last"), "last")
+    assert len(given) == 8
+    assert await require_whole(store) == last == 9
+    lost, _ = await restored(objects)
+    assert await items_of(lost) == await items_of(store)
 
 
 # Registers a schema and is killed by itself at one of the steps; says what it was told.
