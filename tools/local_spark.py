@@ -69,8 +69,11 @@ def spark_home() -> Path:
                     place.symlink_to(entry)
             shutil.copy(installed / ZIP, fresh / ZIP)
             add_bytecode(fresh / ZIP)
-            if not home.exists():  # Another process may have made it meanwhile.
+            try:
                 fresh.rename(home)
+            except OSError:
+                if not home.exists():  # Otherwise another process has made it meanwhile.
+                    raise
     return home
 
 
