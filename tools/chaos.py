@@ -5,6 +5,7 @@
     python -m tools.chaos --seconds 600 --diskless         topics that the object store acknowledges
     python -m tools.chaos --convert --replication 3        topics that change between the two
     python -m tools.chaos --diskless --objects s3          with faults of the bucket, at S3's pace
+    python -m tools.chaos --diskless --gateways --replication 3    clients in one node's zone
     python -m tools.chaos --check .cache/chaos/7           check a finished run again
 
 A run leaves its history, report, logs and data in ``.cache/chaos/<seed>``: the nodes' logs
@@ -78,6 +79,7 @@ def _run(arguments: argparse.Namespace, seed: int) -> bool:
             replication_factor=arguments.replication,
             is_diskless=arguments.diskless,
             is_converting=arguments.convert,
+            has_gateways=arguments.gateways,
             kinds=tuple(arguments.faults) if arguments.faults else None,
             dynamodb_url=url,
             s3_url=s3_url,
@@ -120,6 +122,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--diskless", action="store_true", help="make every topic diskless")
     parser.add_argument(
         "--convert", action="store_true", help="make topics diskless and replicated again"
+    )
+    parser.add_argument(
+        "--gateways",
+        action="store_true",
+        help="clients write to diskless topics through one node, whoever leads",
     )
     parser.add_argument(
         "--objects",

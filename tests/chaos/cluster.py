@@ -53,6 +53,11 @@ CREDENTIALS = {
 }
 
 
+def rack_of(node_id: int) -> str:
+    """Return the zone of a node."""
+    return f"zone-{node_id}"
+
+
 class NodeWontStart(Exception):
     """A node was started again and again, and ended each time before it served."""
 
@@ -168,6 +173,7 @@ class ChaosCluster:
         config: Mapping[str, str],
         dynamodb_url: str | None = None,  # None: SQLite
         s3_url: str | None = None,  # None: a folder
+        has_racks: bool = False,  # each node is in a zone of its own
         has_disk_faults: bool = False,  # which take a C compiler
     ) -> None:
         self.directory = directory
@@ -178,6 +184,7 @@ class ChaosCluster:
         self._config = dict(config)
         self._dynamodb_url = dynamodb_url
         self._s3_url = s3_url
+        self._has_racks = has_racks
         self._has_disk_faults = has_disk_faults
         self._stack = AsyncExitStack()
         self._watcher: asyncio.Task[None] | None = None
@@ -271,6 +278,7 @@ class ChaosCluster:
             broker_id=node_id,
             config=self._config,
             object_store=f"file://{self.objects_dir}" if self._s3_url is None else f"s3://{BUCKET}",
+            arguments=("--rack", rack_of(node_id)) if self._has_racks else (),
         )
         store_proxy, store_url, object_proxy = None, self._store_url(None), None
         if self._dynamodb_url is not None:

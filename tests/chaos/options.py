@@ -36,6 +36,7 @@ class ChaosOptions:
     replication_factor: int = 1
     is_diskless: bool = False  # every topic, at least to begin with
     is_converting: bool = False  # topics become diskless and replicated again, all the time
+    has_gateways: bool = False  # all clients are in the zone of one node, and write through it
     partition_count: int = 3  # of each of the two topics to begin with
     kinds: tuple[FaultKind, ...] | None = None  # None: all that such a cluster must stand
     dynamodb_url: str | None = None  # None: SQLite
@@ -71,6 +72,8 @@ class ChaosOptions:
             replicas = f"diskless, {replicas}"
         if self.is_converting:
             replicas = f"converted, {replicas}"
+        if self.has_gateways:
+            replicas += ", gateways"
         if self.s3_url is not None:
             store += ", S3"
         length = f"{self.rounds} rounds" if self.rounds else f"{self.seconds:g} s"

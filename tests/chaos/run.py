@@ -28,7 +28,7 @@ from tests.chaos.clients import (
     READERS_END_SECONDS_MAX,
     Clients,
 )
-from tests.chaos.cluster import ChaosCluster, NodeWontStart
+from tests.chaos.cluster import ChaosCluster, NodeWontStart, rack_of
 from tests.chaos.consumers import read_finals
 from tests.chaos.faults import Faults
 from tests.chaos.history import HISTORY, History, Pipeline, load, save
@@ -75,6 +75,12 @@ NODE_CONFIG = {
 }
 
 
+_GATEWAYS = {
+    "diskless.gateways.enable": "true",
+    "client.az.cidr.map": f"127.0.0.0/8={rack_of(1)}",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ChaosResult:
     """What came out. The history of a long run is large, and stays in its file."""
@@ -100,6 +106,7 @@ async def run_chaos(options: ChaosOptions, watchdog: Watchdog) -> ChaosResult:
         config=_node_config(options),
         dynamodb_url=options.dynamodb_url,
         s3_url=options.s3_url,
+        has_racks=options.has_gateways,
         has_disk_faults=not DISK_FAULTS.isdisjoint(_kinds(options)),
     )
     found: list[Anomaly] = []
@@ -186,6 +193,7 @@ def _node_config(options: ChaosOptions) -> dict[str, str]:
         "broker.session.timeout.ms": str(lease_ms),
         "broker.heartbeat.interval.ms": str(lease_ms // 4),
         "replica.lag.time.max.ms": str(lease_ms * 2),
+        **(_GATEWAYS if options.has_gateways else {}),
         **options.node_config,
     }
     known = settings_of(NodeConfig)
