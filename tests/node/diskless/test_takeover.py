@@ -18,6 +18,7 @@ from tidelog import Admin
 from tidelog import TopicPartition as Named
 
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 
 # ``test_entering`` has the small twins.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -65,6 +66,8 @@ def create(nodes: dict[int, NodeProcess]) -> None:
     config = {"diskless.enable": "true"}
     made = admin.create_topics([NewTopic(TOPIC, PARTITIONS, -1, config=config)])
     made[TOPIC].result(60)
+    # Metadata name no leader of a new diskless partition before it can lead.
+    eventually(lambda: -1 not in leaders(nodes).values(), seconds=120)
 
 
 def leaders(nodes: dict[int, NodeProcess]) -> dict[int, int]:
