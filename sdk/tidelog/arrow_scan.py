@@ -25,6 +25,8 @@ from tidelog.sync import LoopThread
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidelog.arrow.schema_values import SchemaDecoder
+
 Place: TypeAlias = Literal["earliest", "latest"] | datetime.datetime | int | Mapping[int, int]
 """Where a scan starts or ends: an offset, or one for each partition; the first record at or after
 a time (nodes only); or the ends of the log."""
@@ -48,6 +50,7 @@ def scan_arrow(
     objects: str | None = None,
     isolation_level: IsolationLevel = "read_uncommitted",
     include_headers: bool = False,
+    decode: SchemaDecoder | None = None,
     **settings: Unpack[ClientSettings],
 ) -> pa.RecordBatchReader:
     """Return a reader of the records in ``[start, end)``; its columns are those of ``poll_arrow``.
@@ -60,8 +63,9 @@ def scan_arrow(
     With ``metadata`` and ``objects``, the urls of the stores, no node has to run: it reads the
     tiered segments, and of diskless topics every acknowledged record. The scan ends where the log
     ends when reading begins. Each batch has records of one partition, in order of offset. Reading
-    holds a few batches in memory. Raises ``InvalidConfig``; reading raises the errors of a
-    consumer, or of ``BucketReader.read``, and ``RequestTimedOut`` if nothing comes for a minute.
+    holds a few batches in memory. ``decode`` makes structs of values. Raises ``InvalidConfig``;
+    reading raises the errors of a consumer, of the decoder, or of ``BucketReader.read``, and
+    ``RequestTimedOut`` if nothing comes for a minute.
     """
     with needing_arrow():
         import pyarrow as pa
@@ -95,7 +99,10 @@ def scan_arrow(
     else:
         raise InvalidConfig(["give bootstrap_servers, or both metadata and objects"])
     schema = arrow_schema(include_headers=include_headers)
-    return pa.RecordBatchReader.from_batches(schema, _in_thread(batches))
+    found = _in_thread(batches)
+    if decode is not None:
+        schema, found = decode.schema(schema), map(decode.decode, found)
+    return pa.RecordBatchReader.from_batches(schema, found)
 
 
 async def _scan_nodes(

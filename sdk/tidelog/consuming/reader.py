@@ -50,6 +50,8 @@ from tidelog.options import ConsumerOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tidelog.arrow.schema_values import SchemaDecoder
+
 ARROW_POLL_SIZE_BYTES = 16 * 1024 * 1024
 
 T = TypeVar("T")
@@ -242,6 +244,7 @@ class RecordReader(Client):
         max_bytes: int = ARROW_POLL_SIZE_BYTES,
         include_headers: bool = False,
         timeout_ms: float = 1_000,
+        decode: SchemaDecoder | None = None,
     ) -> list[pa.RecordBatch]:
         """Return records as Arrow, as soon as there are some; an empty list after the timeout.
 
@@ -250,19 +253,37 @@ class RecordReader(Client):
         ``timestamp``, ``timestampType``, and ``headers`` if they are included. No Python object
         is made for a record. Partitions take turns until the columns have about ``max_bytes``;
         ``max_poll_records`` does not count here. Otherwise as ``poll``, and the two may be mixed.
-        Raises ``InvalidConfig`` without the extra ``arrow``.
+        With ``decode`` values become structs, in a thread; if one cannot be decoded, it raises
+        ``InvalidRecord``, and the next poll returns the same records. Raises ``InvalidConfig``
+        without the extra ``arrow``.
         """
         if max_bytes <= 0:
             raise InvalidRequest(f"max_bytes must be above zero, is {max_bytes}")
         with needing_arrow():
             from tidelog.consuming.arrow_polling import take_arrow
 
-        return await self._poll(
+        found = await self._poll(
             lambda: take_arrow(
                 self._positions, include_headers=include_headers, size_bytes_max=max_bytes
             ),
             timeout_ms,
         )
+        if decode is None:
+            return found
+        try:
+            return await asyncio.to_thread(lambda: [decode.decode(batch) for batch in found])
+        except BaseException:
+            for batch in reversed(found):  # They were not handed out.
+                self._unread(batch)
+            raise
+
+    def _unread(self, batch: pa.RecordBatch) -> None:
+        """Go back to the first record of a batch, if its partition is still assigned."""
+        name = TopicPartition(
+            batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+        )
+        if name in self._positions:
+            self._positions.state(name).jump(batch.column("offset")[0].as_py())
 
     async def _poll(
         self, take: Callable[[], tuple[list[T], list[PartitionState]]], timeout_ms: float

@@ -1,0 +1,196 @@
+"""Decodes the values of Arrow batches into columns, by the schemas of a registry.
+
+One version of a subject gives the columns, whatever schemas the values were written with: fields
+are found by their names, numbers are widened, fields that a value's schema does not have are null
+or have the default of Avro.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+from tidelog_core.errors import InvalidRecord
+from tidelog_core.schemas.avro.parsing import parse_avro
+from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroType
+from tidelog_core.schemas.model import SchemaType
+from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.values.framing import HEAD, MAGIC
+
+from tidelog.arrow.avro_columns import AvroColumns
+from tidelog.arrow.found_schemas import FoundSchema, SchemaSource
+from tidelog.arrow.json_columns import JsonColumns
+from tidelog.arrow.payloads import Payloads
+from tidelog.arrow.registry_source import RegistrySource
+from tidelog.errors import InvalidConfig
+
+READERS_MAX = 500
+VALUE = "value"
+
+
+class ColumnReader(Protocol):
+    """Reads values of one schema."""
+
+    type: pa.DataType
+
+    def read(self, values: Payloads) -> tuple[pa.Array, dict[int, str]]:
+        """Return the structs, and what is wrong with values."""
+
+
+class SchemaDecoder:
+    """Makes a struct column of ``value``. For one thread at a time.
+
+    ``errors="raise"``: a value that cannot be decoded raises ``InvalidRecord``; ``"null"``: it is
+    null, as a tombstone is.
+    """
+
+    def __init__(
+        self,
+        source: SchemaSource | str,
+        subject: str,
+        *,
+        errors: Literal["raise", "null"] = "raise",
+    ) -> None:
+        """The newest version of ``subject`` gives the columns; a URL is a registry's.
+
+        Raises ``InvalidConfig`` and ``ConnectionFailed``.
+        """
+        if errors not in ("raise", "null"):
+            raise InvalidConfig([f"errors must be 'raise' or 'null', not {errors!r}"])
+        self._source = source = RegistrySource(source) if isinstance(source, str) else source
+        self._errors = errors
+        self._reader = source.latest(subject)
+        try:
+            self.type = _columns(self._reader).type
+        except InvalidSchema as error:
+            raise InvalidConfig([f"the schema of {subject} gives no columns: {error}"]) from None
+        self._readers: dict[int, ColumnReader | str] = {}
+
+    def schema(self, plain: pa.Schema) -> pa.Schema:
+        """Return the schema of decoded batches."""
+        return plain.set(plain.get_field_index(VALUE), pa.field(VALUE, self.type))
+
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch with values as structs. Raises ``InvalidRecord``."""
+        column = batch.column(VALUE)
+        found, problems = self._decoded(column)
+        if problems and self._errors == "raise":
+            row, reason = min(problems.items())
+            place = "{}-{}".format(batch.column("topic")[row], batch.column("partition")[row])
+            raise InvalidRecord(
+                f"the value at offset {batch.column('offset')[row]} of {place} cannot be decoded: "
+                f"{reason}",
+                record_indexes=[row],
+            )
+        columns = list(batch.columns)
+        columns[batch.schema.get_field_index(VALUE)] = found
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema(batch.schema))
+
+    def _decoded(self, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        count = len(column)
+        places = np.full(count, -1, np.int64)
+        parts: list[pa.Array] = [pa.array([], self.type)]
+        values, at = Payloads.of(column), 0
+        ids, problems = _ids(values)
+        for row in list(problems):
+            if not column[row].is_valid:
+                del problems[row]
+        for schema_id in np.unique(ids[ids >= 0]).tolist():
+            rows = np.flatnonzero(ids == schema_id)
+            reader = self._reader_of(schema_id)
+            if isinstance(reader, str):
+                problems |= dict.fromkeys(rows.tolist(), reader)
+                continue
+            found, wrong = reader.read(values.after(rows, HEAD.size))
+            problems |= {
+                int(rows[row]): f"{text} (schema {schema_id})" for row, text in wrong.items()
+            }
+            parts.append(self._fitted(found))
+            places[rows] = np.arange(at, at + len(rows))
+            at += len(rows)
+        places[list(problems)] = -1
+        validity = np.packbits(places >= 0, bitorder="little")
+        buffers = [pa.py_buffer(validity), pa.py_buffer(places)]
+        indexes = pa.Array.from_buffers(pa.int64(), count, buffers)
+        return pa.concat_arrays(parts).take(indexes), problems
+
+    def _fitted(self, found: pa.Array) -> pa.Array:
+        if found.type == self.type:
+            return found
+        default = None
+        if self._reader.schema_type is SchemaType.AVRO:
+            default, _ = parse_avro(self._reader.text, [text for _, text in self._reader.known])
+        return _fitted(found, self.type, default)
+
+    def _reader_of(self, schema_id: int) -> ColumnReader | str:
+        """Return what reads values of a schema, or why nothing does."""
+        known = self._readers.get(schema_id)
+        if known is not None:
+            return known
+        found = self._source.by_id(schema_id)
+        made: ColumnReader | str
+        if found is None:
+            made = f"there is no schema {schema_id}"
+        elif found.schema_type is not self._reader.schema_type:
+            made = f"schema {schema_id} is {found.schema_type}, not {self._reader.schema_type}"
+        else:
+            try:
+                made = _columns(found)
+                _fitted(pa.array([], made.type), self.type, None)
+            except (InvalidSchema, pa.ArrowException) as error:
+                made = f"schema {schema_id} does not fit the columns: {error}"
+        if len(self._readers) >= READERS_MAX:
+            self._readers.clear()
+        self._readers[schema_id] = made
+        return made
+
+
+def _ids(values: Payloads) -> tuple[Any, dict[int, str]]:
+    """Return the ids in the frames, -1 where there is none, with the reasons."""
+    data = values.data if len(values.data) else np.zeros(1, np.uint8)
+    is_long = values.ends - values.starts >= HEAD.size
+    starts = np.where(is_long, values.starts, 0)
+    places = np.minimum(starts[:, None] + np.arange(HEAD.size), len(data) - 1)
+    heads = data[places]
+    ids = np.ascontiguousarray(heads[:, 1:]).view(">i4").reshape(-1).astype(np.int64)
+    is_framed = is_long & (heads[:, 0] == MAGIC) & (ids >= 0)
+    reason = "it does not begin with a schema's id"
+    return np.where(is_framed, ids, -1), dict.fromkeys(np.flatnonzero(~is_framed).tolist(), reason)
+
+
+def _columns(found: FoundSchema) -> ColumnReader:
+    """Return what reads values of a schema. Raises ``InvalidSchema``."""
+    if found.schema_type is SchemaType.AVRO:
+        of, _ = parse_avro(found.text, [text for _, text in found.known])
+        return AvroColumns(of)
+    if found.schema_type is SchemaType.JSON:
+        return JsonColumns(found.text)
+    try:
+        from tidelog.arrow.protobuf_columns import ProtobufColumns
+    except ModuleNotFoundError:
+        raise InvalidSchema("Protobuf needs a library: pip install 'tidelog[schemas]'") from None
+    return ProtobufColumns(found.text, found.known)
+
+
+def _fitted(found: pa.Array, kind: pa.DataType, of: AvroType | None) -> pa.Array:
+    """Return structs as another type; ``of`` is that type's schema, for defaults."""
+    if not (pa.types.is_struct(kind) and pa.types.is_struct(found.type)):
+        return found if found.type == kind else found.cast(kind)
+    if of is not None and of.kind == "union":
+        of = next((one for one in of.branches if one.kind != "null"), None)
+    fields = {one.name: one for one in of.fields} if of is not None else {}
+    columns = []
+    for field in kind:
+        index = found.type.get_field_index(field.name)
+        known = fields.get(field.name)
+        if index >= 0:
+            inner = found.field(index)
+            columns.append(_fitted(inner, field.type, None if known is None else known.type))
+            continue
+        default = None if known is None or known.default is NO_DEFAULT else known.default
+        if isinstance(default, dict | list) and default:
+            raise InvalidSchema(f"the default of {field.name} is no simple value")
+        columns.append(pa.array([default] * len(found), field.type))
+    mask = found.is_null() if found.null_count else None
+    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)

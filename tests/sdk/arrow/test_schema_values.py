@@ -1,0 +1,327 @@
+"""Values as columns by their schemas: beside core's readers, damaged, and of other versions."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tidelog.arrow.avro_columns import ITEMS_MAX, AvroColumns
+from tidelog.arrow.found_schemas import FoundSchema
+from tidelog.arrow.payloads import Payloads
+from tidelog.arrow.schema_values import SchemaDecoder
+from tidelog.errors import InvalidConfig
+from tidelog_core.errors import InvalidRecord
+from tidelog_core.schemas.avro.parsing import parse_avro
+from tidelog_core.schemas.model import Reference, SchemaType
+from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.values.codecs import open_codec
+from tidelog_core.schemas.values.framing import UnreadableValue, framed
+
+WIDE = {
+    "type": "record",
+    "name": "Wide",
+    "fields": [
+        {"name": "i", "type": "int"},
+        {"name": "l", "type": ["null", "long"]},
+        {"name": "f", "type": "float"},
+        {"name": "d", "type": ["double", "null"]},
+        {"name": "b", "type": "boolean"},
+        {"name": "s", "type": ["null", "string"]},
+        {"name": "y", "type": "bytes"},
+        {"name": "e", "type": {"type": "enum", "name": "E", "symbols": ["A", "B"]}},
+        {"name": "x", "type": {"type": "fixed", "name": "F", "size": 3}},
+        {
+            "name": "r",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "R",
+                    "fields": [
+                        {"name": "a", "type": {"type": "array", "items": ["null", "string"]}}
+                    ],
+                },
+            ],
+        },
+        {"name": "m", "type": {"type": "map", "values": {"type": "array", "items": "long"}}},
+        {"name": "n", "type": "null"},
+    ],
+}
+
+
+def wide(chance: random.Random) -> dict[str, Any]:
+    """Return a value in Avro's JSON."""
+
+    def maybe(name: str, value: Any) -> Any:
+        return {name: value} if chance.random() < 0.7 else None
+
+    def text() -> str:
+        return "".join(chance.choices("aäß🙂 ", k=chance.randint(0, 9)))
+
+    return {
+        "i": chance.choice([0, -1, 2**31 - 1, -(2**31), 63, 64, -65]),
+        "l": maybe("long", chance.choice([0, 2**63 - 1, -(2**63), 2**40])),
+        "f": chance.choice([0.0, 1.5, -2.25]),
+        "d": maybe("double", chance.random()),
+        "b": chance.random() < 0.5,
+        "s": maybe("string", text()),
+        "y": "".join(map(chr, chance.choices(range(256), k=chance.randint(0, 5)))),
+        "e": chance.choice("AB"),
+        "x": "abc",
+        "r": maybe("R", {"a": [maybe("string", text()) for _ in range(chance.randint(0, 4))]}),
+        "m": {text() + str(one): [one] * one for one in range(chance.randint(0, 3))},
+        "n": None,
+    }
+
+
+def plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Return what Arrow has of such a value."""
+
+    def inner(one: Any) -> Any:
+        return None if one is None else next(iter(one.values()))
+
+    record = inner(value["r"])
+    return {
+        **value,
+        **{name: inner(value[name]) for name in "lds"},
+        "y": value["y"].encode("latin-1"),
+        "x": value["x"].encode(),
+        "r": record and {"a": [inner(one) for one in record["a"]]},
+        "m": list(value["m"].items()),
+    }
+
+
+def payloads(values: list[bytes]) -> Payloads:
+    return Payloads.of(pa.array(values, pa.binary()))
+
+
+def columns(schema: Any) -> AvroColumns:
+    return AvroColumns(parse_avro(json.dumps(schema))[0])
+
+
+def test_columns_have_what_cores_reader_reads() -> None:
+    chance = random.Random(3)
+    values = [wide(chance) for _ in range(500)]
+    codec = open_codec(SchemaType.AVRO, json.dumps(WIDE))
+    found, problems = columns(WIDE).read(payloads([codec.encode(one) for one in values]))
+    found.validate(full=True)
+    assert problems == {}
+    assert found.to_pylist() == [plain(one) for one in values]
+
+
+def test_damaged_values_are_named_as_cores_reader_does_and_harm_no_other() -> None:
+    chance = random.Random(4)
+    codec = open_codec(SchemaType.AVRO, json.dumps(WIDE))
+    values = [codec.encode(wide(chance)) for _ in range(600)]
+    for number in range(0, 600, 2):
+        data = bytearray(values[number])
+        data[chance.randrange(len(data))] = chance.randrange(256)
+        values[number] = bytes(data[: chance.randint(0, len(data))])
+    found, problems = columns(WIDE).read(payloads(values))
+    found.validate(full=True)
+    rows = found.to_pylist()
+    assert all(number % 2 == 0 for number in problems)
+    assert len(problems) > 100
+    for number, value in enumerate(values):
+        if number in problems:
+            with pytest.raises(UnreadableValue) as refused:
+                codec.decode(value)
+            assert problems[number] == str(refused.value)
+        else:
+            shown = json.dumps(rows[number], default=repr)
+            assert shown == json.dumps(plain(codec.decode(value)), default=repr)
+
+
+def test_long_arrays_are_read_one_by_one() -> None:
+    schema = {
+        "type": "record",
+        "name": "A",
+        "fields": [{"name": "a", "type": {"type": "array", "items": "int"}}],
+    }
+    codec = open_codec(SchemaType.AVRO, json.dumps(schema))
+    values = [{"a": list(range(count))} for count in (0, 1, ITEMS_MAX, ITEMS_MAX + 1, 50_000)]
+    blocks = b"\1\2\2\1\2\4\2\6\0"  # of one item each, two of them with their sizes
+    found, problems = columns(schema).read(payloads([*map(codec.encode, values), blocks]))
+    assert problems == {}
+    assert found.to_pylist() == [*values, {"a": [1, 2, 3]}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "kind"),
+    [
+        ({"type": "int", "logicalType": "date"}, [0, 20_000], pa.date32()),
+        (
+            {"type": "long", "logicalType": "timestamp-millis"},
+            [0, 1_700_000_000_000],
+            pa.timestamp("ms", "UTC"),
+        ),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2},
+            ["\x01", "\xff\x00"],
+            pa.decimal128(4, 2),
+        ),
+        ({"type": "string", "logicalType": "uuid"}, ["a"], pa.string()),
+    ],
+    ids=["date", "timestamp", "decimal", "uuid"],
+)
+def test_logical_types_are_arrows(schema: Any, values: list[Any], kind: pa.DataType) -> None:
+    record = {"type": "record", "name": "L", "fields": [{"name": "v", "type": schema}]}
+    codec = open_codec(SchemaType.AVRO, json.dumps(record))
+    found, problems = columns(record).read(payloads([codec.encode({"v": one}) for one in values]))
+    assert (problems, found.type.field("v").type) == ({}, kind)
+    found.validate(full=True)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "int",
+        {"type": "record", "name": "A", "fields": [{"name": "a", "type": ["int", "string"]}]},
+        {"type": "record", "name": "A", "fields": [{"name": "a", "type": ["null", "A"]}]},
+    ],
+    ids=["no record", "union", "within itself"],
+)
+def test_schemas_without_columns_are_named(schema: Any) -> None:
+    with pytest.raises(InvalidSchema):
+        columns(schema)
+
+
+class Schemas:
+    """A source with a few schemas, the last of which gives the columns."""
+
+    def __init__(self, kind: SchemaType, *texts: str, known: Any = ()) -> None:
+        self._found = [FoundSchema(kind, text, known) for text in texts]
+        self.asked: list[int] = []
+
+    def latest(self, subject: str) -> FoundSchema:
+        assert subject == "t-value"
+        return self._found[-1]
+
+    def by_id(self, schema_id: int) -> FoundSchema | None:
+        self.asked.append(schema_id)
+        return self._found[schema_id - 1] if schema_id <= len(self._found) else None
+
+
+def batch(values: list[bytes | None]) -> pa.RecordBatch:
+    count = len(values)
+    return pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array(values, pa.binary()),
+            "topic": ["t"] * count,
+            "partition": [0] * count,
+            "offset": np.arange(100, 100 + count),
+        }
+    )
+
+
+OLD = '{"type":"record","name":"U","fields":[{"name":"id","type":"int"}]}'
+NEW = (
+    '{"type":"record","name":"U","fields":[{"name":"mail","type":["null","string"],"default":null},'
+    '{"name":"id","type":"long"},{"name":"n","type":"int","default":5}]}'
+)
+
+
+def test_values_of_older_versions_have_the_newest_ones_columns() -> None:
+    source = Schemas(SchemaType.AVRO, OLD, NEW)
+    old, new = open_codec(SchemaType.AVRO, OLD), open_codec(SchemaType.AVRO, NEW)
+    first = framed(1, old.encode({"id": 1}))
+    second = framed(2, new.encode({"id": 2, "mail": "a", "n": 0}))
+    decoder = SchemaDecoder(source, "t-value")
+    found = decoder.decode(batch([second, None, first, second, first]).slice(1))
+    found.validate(full=True)
+    older = {"mail": None, "id": 1, "n": 5}
+    newer = {"mail": "a", "id": 2, "n": 0}
+    assert found.column("value").to_pylist() == [None, older, newer, older]
+    assert source.asked == [1, 2]
+    assert decoder.decode(batch([])).num_rows == 0
+    assert decoder.decode(batch([None])).column("value").null_count == 1
+
+
+def test_what_cannot_be_decoded_raises_or_is_null() -> None:
+    source = Schemas(SchemaType.AVRO, NEW)
+    good = framed(1, open_codec(SchemaType.AVRO, NEW).encode({"id": 2}))
+    for wrong, named in (
+        (b"", "does not begin with"),
+        (b"{}", "does not begin with"),
+        (b"\1" + good[1:], "does not begin with"),
+        (framed(9, b""), "there is no schema 9"),
+        (good[:-1], "ends in the middle"),
+        (good + b"x", "bytes follow"),
+    ):
+        values = [good, None, wrong, good]
+        with pytest.raises(InvalidRecord, match=f"offset 102 of t-0 .*{named}"):
+            SchemaDecoder(source, "t-value").decode(batch(values))
+        found = SchemaDecoder(source, "t-value", errors="null").decode(batch(values))
+        assert found.column("value").is_null().to_pylist() == [False, True, True, False]
+    with pytest.raises(InvalidConfig, match="gives no columns"):
+        SchemaDecoder(Schemas(SchemaType.AVRO, '"int"'), "t-value")
+
+
+def test_json_values_are_columns() -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "id": {"type": "integer"},
+            "tags": {"type": "array", "items": {"type": ["null", "string"]}},
+        },
+    }
+    decoder = SchemaDecoder(Schemas(SchemaType.JSON, json.dumps(schema)), "t-value", errors="null")
+    values = [
+        b'{"id":1,"tags":["a",null],"more":2}',
+        b"{}",
+        b"[1]",
+        b'{"id":"x"}',
+        b'{"id":99999999999999999999}',
+    ]
+    found = decoder.decode(batch([framed(1, one) for one in values])).column("value")
+    assert found.to_pylist() == [
+        {"id": 1, "tags": ["a", None]},
+        {"id": None, "tags": None},
+        *[None] * 3,
+    ]
+
+
+PROTO = """
+syntax = "proto3";
+import "item.proto";
+message Order {
+  int64 id = 1; repeated Item items = 2; map<string, int32> counts = 3; optional string note = 4;
+  oneof by { string name = 5; bytes raw = 6; } Kind kind = 7; Item first = 8;
+}
+enum Kind { NONE = 0; SOME = 1; }
+message Other {}
+"""
+KNOWN = ((Reference("item.proto", "item", 1), 'syntax = "proto3"; message Item { uint64 n = 1; }'),)
+
+
+def test_protobuf_messages_are_columns() -> None:
+    codec = open_codec(SchemaType.PROTOBUF, PROTO, KNOWN)
+    value = {"id": 7, "items": [{"n": 1}, {}], "counts": {"a": 1}, "name": "ann", "kind": "SOME"}
+    source = Schemas(SchemaType.PROTOBUF, PROTO, known=KNOWN)
+    decoder = SchemaDecoder(source, "t-value", errors="null")
+    data = [codec.encode(value), codec.encode({}), b"\0\x08", b"\2\2", b""]
+    found = decoder.decode(batch([framed(1, one) for one in data])).column("value")
+    found.validate(full=True)
+    whole, empty, *others = found.to_pylist()
+    assert whole == {
+        "id": 7,
+        "items": [{"n": 1}, {"n": 0}],
+        "counts": [("a", 1)],
+        "note": None,
+        "name": "ann",
+        "raw": None,
+        "kind": "SOME",
+        "first": None,
+    }
+    assert empty == {
+        **dict.fromkeys(("note", "name", "raw", "first")),
+        "id": 0,
+        "items": [],
+        "counts": [],
+        "kind": "NONE",
+    }
+    assert others == [None] * 3
