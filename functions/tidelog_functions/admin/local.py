@@ -44,6 +44,9 @@ except ModuleNotFoundError as absent:
 
 HOST = "127.0.0.1"
 NO_TOKEN = "The request has no or another token: send Authorization: Bearer and the token's text."
+# A web page whose name resolves to 127.0.0.1 still names itself in Host.
+OTHER_HOST = "Host names another machine: ask for localhost or 127.0.0.1."
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 SECONDS_MAX = 28.0
 PAYLOAD_SIZE_BYTES_MAX = 10 << 20  # API Gateway's
 
@@ -59,6 +62,12 @@ async def serve(settings: AdminSettings, port: int, *, token: str | None) -> Non
     api = AdminApi(cluster, load_contract(), requires_identity=settings.requires_identity)
 
     async def answer(request: web.Request) -> web.Response:
+        if not all(map(_is_local, request.headers.getall("Host", ()))):
+            return web.json_response(
+                problem(403, ErrorCode.cluster_authorization_failed, OTHER_HOST),
+                status=403,
+                content_type=PROBLEM_TYPE,
+            )
         if token is not None and not _has_token(request, token):
             return web.json_response(
                 problem(401, ErrorCode.cluster_authorization_failed, NO_TOKEN),
@@ -87,6 +96,12 @@ async def serve(settings: AdminSettings, port: int, *, token: str | None) -> Non
         await runner.cleanup()
         await starter.close()
         await cluster.close()
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a ``Host`` header names this machine."""
+    name, _, port = host.rpartition(":")
+    return (name if name and port.isdecimal() else host).lower() in LOCAL_NAMES
 
 
 def _has_token(request: web.Request, token: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,21 @@ def test_callers_need_the_token_and_have_the_rights_of_the_principal(tmp_path: P
         status, problem = anonymous("DELETE", "/topics/t")
         assert (status, problem["error"]) == (403, "TOPIC_AUTHORIZATION_FAILED")
         assert "User:ANONYMOUS may not DELETE the topic t" in problem["detail"]
+        port = int(anonymous.url.rpartition(":")[2])
+        for host in ("evil.example", f"localhost.evil.example:{port}", "", f"evil:{port}:80"):
+            assert status_for(port, host) == 403, host
+        for host in (f"localhost:{port}", "127.0.0.1", f"[::1]:{port}", "LOCALHOST"):
+            assert status_for(port, host) == 200, host
+
+
+def status_for(port: int, host: str) -> int:
+    """Return the status of the answer to a request that names this host."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", "/topics", headers={"Host": host})
+        return connection.getresponse().status
+    finally:
+        connection.close()
 
 
 def test_wrong_options_are_named(tmp_path: Path) -> None:
