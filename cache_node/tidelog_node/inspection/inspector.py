@@ -36,6 +36,7 @@ from tidelog_node.inspection.schema_frames import (
     FramesFound,
     FramesJob,
     Problem,
+    RecordsRefused,
     SchemaSource,
     ValuesJob,
 )
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+VALUES_SECONDS_MAX = 20.0  # to read one batch by its schemas; a megabyte takes a second
 JOB_SECONDS_MAX = 60.0  # for one batch; the worst take 20 on an idle machine
 ATTEMPTS_MAX = 2  # the process may end after idling just when a job comes
 QUEUED_BYTES_MAX = 67_108_864  # of batches that wait for the process; one host may have half
@@ -57,6 +59,10 @@ class NotInspected(TidelogError):
     """The batch could not be inspected just now; a retry of the same request may succeed."""
 
     code = ErrorCode.request_timed_out
+
+
+class InspectionTooLong(NotInspected):
+    """The inspection took too long, and was ended."""
 
 
 class BatchInspector:
@@ -110,8 +116,17 @@ class BatchInspector:
         *,
         host: str,
     ) -> list[Problem]:
-        """Return the result of ``problems_of``. Raises as it does, and ``NotInspected``."""
-        answer = await self._do(ValuesJob(len(batch), parts, schemas), batch, host)
+        """Return the result of ``problems_of``. Raises as it does, and ``NotInspected``.
+
+        A schema can be made so that a small value takes it years. Such a batch is refused: its
+        producer is not to try it again.
+        """
+        job = ValuesJob(len(batch), parts, schemas)
+        try:
+            answer = await self._do(job, batch, host, seconds_max=VALUES_SECONDS_MAX)
+        except InspectionTooLong:
+            text = f"its schemas take more than {VALUES_SECONDS_MAX:.0f} s to check it"
+            raise RecordsRefused([(0, text)]) from None
         assert isinstance(answer, list)
         return answer
 
@@ -139,20 +154,27 @@ class BatchInspector:
                 found = await self.find(batch, key.timestamp_ms, key.start_offset, host=host)
                 known[key] = found
 
-    async def _do(self, job: Job, batches: memoryview, host: str) -> object:
+    async def _do(
+        self,
+        job: Job,
+        batches: memoryview,
+        host: str,
+        *,
+        seconds_max: float = JOB_SECONDS_MAX,
+    ) -> object:
         size_bytes = len(batches)
         if not self._queued.take(host, size_bytes):
             raise NotInspected("too many bytes of batches wait to be inspected")
         try:
             async with self._turns.turn(host):
-                answer = await self._ask(encode_message(job), batches)
+                answer = await self._ask(encode_message(job), batches, seconds_max)
         finally:
             self._queued.give_back(host, size_bytes)
         if isinstance(answer, TidelogError):
             raise answer
         return answer
 
-    async def _ask(self, message: bytes, batches: memoryview) -> object:
+    async def _ask(self, message: bytes, batches: memoryview, seconds_max: float) -> object:
         problem: Exception = EOFError()
         for _ in range(ATTEMPTS_MAX):
             try:
@@ -164,7 +186,7 @@ class BatchInspector:
             assert process.stdout is not None
             is_through = False
             try:
-                async with asyncio.timeout(JOB_SECONDS_MAX):
+                async with asyncio.timeout(seconds_max):
                     process.stdin.write(message)
                     await send_bytes(process.stdin, batches)
                     answer = await receive_message(process.stdout)
@@ -179,6 +201,8 @@ class BatchInspector:
                 if not is_through:
                     await self._end()
         logger.warning("batch not inspected", extra={"reason": repr(problem)})
+        if isinstance(problem, TimeoutError):
+            raise InspectionTooLong(f"the batch takes more than {seconds_max:.0f} s to inspect")
         raise NotInspected(f"the process that inspects batches failed: {problem!r}")
 
     async def _started(self) -> asyncio.subprocess.Process:

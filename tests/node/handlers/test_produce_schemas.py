@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from tidelog_core.schemas.model import Compatibility, Reference, Schema, SchemaT
 from tidelog_core.schemas.values.codecs import open_codec
 from tidelog_core.schemas.values.framing import framed
 from tidelog_node.diskless.gateway.gateway import may_pass
-from tidelog_node.inspection import schema_frames
+from tidelog_node.inspection import inspector, schema_frames
 from tidelog_node.registry import known_schemas
 
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
@@ -239,6 +240,25 @@ async def test_a_deleted_version_counts_no_more_after_a_while(
     for name in ("KEPT_SECONDS", "MISSING_SECONDS"):
         monkeypatch.setattr(known_schemas, name, 0.0)
     assert outcome(await send(node, data)) == (ErrorCode.invalid_record, [0])
+
+
+async def test_a_schema_that_takes_years_ends_its_batch_and_no_other(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each choice is one between two of the next: a value that fits none is tried 2⁶⁰ times."""
+    monkeypatch.setattr(inspector, "VALUES_SECONDS_MAX", 1.0)
+    await node.create_topic(replicas=(1,), **FULL)
+    choices: dict[str, Any] = {"D0": {"type": "integer"}}
+    for number in range(60):
+        choice = {"$ref": f"#/definitions/D{number}"}
+        choices[f"D{number + 1}"] = {"anyOf": [choice, choice]}
+    text = json.dumps({"definitions": choices, "$ref": "#/definitions/D60"})
+    known = await register(node, text, SUBJECT, SchemaType.JSON)
+    answer = await send(node, batch(framed(known, b'"x"')))
+    assert outcome(answer) == (ErrorCode.invalid_record, [0])
+    assert "take more than 1 s" in answer.error_message
+    monkeypatch.setattr(inspector, "VALUES_SECONDS_MAX", 60.0)
+    assert outcome(await send(node, batch(framed(known, b"1")))) == STORED
 
 
 async def test_a_store_that_is_away_has_the_client_come_again(

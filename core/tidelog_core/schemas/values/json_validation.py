@@ -7,6 +7,7 @@ what a schema refers to comes from the registry alone, never from the network.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from tidelog_core.schemas.values.framing import UnreadableValue
 
 BASE = "tidelog:///"  # of references without a scheme
 MESSAGE_CHARACTERS_MAX = 300
+NAMED_SECONDS_MAX = 0.01  # for a value whose problem is named
 EXPRESSION_BYTES_MAX = 1 << 20  # of one compiled pattern
 
 
@@ -51,13 +53,24 @@ class JsonValidator:
         self._wrong = jsonschema_rs.ValidationError
 
     def require(self, value: Any) -> None:
-        """Raise ``UnreadableValue`` if the value is not valid."""
+        """Raise ``UnreadableValue`` if the value is not valid.
+
+        What is wrong is only looked for if it was soon known that something is: the search keeps
+        all that it tried in memory.
+        """
         try:
+            before = time.thread_time()
+            if self._validator.is_valid(value):
+                return
+            if time.thread_time() - before > NAMED_SECONDS_MAX:
+                raise UnreadableValue("it does not fit the schema")
             self._validator.validate(value)
         except self._wrong as error:
             place = "/".join(str(one) for one in error.instance_path)[:100]
             at = f" at {place}" if place else ""
             raise UnreadableValue(f"it does not fit the schema{at}: {_short(error)}") from None
+        except UnreadableValue:
+            raise
         except (ValueError, OverflowError, RecursionError) as error:
             raise UnreadableValue(f"it cannot be checked: {_short(error)}") from None
 
