@@ -28,7 +28,7 @@ CLIENT_TESTS ?= tests/clients tests/kafka tests/node/test_clients.py tests/node/
 TEST_WORKERS ?= 4
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-ecosystem test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure bench-sustained scaling soak chaos simulate-diskless logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-exports test-ecosystem test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure bench-sustained scaling soak chaos simulate-diskless logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -87,6 +87,11 @@ test-ecosystem: $(STAMP) $(TOOLS)  ## Connect, Debezium, Flink, Streams, MirrorM
 	$(BIN)/python -m tools.ecosystem install
 	$(BIN)/python -m pytest -m "slow or not slow" --junitxml=.cache/ecosystem.xml $(PYTEST_FLAGS) $$($(BIN)/python -m tools.ecosystem tests); \
 		status=$$?; $(BIN)/python -m tools.ecosystem report .cache/ecosystem.xml; exit $$status
+
+test-exports: $(STAMP) $(TOOLS)  ## exports, backfills and the sink of Spark: killed, interrupted, without permission, on a REST catalog
+	$(BIN)/python -m pytest -m "slow or not slow" --timeout 900 $(PYTEST_FLAGS) tests/spark/test_export_*.py \
+		tests/spark/test_iceberg_job.py tests/spark/test_backfill.py tests/spark/test_sink*.py \
+		tests/spark/test_stream_crash.py tests/aws/test_export_to_s3.py
 
 test-kafka: $(STAMP) $(TOOLS)  ## the same requests to a node and to Apache Kafka, slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow" tests/kafka $(PYTEST_FLAGS)

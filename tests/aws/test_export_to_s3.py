@@ -5,6 +5,8 @@ Without Spark: what tasks write and what the driver commits are called here in o
 
 from __future__ import annotations
 
+import asyncio
+import random
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,8 +22,11 @@ from tidelog_spark.jobs.export_table import ExportConflict, ExportTable, TimePar
 from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
 from tidelog_spark.jobs.parquet_files import ParquetFiles
 from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
+from tidelog_spark.jobs.table_access import TableAccessDenied
+from tidelog_spark.jobs.table_state import with_state
 
 from tests.aws.buckets import make_bucket
+from tests.support.store_proxy import S3, StoreBehaviour, StoreProxy
 
 BUCKET = "tidelog-exports"
 SCHEMA = pa.schema([("kafka_offset", pa.int64()), ("kafka_timestamp", pa.timestamp("us", "UTC"))])
@@ -126,3 +131,53 @@ def test_an_iceberg_table_in_a_bucket_has_each_record_once(location: str, catalo
         return list(table.column("kafka_offset").to_pylist())
 
     check(lambda: IcebergTable(catalog, "lake.t", TimePartitions.DAY), rows, TimePartitions.DAY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table_format", ["parquet", "delta", "iceberg"])
+def test_a_bucket_that_may_only_be_read_is_named_and_nothing_is_lost_by_it(
+    table_format: str,
+    location: str,
+    tmp_path: Path,
+    ministack_endpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Writes are answered as S3 answers them without the permission, by a proxy before the store."""
+
+    catalogs: list[Catalog] = []
+
+    def table(endpoint: str) -> ExportTable:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        if table_format == "parquet":
+            return ParquetTable(location)
+        if table_format == "delta":
+            return DeltaLakeTable(location, TimePartitions.DAY)
+        properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{tmp_path}/catalog.db",
+            "warehouse": location,
+            "s3.endpoint": endpoint,
+            "s3.region": "us-east-1",
+        }
+        catalogs.append(open_catalog(properties))
+        return IcebergTable(catalogs[-1], "lake.t", TimePartitions.DAY)
+
+    def check_denied(proxy: StoreProxy) -> None:
+        proxy.behave(StoreBehaviour(is_read_only=True))
+        for start in (0, 5):
+            with pytest.raises(TableAccessDenied, match="s3:PutObject"):
+                run(table(proxy.url), TimePartitions.DAY, start, start + 5)
+            with pytest.raises(TableAccessDenied, match="s3:PutObject"):
+                with_state(location, lambda store: store.replace("erasures/1.json", b"{}"))
+            # ``run`` checks that the offsets of the table are those of the runs that succeeded.
+            run(table(ministack_endpoint), TimePartitions.DAY, start, start + 5)
+        run(table(ministack_endpoint), TimePartitions.DAY, 10, 11)
+        assert proxy.counts["denied"] >= 4
+        for catalog in catalogs:
+            catalog.close()
+
+    async def main() -> None:
+        async with StoreProxy(ministack_endpoint, random.Random(1), S3) as proxy:
+            await asyncio.to_thread(check_denied, proxy)
+
+    asyncio.run(main())

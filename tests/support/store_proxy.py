@@ -46,6 +46,7 @@ class StoreBehaviour:
     delay_s: float = 0.0
     hold_s: float = HOLD_SECONDS  # how long a lost answer may be waited for
     is_cut: bool = False
+    is_read_only: bool = False  # every write is denied, as by a policy of the bucket
     overwrites: bool = False  # conditions of writes do not reach the store
     methods: frozenset[str] | None = (
         None  # the methods that faults and the delay apply to, None for all
@@ -230,6 +231,9 @@ class StoreProxy:
     def _refusal(self, behaviour: StoreBehaviour, head: bytes) -> bytes | None:
         if self._happens(behaviour.throttled_part, "throttled"):
             return self._refusals.throttled(head)
+        if behaviour.is_read_only and not head.startswith((b"GET ", b"HEAD ")):
+            self.counts["denied"] += 1
+            return _s3_error(head, "403 Forbidden", "AccessDenied", "Access Denied")
         token = behaviour.valid_token
         if token is not None and _header(head, b"x-amz-security-token") != token.encode():
             self.counts["expired"] += 1

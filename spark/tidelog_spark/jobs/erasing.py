@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid4
@@ -41,6 +40,7 @@ from tidelog_spark.jobs.erasure_receipts import (
 )
 from tidelog_spark.jobs.erasures import Erasure, ExportedTopic, load_erasures
 from tidelog_spark.jobs.export_table import ExportConflict, Offsets, partition_id
+from tidelog_spark.jobs.outside_loops import outside_loops
 from tidelog_spark.jobs.table_state import with_state
 from tidelog_spark.jobs.task_runner import TaskRunner
 
@@ -80,9 +80,7 @@ def apply_erasures(runner: TaskRunner, request: EraseRequest, table: ErasableTab
     then, and another run may be started. Raises ``UnknownTopicOrPartition``, ``CorruptObject`` for
     a receipt, and the stores' errors.
     """
-    # In a separate thread: a notebook's driver already runs an event loop in this one.
-    with ThreadPoolExecutor(1, thread_name_prefix="erase") as executor:
-        return executor.submit(_apply, runner, request, table).result()
+    return outside_loops(partial(_apply, runner, request, table))
 
 
 def _apply(runner: TaskRunner, request: EraseRequest, table: ErasableTable) -> EraseResult:

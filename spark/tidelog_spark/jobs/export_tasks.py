@@ -19,7 +19,6 @@ from tidelog_spark.jobs.export_table import (
     WrittenFile,
 )
 from tidelog_spark.jobs.parquet_files import ParquetFiles
-from tidelog_spark.jobs.table_access import named_permission
 from tidelog_spark.jobs.value_decoder import ValueDecoder
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.planning import Split
@@ -103,11 +102,8 @@ def write_tasks(tasks: Iterable[WriteTask], settings: WriteSettings) -> Iterator
         )
         for split in task.splits:
             for rows in read_rows(settings.read, split):
-                exported = exported_rows(rows, decoder, settings)
-                with named_permission(settings.location, "write"):
-                    files.write(exported)
-        with named_permission(settings.location, "write"):
-            files.close()
+                files.write(exported_rows(rows, decoder, settings))
+        files.close()
         yield from files.written
 
 

@@ -11,7 +11,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +42,7 @@ from tidelog_spark.jobs.export_tasks import (
     exported_schema,
     write_tasks,
 )
+from tidelog_spark.jobs.outside_loops import outside_loops
 from tidelog_spark.jobs.task_runner import TaskRunner
 from tidelog_spark.option_values import Subscribe
 from tidelog_spark.options import parse_options
@@ -114,9 +114,7 @@ def export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> Ex
     retention has deleted records before their export, ``BadRecord`` (in a task) and the stores'
     errors. After any error the table is unchanged.
     """
-    # In a separate thread: a notebook's driver already runs an event loop in this one.
-    with ThreadPoolExecutor(1, thread_name_prefix="export") as executor:
-        return executor.submit(_export, runner, request, table).result()
+    return outside_loops(partial(_export, runner, request, table))
 
 
 def _export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> ExportResult:

@@ -17,6 +17,7 @@ from tidelog_spark.jobs.export_table import (
     WrittenFile,
     partition_values,
 )
+from tidelog_spark.jobs.table_access import named_permission
 
 # Open files; records of other hours beyond these start new ones.
 OPEN_FILES_MAX = 24
@@ -47,6 +48,7 @@ class ParquetFiles:
     def __init__(
         self, location: str, schema: pa.Schema, partitions: TimePartitions, *, prefix: str
     ) -> None:
+        self._location = location
         self._fs, self._root = fs.FileSystem.from_uri(location)
         self._schema = schema
         self._partitions = partitions
@@ -56,7 +58,17 @@ class ParquetFiles:
         self.written: list[WrittenFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add the rows. They are in files after ``close``."""
+        """Add the rows. They are in files after ``close``. Raises ``TableAccessDenied``."""
+        with named_permission(self._location, "write"):
+            self._write(batch)
+
+    def close(self) -> None:
+        """Write buffered rows and finish every file. Raises ``TableAccessDenied``."""
+        with named_permission(self._location, "write"):
+            for hour in list(self._open):
+                self._end(hour)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
         for hour, rows in self._apart(batch):
             file = self._open.pop(hour, None) or self._begin(hour)
             self._open[hour] = file
@@ -67,11 +79,6 @@ class ParquetFiles:
                 _flush(file)
         while sum(one.pending_bytes for one in self._open.values()) > PENDING_BYTES_MAX:
             _flush(max(self._open.values(), key=lambda one: one.pending_bytes))
-
-    def close(self) -> None:
-        """Write buffered rows and finish every file."""
-        for hour in list(self._open):
-            self._end(hour)
 
     def _apart(self, batch: pa.RecordBatch) -> Iterator[tuple[int | None, pa.RecordBatch]]:
         if self._partitions is TimePartitions.NONE:

@@ -40,7 +40,6 @@ from tidelog_spark.jobs.export_table import (
     WrittenFile,
     merged_schema,
 )
-from tidelog_spark.jobs.table_access import named_permission
 from tidelog_spark.jobs.table_state import with_state
 
 COMMITS = "commits/"
@@ -103,8 +102,7 @@ class ParquetTable:
                     f"commit {number} of {self._location} was written by another export"
                 )
 
-        with named_permission(self._location, "write"):
-            with_state(self._location, write)
+        with_state(self._location, write)
 
     # -- erasing --
 

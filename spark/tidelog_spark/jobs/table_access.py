@@ -9,7 +9,10 @@ from contextlib import contextmanager
 from tidelog_core.errors import ErrorCode, TidelogError
 
 # As in the texts of Arrow's and delta-rs's errors, which have no class for it.
-_TEXTS = ("ACCESS_DENIED", "AccessDenied", "Access Denied", "Forbidden", "PermissionDenied")
+_TEXTS = (
+    *("ACCESS_DENIED", "AccessDenied", "Access Denied", "Forbidden", "PermissionDenied"),
+    *("ReadOnlyFilesystem", "Read-only file system"),
+)
 _NUMBERS = (errno.EACCES, errno.EPERM, errno.EROFS)
 _PERMISSIONS = {
     "write": "s3:PutObject and s3:AbortMultipartUpload on its objects in S3, or write permission"

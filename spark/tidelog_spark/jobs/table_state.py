@@ -12,8 +12,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from tidelog_core.errors import StoreUnavailable
 from tidelog_core.objects.location import opened_object_store
 from tidelog_core.objects.store import ObjectStore
+
+from tidelog_spark.jobs.table_access import named_permission
 
 STATE_FOLDER = "_tidelog"
 
@@ -21,10 +24,14 @@ T = TypeVar("T")
 
 
 def with_state(location: str, call: Callable[[ObjectStore], Awaitable[T]]) -> T:
-    """Return the call's result on the store of a table's state. Blocks; not for a loop's thread."""
+    """Return the call's result on the store of a table's state. Blocks; not for a loop's thread.
+
+    Raises ``TableAccessDenied``, also for reads: a folder's store makes the folder.
+    """
 
     async def run() -> T:
         async with opened_object_store(f"{location}/{STATE_FOLDER}") as store:
             return await call(store)
 
-    return asyncio.run(run())
+    with named_permission(location, "write", StoreUnavailable):
+        return asyncio.run(run())
