@@ -13,9 +13,10 @@ from bench.peers.peer import SESSION_MS, Kafka, Tidelog
 from bench.process import Node, running_node
 from tests.support.waiting import eventually
 from tools import kafka_broker
-from tools.server_process import ServerProcess, is_listening
+from tools.server_process import ServerProcess, is_listening, is_running
 
 COUNT = 3
+START_SECONDS_MAX = 300.0
 _SESSION = "broker.session.timeout.ms", str(SESSION_MS)
 
 
@@ -75,7 +76,13 @@ class KafkaTrio(Kafka):
 
     def prepare(self, folder: Path) -> None:
         """Format the storages."""
-        kafka_broker.format_cluster(_folders(folder), dict([_SESSION]))
+        # Three virtual machines that start on one core do not answer within the defaults of one
+        # and two seconds, and would elect for ever.
+        quorum = {
+            "controller.quorum.election.timeout.ms": "5000",
+            "controller.quorum.fetch.timeout.ms": "20000",
+        }
+        kafka_broker.format_cluster(_folders(folder), quorum | dict([_SESSION]))
 
     @contextmanager
     def run(self, folder: Path) -> Iterator[Trio]:
@@ -91,8 +98,14 @@ class KafkaTrio(Kafka):
                 for one in _folders(folder)
             ]
             for broker in brokers:
-                eventually(partial(is_listening, broker.port), "the broker serves")
+                eventually(partial(_serves, broker), "the broker serves", START_SECONDS_MAX)
             yield Trio.of_all(brokers)
+
+
+def _serves(broker: ServerProcess) -> bool:
+    if not is_running(broker.pid):
+        raise RuntimeError("a broker has ended before it served")
+    return is_listening(broker.port)
 
 
 def _folders(folder: Path) -> list[Path]:
