@@ -79,12 +79,21 @@ class ReplicatedCluster:
         return [node for node in self.nodes.values() if node.process is not None]
 
     def create(self, topic: str, *, partitions: int = 1, replicas: int = 3, **config: str) -> None:
-        """Create a topic; config names have underscores for dots."""
+        """Create a topic, and wait until it is led; config names have underscores for dots."""
         dotted = {name.replace("_", "."): value for name, value in config.items()}
         admin = AdminClient({"bootstrap.servers": self.addresses})
         new = NewTopic(topic, partitions, replicas, config=dotted)
         admin.create_topics([new])[topic].result(60)
         eventually(lambda: self.isr(topic) == {1, 2, 3} or replicas < 3, "the topic is known")
+        # A new diskless partition has none before that has a chain; every node has to know of it.
+        eventually(
+            lambda: all(
+                self.leader(topic, index, by=node) >= 0
+                for node in self.running
+                for index in range(partitions)
+            ),
+            "the topic is led",
+        )
 
     def alter(self, topic: str, **config: str) -> None:
         """Change the topic's settings; their names have underscores for dots."""

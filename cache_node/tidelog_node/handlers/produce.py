@@ -244,11 +244,16 @@ class ProduceHandler:
         """
         if not (can_serve or replica.is_diskless):
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
-        if not self._broken:
+        gateway = self.gateway if replica.is_diskless else None
+        if not self._broken and gateway is None:
             return
         producer = _producer_batch(replica, records)
         if producer is None:
             return
+        if gateway is not None and gateway.owes(producer):
+            # This node has just begun to lead: what it took before as a gateway comes first.
+            self._broken.lose(producer, 0)
+            raise NotLeaderOrFollower("earlier batches of the producer are on their way")
         if self._broken.blocks(producer, 0):
             # Another node may have led meanwhile, and have appended it.
             log = replica.log

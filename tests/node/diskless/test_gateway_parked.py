@@ -111,6 +111,30 @@ def test_every_batch_that_waits_ends_in_its_time(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_a_leader_takes_nothing_before_what_it_has_taken_as_a_gateway(tmp_path: Path) -> None:
+    """A node begins to lead while batches wait in it: the next one comes as to a leader."""
+
+    async def scenario(world: World) -> None:
+        leader = world.leader
+        own = leader.gateway
+        leader.produce.gateway = own
+        await stop_leading(world)
+        first = world.gateway.send(batch_of(b"0", producer=(7, 0, 0)))
+        await asyncio.sleep(1)
+        gateway = world.gateway.produce.gateway
+        assert gateway is not None
+        leader.produce.gateway = gateway  # as if both were one node
+        await world.begin_epoch()
+        second = batch_of(b"1", producer=(7, 0, 1))
+        assert (await leader.send(second)).error_code is ErrorCode.not_leader_or_follower
+        assert (await first).error_code is OK
+        assert (await leader.send(second)).error_code is OK
+        assert sequences(world) == [0, 1]
+        leader.produce.gateway = own
+
+    play(tmp_path, scenario)
+
+
 def test_news_of_other_topics_cause_no_try(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         world.is_leader_reachable = False

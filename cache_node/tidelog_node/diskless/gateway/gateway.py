@@ -191,6 +191,10 @@ class Gateway:
         self._note(one)
         self._note_fullness()
 
+    def owes(self, producer: ProducerBatch) -> bool:
+        """Whether batches of the producer and partition are on their way to a leader."""
+        return (producer.partition, producer.producer_id) in self._owed_of
+
     def refuse(self, producer: ProducerBatch) -> None:
         """Note that a batch was refused before it came here."""
         self._number += 1

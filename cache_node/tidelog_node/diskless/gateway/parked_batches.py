@@ -19,7 +19,7 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_node.diskless.gateway.taken_batches import TakenBatch
 
 RETRY_SECONDS = 0.25
-RETRY_SECONDS_MAX = 2.0
+RETRY_SECONDS_MAX = 0.5
 
 
 class _ParkedPartition:
