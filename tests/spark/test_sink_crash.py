@@ -149,3 +149,46 @@ def test_a_backfill_is_a_command(address, tmp_path):
         )
         assert wrong.returncode == status
         assert told in wrong.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
+def test_a_backfill_that_is_stopped_is_continued_by_the_same_command(address, tmp_path, number):
+    """Stopped when some tasks have their marks and others have not, and when all have."""
+    topic = make_topic(address)
+    row_count, task_count = 4000, 16
+    rows = "".join(json.dumps({"n": n}) + "\n" for n in range(row_count))
+    (tmp_path / "rows.json").write_text(rows)
+    name = f"stopped-{topic}"
+    command = [sys.executable, "-m", "tidelog_cli", "job", "backfill", topic]
+    command += ["--bootstrap", address, "--path", str(tmp_path / "rows.json"), "--format", "json"]
+    command += ["--value", "n", "--key", "n", "--tasks", str(task_count), "--id", name, "--json"]
+    for wanted in (1, task_count):
+        stop_when_marked(command, address, name, wanted, task_count, number)
+    done = subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_MAX)
+    assert json.loads(done.stdout)["row_count"] == row_count
+    assert values(address, topic) == list(range(row_count))
+    assert open_transactions(address) == []
+
+
+def stop_when_marked(
+    command: list[str], address: str, name: str, wanted: int, task_count: int, number: int
+) -> None:
+    """Run the backfill, and send its group the signal once so many tasks have their marks."""
+    names = SinkNames(name)
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + SECONDS_MAX
+    try:
+        with Admin(address).sync() as admin:
+            while process.poll() is None:
+                assert time.monotonic() < deadline
+                marked = [
+                    task
+                    for task in range(task_count)
+                    if MARKED in admin.list_group_offsets(names.whole_task_id(task), [MARKED])
+                ]
+                if len(marked) >= wanted:
+                    os.killpg(process.pid, number)
+                    break
+        process.wait(SECONDS_MAX)
+    finally:
+        kill(process)
