@@ -66,6 +66,7 @@ def create(nodes: dict[int, NodeProcess]) -> None:
     config = {"diskless.enable": "true"}
     made = admin.create_topics([NewTopic(TOPIC, PARTITIONS, -1, config=config)])
     made[TOPIC].result(60)
+    eventually(lambda: min(leaders(nodes).values()) >= 0, "the partitions are led")
     # Metadata name no leader of a new diskless partition before it can lead.
     eventually(lambda: -1 not in leaders(nodes).values(), seconds=120)
 
