@@ -79,6 +79,9 @@ def _worker_settings(folder: Path, address: str, number: int, port: int) -> Path
                 "scheduled.rebalance.max.delay.ms=1000",
                 "session.timeout.ms=10000",
                 "heartbeat.interval.ms=3000",
+                # A task that is told to stop while the node is away ends when the node is back: as an
+                # orphan it would go on, and Debezium's would keep the slot of the database.
+                "task.shutdown.graceful.timeout.ms=180000",
                 f"listeners=HTTP://127.0.0.1:{port}",
                 "plugin.discovery=only_scan",
                 f"plugin.path={folder / 'plugins'}",
