@@ -40,8 +40,8 @@ def pack_entries(entries: Sequence[Entry]) -> bytes:
 def unpack_entries(data: bytes) -> tuple[Entry, ...]:
     """Return the entries. Raises ``ValueError`` if the bytes are not those that were packed."""
     start = len(_MAGIC) + _DIGEST_SIZE
-    digest, content = data[len(_MAGIC) : start], data[start:]
-    if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(content).digest() != digest:
+    checksum, content = data[len(_MAGIC) : start], data[start:]
+    if data[: len(_MAGIC)] != _MAGIC or checksum != hashlib.sha256(content).digest():
         raise ValueError("not a whole file of machine code")
     (size,) = _LIST_SIZE.unpack_from(content)
     at = _LIST_SIZE.size + size
