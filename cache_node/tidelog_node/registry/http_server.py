@@ -21,8 +21,9 @@ from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
-from tidelog_core.schema_registry.api import RegistryApi
+from tidelog_core.schema_registry.api import RegistryApi, interrupted
 from tidelog_core.schema_registry.calls import Answer, Call, Permissions
+from tidelog_core.schema_registry.changes import Change
 from tidelog_core.schemas.refusals import TIMEOUT_ERROR, RegistryRefusal
 
 from tidelog_node.counters import SchemaTraffic
@@ -190,10 +191,17 @@ class RegistryServer:
             permissions=permissions,
         )
         self._records.require_room(call.method, call.segments)
-        answer = await self._api.answer(call)
-        if isinstance(permissions, KnownCaller):
-            self._records.note_change(permissions.session, answer.change)
+        try:
+            answer = await self._api.answer(call)
+        except asyncio.CancelledError:  # The client is gone, or it takes too long.
+            self._note_change(permissions, interrupted(call))
+            raise
+        self._note_change(permissions, answer.change)
         return answer
+
+    def _note_change(self, permissions: Permissions, change: Change | None) -> None:
+        if isinstance(permissions, KnownCaller):
+            self._records.note_change(permissions.session, change)
 
 
 def _segments(request: web.BaseRequest) -> list[str]:

@@ -24,7 +24,7 @@ from tidelog_core.schema_registry.calls import (
     parse_version,
     parse_wanted,
 )
-from tidelog_core.schema_registry.changes import Unchanged, change_of
+from tidelog_core.schema_registry.changes import Change, Unchanged, change_of
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.schema_answers import schema_answer, version_answer
@@ -342,6 +342,11 @@ class RegistryApi:
     async def _metadata_version(self, call: Call, options: Options, path: list[str]) -> object:
         del call, options, path
         return {"version": self._version, "commitId": ""}
+
+
+def interrupted(call: Call) -> Change | None:
+    """Return the change of a call that ended before its answer: it may still be made."""
+    return _refused(call, TIMEOUT_ERROR, RETRY, V1_JSON).change
 
 
 def _refused(call: Call, error_code: int, message: str, content_type: str) -> Answer:

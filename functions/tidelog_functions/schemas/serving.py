@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from tidelog_core.errors import StoreUnavailable, TidelogError
 from tidelog_core.metadata.records import Cluster, cluster_key
-from tidelog_core.schema_registry.api import RegistryApi
+from tidelog_core.schema_registry.api import RegistryApi, interrupted
 from tidelog_core.schema_registry.calls import Answer, Call, Right
 from tidelog_core.schema_registry.changes import Change
 from tidelog_core.schema_registry.journal import RegistryJournal
@@ -61,9 +61,13 @@ class SchemasFunction:
         if self._requires_identity and request.identity is None:
             return Answer.refused(401, "Unauthorized")
         caller = await self._cluster.caller(request.identity, request.host)
-        answer = await (await self._registry()).answer(_call(request, caller))
-        if answer.change is not None:
-            _log(caller, answer.change)
+        call, api = _call(request, caller), await self._registry()
+        try:
+            answer = await api.answer(call)
+        except asyncio.CancelledError:  # It takes too long.
+            _log(caller, interrupted(call))
+            raise
+        _log(caller, answer.change)
         return answer
 
     async def _registry(self) -> RegistryApi:
@@ -119,8 +123,10 @@ class CallerPermissions:
         return not self.caller.protects(*needed) and self.caller.has_right(*needed)
 
 
-def _log(caller: Caller, change: Change) -> None:
+def _log(caller: Caller, change: Change | None) -> None:
     """Log a change, for the function's log is its audit log."""
+    if change is None:
+        return
     extra = {
         "principal": caller.name,
         "host": caller.client.host,

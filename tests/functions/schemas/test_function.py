@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.metadata.acls import stored_acl
 from tidelog_core.metadata.records import Cluster, put
+from tidelog_core.metadata.store import Check, Write
 from tidelog_core.security.acl import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.invocation import FunctionSettings
@@ -125,6 +126,45 @@ def test_what_cannot_be_answered_says_why(tmp_path: Path, monkeypatch: pytest.Mo
         assert ask("POST", "/subjects/a/versions", INT)[0] == 200
         monkeypatch.setattr(serving, "ANSWER_SIZE_BYTES_MAX", 50)
         assert ask("GET", "/schemas")[0] == 422
+
+
+async def test_a_change_that_does_not_end_in_time_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "objects").mkdir()
+    cluster = AdminCluster.open(
+        FunctionSettings(
+            metadata_url=f"sqlite://{tmp_path}/metadata.db",
+            objects_url=f"file://{tmp_path}/objects",
+            node_config=NodeConfig(),
+        )
+    )
+    function = SchemasFunction(cluster, requires_identity=True)
+    await cluster.store.commit([put(Cluster(cluster_id="c1"))])
+    has_begun = asyncio.Event()
+
+    async def hang(writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+        del writes, checks
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(cluster.store, "commit", hang)
+    event = an_event("POST", "/schema-registry/subjects/a/versions", INT)
+    with caplog.at_level(logging.INFO):
+        task = asyncio.create_task(function.handle(event, seconds_max=600))
+        async with asyncio.timeout(60):
+            await has_begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    (line,) = [one for one in caplog.records if one.message == "change refused"]
+    shown = line.__dict__
+    assert (shown["operation"], shown["subject"], shown["error_code"]) == (
+        "RegisterSchema",
+        "a",
+        50002,
+    )
+    await cluster.close()
 
 
 INVOKE = """

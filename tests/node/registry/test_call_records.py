@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from tidelog_core.audit.events import Activity, AuditEvent, AuditKind
+from tidelog_core.metadata.store import Check, Write
 from tidelog_core.model import USER_KIND, Principal
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.schema_registry.api import RegistryApi
@@ -145,6 +146,34 @@ async def test_changes_are_recorded_with_who_made_them(world: World) -> None:
     assert {one.kind for one in events} == {AuditKind.MANAGEMENT}
     assert events[0].activity is Activity.CREATE
     assert events[-1].activity is Activity.DELETE
+
+
+async def test_a_change_whose_client_is_gone_is_recorded_too(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun may still be made, so to hang up hides nothing."""
+    assert await world.call("POST", "/subjects/a/versions", INT) == 200
+    world.events()
+    has_begun = asyncio.Event()
+
+    async def hang(writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+        del writes, checks
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(world.store, "commit", hang)
+    _, writer = await asyncio.open_connection("127.0.0.1", world.port)
+    body = json.dumps(TEXT).encode()
+    head = "POST /subjects/b/versions HTTP/1.1\r\nHost: localhost\r\n"
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    async with asyncio.timeout(60):
+        await has_begun.wait()
+        writer.close()
+        while not (events := world.events()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    (event,) = events
+    assert (event.operation, event.resources[0].name) == ("RegisterSchema", "b")
+    assert event.error == "50002"
 
 
 async def test_nothing_changes_while_a_mandatory_audit_log_is_full(
