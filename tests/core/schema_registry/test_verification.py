@@ -28,3 +28,15 @@ async def test_damaged_and_missing_entries_are_named() -> None:
     assert "the metadata store has its changes" in found[schema_key("c", 3)]
     only_bucket = [one.object for one in await check_schemas(objects, "c")]
     assert only_bucket == [schema_key("c", 2)]  # The bucket cannot tell that there was a third.
+
+
+async def test_schemas_that_the_bucket_does_not_have_are_named() -> None:
+    store, objects = MemoryMetadataStore(latency=0), MemoryObjectStore()
+    await SchemaRegistry(store).register("a", Wanted(record("R")))  # as older programs do
+    (found,) = await check_schemas(objects, "c", store)
+    assert "lacks schemas of the metadata store" in found.problem
+    journal = RegistryJournal(store, objects, "c")
+    await journal.begin()
+    assert len(await check_schemas(objects, "c", store)) == 1
+    await journal.adopt()
+    assert await check_schemas(objects, "c", store) == []
