@@ -17,9 +17,11 @@ from tidelog_core.metadata.records import put
 from tidelog_core.metadata.schema_records import (
     SCHEMA_CONTEXT_COLLECTION,
     SCHEMA_SUBJECT_COLLECTION,
+    SCHEMA_TEXT_COLLECTION_PREFIX,
     SchemaContext,
     SchemaJournal,
     SchemaSubject,
+    schema_context_key,
     schema_journal_key,
 )
 from tidelog_core.metadata.store import (
@@ -40,6 +42,7 @@ from tidelog_core.schema_registry.journal_reading import (
     read_texts,
 )
 from tidelog_core.schemas.model import ID_MAX
+from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 from tidelog_core.tier.keys import schema_key
 
 ID_JUMP = 1_000  # of every context, if an object of the journal is damaged
@@ -65,7 +68,8 @@ async def restore_schemas(
 
     Durable on return. A registry that the store has already is left as it is.
     """
-    if (await list_journal(objects, cluster_id)).last == 0:
+    listing = await list_journal(objects, cluster_id)
+    if not any(listing.numbers.values()):
         return RestoredSchemas()
     if store is None or await store.get(schema_journal_key()) is not None:
         return await _write(objects, cluster_id, await read_journal(objects, cluster_id), None)
@@ -122,7 +126,14 @@ async def _commit(store: MetadataStore | None, items: Sequence[tuple[ItemKey, Bo
 
 
 def _jump(items: dict[ItemKey, Body], found: FoundJournal) -> None:
-    """Have every context go on far above its last known id: a lost entry may have had more."""
+    """Have every context go on far above its last known id: a lost entry may have had more.
+
+    A lost entry may also have been the one that has the context.
+    """
+    greatest = _greatest_ids(found)
+    for name, last_id in greatest.items():
+        context = SchemaContext(context=name, last_id=last_id)
+        items.setdefault(schema_context_key(name), context.to_body())
     for key, body in list(items.items()):
         if key.collection != SCHEMA_CONTEXT_COLLECTION:
             continue
@@ -131,8 +142,22 @@ def _jump(items: dict[ItemKey, Body], found: FoundJournal) -> None:
         except CorruptItem as error:
             found.problems.append((f"{key.collection}/{key.key}", str(error)))
             continue
-        last_id = min(context.last_id + ID_JUMP, ID_MAX)
+        known = max(context.last_id, greatest.get(context.context, 0))
+        last_id = min(known + ID_JUMP, ID_MAX)
         items[key] = replace(context, last_id=last_id).to_body()
+
+
+def _greatest_ids(found: FoundJournal) -> dict[str, int]:
+    """Return the contexts that are known without their own items, with the greatest known id."""
+    greatest = {DEFAULT_CONTEXT: 0}
+    for key in found.state.items:
+        if key.collection == SCHEMA_SUBJECT_COLLECTION:
+            greatest.setdefault(SubjectName.parse(key.key).context, 0)
+    for key in found.state.texts:
+        name = key.collection.removeprefix(SCHEMA_TEXT_COLLECTION_PREFIX)
+        if key.key.isascii() and key.key.isdigit():
+            greatest[name] = max(greatest.get(name, 0), int(key.key))
+    return greatest
 
 
 def _has_versions(key: ItemKey, body: Body) -> bool:

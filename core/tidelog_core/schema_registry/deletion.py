@@ -6,7 +6,10 @@ A permanent deletion removes a schema with its last version. Its id is given to 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from tidelog_core.metadata.records import check, delete, put
 from tidelog_core.metadata.schema_records import (
@@ -41,6 +44,8 @@ from tidelog_core.schemas.refusals import (
 )
 from tidelog_core.schemas.subject_names import SubjectName
 
+T = TypeVar("T")
+
 
 class SchemaDeletion:
     """Deletes from a registry. For the tasks of one event loop."""
@@ -74,9 +79,8 @@ class SchemaDeletion:
                 await self._mark(begun, found, {one.version}, context, settings)
             return one.version
 
-        return await retried(
-            attempt, attempts_max=ATTEMPTS_MAX, pause_seconds_max=PAUSE_SECONDS_MAX
-        )
+        async with self._registry.turn:
+            return await _retried(attempt)
 
     async def delete_subject(self, subject: str, *, is_permanent: bool) -> list[int]:
         """Return the versions that were deleted. Durable on return.
@@ -94,7 +98,7 @@ class SchemaDeletion:
             if not found.versions:
                 raise subject_not_found(name.text)
             if is_permanent:
-                return await self._remove_all(name, found, settings)
+                return await self._remove_all(name, found)
             versions = [one.version for one in found.live]
             if not versions:
                 raise subject_soft_deleted(name.text)
@@ -103,9 +107,10 @@ class SchemaDeletion:
             await self._mark(begun, found, set(versions), context, settings)
             return versions
 
-        return await retried(
-            attempt, attempts_max=ATTEMPTS_MAX, pause_seconds_max=PAUSE_SECONDS_MAX
-        )
+        if is_permanent:  # Each version has a turn of its own: there may be thousands.
+            return await attempt()
+        async with self._registry.turn:
+            return await _retried(attempt)
 
     async def _writable(self, name: SubjectName) -> SettingsInScope:
         settings = await self._read.settings_of(name)
@@ -150,9 +155,7 @@ class SchemaDeletion:
             if any(use.subject != but for use in uses):
                 raise reference_exists(subject.subject, version)
 
-    async def _remove_all(
-        self, name: SubjectName, subject: SchemaSubject, settings: SettingsInScope
-    ) -> list[int]:
+    async def _remove_all(self, name: SubjectName, subject: SchemaSubject) -> list[int]:
         if subject.live:
             raise subject_not_soft_deleted(name.text)
         versions = [one.version for one in subject.versions]
@@ -161,13 +164,19 @@ class SchemaDeletion:
             if (one.context, one.schema_id) not in own:
                 raise reference_exists(subject.subject, one.version)
         for version in reversed(versions):  # A newer version may refer to an older one.
-            begun = await self._changes.begin()
-            context = await self._read.context(name.context)
-            found = await self._read.subject(name)
-            left = [one for one in found.versions if one.version == version]
-            if left:
-                await self._remove(begun, found, left[0], context, settings)
+            async with self._registry.turn:
+                await _retried(partial(self._remove_one, name, version))
         return versions
+
+    async def _remove_one(self, name: SubjectName, version: int) -> None:
+        """Remove a version, unless that is done already."""
+        begun = await self._changes.begin()
+        settings = await self._writable(name)
+        context = await self._read.context(name.context)
+        found = await self._read.subject(name)
+        left = [one for one in found.versions if one.version == version]
+        if left:
+            await self._remove(begun, found, left[0], context, settings)
 
     async def _own_schemas(self, name: SubjectName, subject: SchemaSubject) -> set[tuple[str, int]]:
         """Return the schemas that no other subject has, and that go with this one."""
@@ -222,6 +231,10 @@ class SchemaDeletion:
             if gone in before.referrers:
                 kept = tuple(one for one in before.referrers if one != gone)
                 changed[target.text] = dataclasses.replace(before, referrers=kept)
+
+
+async def _retried(attempt: Callable[[], Awaitable[T]]) -> T:
+    return await retried(attempt, attempts_max=ATTEMPTS_MAX, pause_seconds_max=PAUSE_SECONDS_MAX)
 
 
 def _checks(

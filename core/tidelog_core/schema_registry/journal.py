@@ -20,7 +20,9 @@ between two steps:
 
 A put that found its number taken tells that another writer was faster. An entry that was decided at
 a position stays valid until that position moves, since every change moves it. Only a process of a
-version without the journal can make it invalid: it is then declared void, in the bucket first.
+version without the journal can make it invalid: it is then declared void, in the bucket first. The
+items of a commit by another process may show one after the other, the position last. So an entry is
+void only if its commit is refused several times while the position stays.
 
 Every 128th entry is followed by a checkpoint. Entries that are 1,024 older are removed then, if
 they have no text that counts: as long as a position is no older than that, a successful put means
@@ -45,10 +47,11 @@ from tidelog_core.errors import (
     ObjectNotFound,
     OutcomeUnknown,
     SchemasMovedOn,
+    StoreUnavailable,
     TidelogError,
     VersionConflict,
 )
-from tidelog_core.metadata.records import put
+from tidelog_core.metadata.records import put, restoration_key
 from tidelog_core.metadata.schema_records import (
     SCHEMA_CONTEXT_COLLECTION,
     SCHEMA_IDENTITY_COLLECTION_PREFIX,
@@ -80,6 +83,8 @@ CHECKPOINT_EVERY = 128  # entries
 KEPT = 1_024  # entries before a checkpoint that are not removed
 CATCH_UP_MAX = 2 * KEPT  # entries of others that one change may have to commit first
 COMMIT_ATTEMPTS_MAX = 20
+REFUSALS_UNTIL_VOID = 3  # of an entry, while the position stays
+REFUSAL_PAUSE_SECONDS = 0.1  # Another process's commit shows whole in a few milliseconds.
 ADOPTED_AT_ONCE = 8  # items: of the longest schemas DynamoDB takes no more in one commit
 _JOURNAL = schema_journal_key()
 _KEY_NAME = (_JOURNAL.collection, _JOURNAL.key)
@@ -197,6 +202,8 @@ class RegistryJournal:
             return
 
     async def _create(self) -> None:
+        if await self._store.get(restoration_key()) is not None:
+            raise StoreUnavailable("a restoration is under way: try again once it has ended")
         manifest = ClusterManifest(cluster_id=self._cluster_id)
         await persist(self._objects, cluster_manifest_key(self._cluster_id), manifest.to_bytes())
         is_whole = not await self._has_items()
@@ -204,8 +211,10 @@ class RegistryJournal:
         first = JournalEntry(0, new.store_id, ())
         with suppress(ObjectExists):
             await self._objects.put(schema_key(self._cluster_id, 0), first.to_bytes())
+        # A restoration would take a position for its own, and leave the schemas out.
+        checks = [Check(restoration_key(), ABSENT)]
         with suppress(VersionConflict, OutcomeUnknown):  # Another process has made it.
-            await self._store.commit([put(new, is_logged=False)])
+            await self._store.commit([put(new, is_logged=False)], checks=checks)
 
     async def _require_bucket(self, position: SchemaJournal) -> None:
         """Raise ``SchemasMovedOn`` if this is not the bucket of the processes before."""
@@ -240,6 +249,7 @@ class RegistryJournal:
         self, entry: JournalEntry, position: SchemaJournal, checks: Sequence[Check] = ()
     ) -> None:
         """Commit an entry that is in the bucket. Raises ``VersionConflict`` if it is void."""
+        refusals = 0
         for _ in range(COMMIT_ATTEMPTS_MAX):
             moved = put(replace(position, sequence=entry.sequence), is_logged=False)
             is_refused = False
@@ -247,7 +257,7 @@ class RegistryJournal:
                 await self._store.commit([*entry.writes, moved], checks=checks)
                 return
             except (CommitTooLarge, ItemTooLarge):
-                await self._void(entry, position)
+                await self._void(entry, position, is_whole=position.is_whole)
                 raise
             except VersionConflict:
                 is_refused = True
@@ -259,13 +269,17 @@ class RegistryJournal:
                 if is_known and now.void_count == position.void_count:
                     return  # Another process has committed it, or our own commit was made.
                 raise VersionConflict([_KEY_NAME])
-            if is_refused and now.version == position.version:
-                await self._void(entry, position)
+            refusals = refusals + 1 if is_refused and now.version == position.version else 0
+            if refusals == REFUSALS_UNTIL_VOID:
+                # A process without the journal has written.
+                await self._void(entry, position, is_whole=False)
                 raise VersionConflict([_KEY_NAME])
+            if refusals:
+                await asyncio.sleep(REFUSAL_PAUSE_SECONDS)
             position = now
         raise VersionConflict([_KEY_NAME])
 
-    async def _void(self, entry: JournalEntry, position: SchemaJournal) -> None:
+    async def _void(self, entry: JournalEntry, position: SchemaJournal, *, is_whole: bool) -> None:
         """Pass over an entry whose writes cannot be done."""
         key = schema_key(self._cluster_id, entry.sequence, SchemaObject.VOID)
         await persist(self._objects, key, void_object(entry))
@@ -273,7 +287,7 @@ class RegistryJournal:
             position,
             sequence=entry.sequence,
             void_count=position.void_count + 1,
-            is_whole=False,  # A process without the journal may have written.
+            is_whole=is_whole,
         )
         await self._store.commit([put(after, is_logged=False)])
         logger.warning("entry of the schema journal is void", extra={"key": key})

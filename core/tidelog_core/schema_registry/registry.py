@@ -104,7 +104,7 @@ class SchemaRegistry:
         self.read = RegistryReader(store)
         self._executor = executor
         # One process's writers take turns, and do not make each other's commits conflict.
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
 
     # -- registering -----------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class SchemaRegistry:
                 name.text, decision.version, decision.schema_id, schema, is_new=is_new
             )
 
-        async with self._turn:
+        async with self.turn:
             try:
                 return await retried(
                     attempt, attempts_max=ATTEMPTS_MAX, pause_seconds_max=PAUSE_SECONDS_MAX

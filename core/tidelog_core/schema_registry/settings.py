@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from tidelog_core.metadata.records import delete, put
 from tidelog_core.metadata.schema_records import SchemaSettings
 from tidelog_core.metadata.update import retried
-from tidelog_core.schema_registry.registry import SchemaRegistry
+from tidelog_core.schema_registry.registry import (
+    ATTEMPTS_MAX,
+    PAUSE_SECONDS_MAX,
+    SchemaRegistry,
+)
 from tidelog_core.schema_registry.scopes import ALL_CONTEXTS, scope_of
 from tidelog_core.schemas.model import DEFAULT_COMPATIBILITY, Compatibility, Mode
 from tidelog_core.schemas.refusals import (
@@ -133,7 +137,8 @@ class RegistrySettings:
             write = (delete if is_empty else put)(after, is_logged=False)
             await self._registry.changes.commit(begun, [write])
 
-        await retried(attempt)
+        async with self._registry.turn:
+            await retried(attempt, attempts_max=ATTEMPTS_MAX, pause_seconds_max=PAUSE_SECONDS_MAX)
 
 
 def _is_global(name: SubjectName) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from tidelog_core.errors import (
     OutcomeUnknown,
     SchemasMovedOn,
     StoreUnavailable,
+    VersionConflict,
 )
+from tidelog_core.metadata.records import RestorationMark, put, restoration_key
 from tidelog_core.metadata.schema_records import SchemaJournal, SchemaText, schema_journal_key
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import Check, MetadataStore, Write
+from tidelog_core.metadata.store import ANY_VERSION, Check, Item, ItemKey, MetadataStore, Write
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.restoration import schemas as restoring
@@ -201,6 +204,10 @@ async def test_what_the_store_cannot_take_is_void(
 
     too_large = ItemTooLarge(("schema-text:.", "2"), 500_000, limit=400_000)
     assert await refusal(registry_on(Narrow(store, too_large), objects).register("s", Wanted(B)))
+    item = await store.get(schema_journal_key())
+    assert item is not None
+    assert SchemaJournal.from_item(item).void_count == 1
+    assert SchemaJournal.from_item(item).is_whole  # No start has to adopt all items for it.
     assert await id_of(registry_on(store, objects), C) == 2
     again, found = await restored(objects)
     assert not found.problems
@@ -217,6 +224,32 @@ async def test_a_restoration_fences_the_old_nodes(
         with pytest.raises(SchemasMovedOn, match="of another metadata store"):
             await id_of(old, B)
     assert await id_of(registry_on(again, objects), C) == 2
+
+
+async def test_a_restoration_fences_old_nodes_that_have_registered_nothing(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    journal = RegistryJournal(store, objects, CLUSTER)
+    await journal.begin()
+    again, _ = await restored(objects)
+    with pytest.raises(SchemasMovedOn, match="of another metadata store"):
+        await id_of(SchemaRegistry(store, changes=journal), A)
+    assert await id_of(registry_on(again, objects), B) == 1
+
+
+async def test_a_registry_that_is_called_during_a_restoration_hinders_it_not(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    await fill(store, objects)
+    lost = MemoryMetadataStore(latency=0)
+    await lost.commit([put(RestorationMark(cluster_id=CLUSTER), is_logged=False)])
+    early = registry_on(lost, objects)
+    with pytest.raises(StoreUnavailable, match="a restoration is under way"):
+        await id_of(early, A)
+    assert (await restore_schemas(objects, CLUSTER, lost)).schema_count == 5
+    await lost.commit([Write(restoration_key(), None, ANY_VERSION, False)])
+    assert await items_of(lost) == await items_of(store)
+    assert await id_of(early, record("New"), "new") == 6
 
 
 async def test_a_store_that_was_set_back_takes_the_rest_from_the_bucket(
@@ -306,6 +339,96 @@ async def test_a_damaged_entry_is_named_and_no_id_is_given_twice(
     assert (await registry.schema(1)).text == A.text
     assert await refusal(registry.schema(3)) == 40403
     assert await id_of(registry, record("New"), "new") == 4 + ID_JUMP + 1
+
+
+async def test_a_context_of_a_damaged_entry_goes_on_far_above_its_known_ids(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    await id_of(registry_on(store, objects), A)
+    settings = RegistrySettings(registry_on(store, objects))
+    await settings.set_config("", RegistryConfig(Compatibility.FULL))
+    await objects.replace(schema_key(CLUSTER, 1), b"{")  # It has the context, too.
+    again, found = await restored(objects)
+    assert len(found.problems) == 1
+    assert await id_of(registry_on(again, objects), B) == ID_JUMP + 1
+
+
+async def test_texts_tell_of_ids_if_the_entry_with_the_context_is_damaged(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    for schema in (A, B, C):
+        await id_of(SchemaRegistry(store), schema)
+    await RegistryJournal(store, objects, CLUSTER).adopt()
+    await objects.replace(schema_key(CLUSTER, 1), b"{")
+    again, _ = await restored(objects)
+    assert await id_of(registry_on(again, objects), record("New"), "new") == 3 + ID_JUMP + 1
+
+
+async def test_an_entry_is_not_void_while_another_writers_commit_of_it_shows(
+    store: MemoryMetadataStore, objects: MemoryObjectStore
+) -> None:
+    """Its items conflict already, and the position is still read as it was."""
+
+    class Showing:
+        before: Item | None = None
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        async def get(self, id: ItemKey) -> Item | None:
+            shown, self.before = self.before, None
+            return shown if shown is not None and shown.id == id else await store.get(id)
+
+        async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+            before = await store.get(schema_journal_key())
+            await store.commit(writes)
+            self.before = before
+            raise VersionConflict([(writes[0].id.collection, writes[0].id.key)])
+
+    await id_of(registry_on(store, objects), A)
+    assert await id_of(registry_on(Showing(), objects), B) == 2
+    keys = [one.key async for one in objects.list(f"{CLUSTER}/schemas/")]
+    assert not any(SchemaObject.VOID.value in one for one in keys)
+    again, found = await restored(objects)
+    assert not found.problems
+    assert await items_of(again) == await items_of(store)
+
+
+async def test_writers_of_one_process_take_turns(store: MemoryMetadataStore) -> None:
+    class Counting(MemoryObjectStore):
+        put_count = 0
+
+        async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
+            self.put_count += 1
+            await super().put(key, data, kms_key_id=kms_key_id)
+
+    objects = Counting()
+    registry = registry_on(store, objects)
+    deletion, settings = SchemaDeletion(registry), RegistrySettings(registry)
+    for n in range(10):
+        await id_of(registry, A, f"s{n}")
+    level = RegistryConfig(Compatibility.FULL)
+    await asyncio.gather(
+        *(settings.set_config(f"t{n}", level) for n in range(20)),
+        *(deletion.delete_subject(f"s{n}", is_permanent=False) for n in range(5)),
+        *(deletion.delete_version(f"s{n}", 1, is_permanent=False) for n in range(5, 10)),
+        *(id_of(registry, B, f"u{n}") for n in range(10)),
+    )
+    assert objects.put_count == 1 + 10 + 40  # None found its number taken.
+
+
+async def test_a_deletion_whose_answer_was_lost_says_what_it_has_deleted(
+    store: MemoryMetadataStore,
+) -> None:
+    registry = SchemaRegistry(store)
+    deletion = SchemaDeletion(registry)
+    for schema in (A, B, C):
+        await id_of(registry, schema)
+    await deletion.delete_subject("s-value", is_permanent=False)
+    lost: Iterator[Exception | None] = iter([None, OutcomeUnknown("lost"), OutcomeUnknown("lost")])
+    store.on_commit = lambda _: next(lost, None)
+    assert await deletion.delete_subject("s-value", is_permanent=True) == [1, 2, 3]
+    assert await refusal(registry.version("s-value", 1, with_deleted=True)) == 40401
 
 
 async def test_a_failed_checkpoint_fails_no_registration(
