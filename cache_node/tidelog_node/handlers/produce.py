@@ -226,13 +226,16 @@ class ProduceHandler:
         led_by, followed_by = self._led_by(context), self._followed_by(context)
         for name, partitions in request.topics:
             for index, records in partitions:
-                replica = led_by.get(name, _NONE).get(index)
-                producer = _producer_batch(replica, records)
-                if producer is not None:
-                    self._broken.lose(producer, 0)
+                self._lose_batch(led_by.get(name, _NONE).get(index), records)
                 producer = _producer_batch(followed_by.get(name, _NONE).get(index), records)
                 if producer is not None and self.gateway is not None:
                     self.gateway.refuse(producer)
+
+    def _lose_batch(self, replica: Replica | None, records: memoryview | None) -> None:
+        """Note a batch for a led replica that is refused, but may be taken later."""
+        producer = _producer_batch(replica, records)
+        if producer is not None:
+            self._broken.lose(producer, 0)
 
     def _require_takes(
         self, replica: Replica, records: memoryview | None, *, can_serve: bool
@@ -309,6 +312,7 @@ class ProduceHandler:
         if not self._held.take(host, size_bytes):
             if not request.acks:
                 raise CloseConnection("too many batches wait to be inspected", is_expected=True)
+            self._lose(request, context)
             return self._refuse(request, context, ErrorCode.request_timed_out)
         # The receive buffer is reused before the inspection ends.
         request = _kept_request(request)
@@ -459,7 +463,7 @@ class ProduceHandler:
                     known = None if inspected is None else (inspected, place)
                     info = append_batch(replica, records, request, version, guard, known)
                 except TidelogError as error:
-                    self._counters.note_error(produce.API_KEY, error.code)
+                    self._note_failure(replica, records, error)
                     # Its traceback would hold this frame, and so the request's records.
                     failures.append((index, error.with_traceback(None)))
                     results.append(_failed(index, replica, error))
@@ -489,6 +493,13 @@ class ProduceHandler:
             self._owed.wait_for_acks(owed, owed_acks, timeout_ms=request.timeout_ms)
             return owed
         return self._encode(context, topics)
+
+    def _note_failure(
+        self, replica: Replica | None, records: memoryview | None, error: TidelogError
+    ) -> None:
+        self._counters.note_error(produce.API_KEY, error.code)
+        if isinstance(error, NotInspected):
+            self._lose_batch(replica, records)
 
     def _pass_on(  # noqa: PLR0917
         self,

@@ -50,9 +50,11 @@ from tidelog_node.wire.primitives import INT32
 from tidelog_node.wire.produce import ProduceRequest
 
 FULL = "full"
-# Of a batch that is looked into in the event loop: about 1 ms.
+# Of a batch that is looked into in the event loop: about 1 ms, also if it has headers of two bytes.
 RECORDS_HERE_MAX = 500
-BYTES_HERE_MAX = 65_536
+BYTES_HERE_MAX = 16_384
+# Of the schemas of one batch, with those that they refer to: they are sent to the worker.
+CHARACTERS_MAX = 4_000_000
 
 Led = Mapping[bytes, Mapping[int, Replica]]
 
@@ -86,11 +88,13 @@ class ProduceSchemas:
                 replica = led.get(index)
                 if replica is None or not replica.checks_schemas:
                     continue
-                refusal: TidelogError | None = None
-                if records is not None and _is_whole(records) and results.refusal(place) is None:
+                # A batch that is refused already stays so: nobody looks at its schemas.
+                refusal = results.refusal(place)
+                if refusal is None and records is not None and _is_whole(records):
                     refusal = await self._refusal(replica, records, host)
+                    # A request may have thousands of batches, and none of them may wait.
+                    await asyncio.sleep(0)
                 results.note_schemas(place, refusal)
-        self._schemas.trim()
 
     async def _refusal(
         self, replica: Replica, records: memoryview, host: str
@@ -118,6 +122,10 @@ class ProduceSchemas:
             found = await self._inspector.frames(records, parts, host=host)
         schemas, problems = await self._look_up(found, rules, topic)
         if not problems and config.tidelog_schema_validation_level == FULL:
+            characters = sum(one.characters for one in schemas.values())
+            if characters > CHARACTERS_MAX:
+                text = f"its schemas have {characters} characters, a batch may have"
+                raise RecordsRefused([(0, f"{text} {CHARACTERS_MAX}")])
             sources = tuple(
                 SchemaSource(one.schema_id, one.schema_type, one.text, one.known)
                 for one in schemas.values()
@@ -150,12 +158,23 @@ class ProduceSchemas:
         self, use: SchemaUse, schema: KnownSchema, rule: _Rule, topic: str
     ) -> str:
         """Return what is wrong with the schema's subjects; empty: nothing."""
-        subjects = _subjects(rule, schema, topic)
-        for subject in subjects:
-            if await self._schemas.has(subject, use.schema_id):
-                return ""
+        if await self._has_any(_subjects(rule, schema, topic), use.schema_id):
+            return ""
+        if rule.strategy != TOPIC_NAME_STRATEGY:
+            # A subject may have the schema now that had it not when it was looked up.
+            newer = await self._schemas.find(use.schema_id, is_new=True)
+            if newer is not None and newer.subjects != schema.subjects:
+                subjects = _subjects(rule, newer, topic)
+                if await self._has_any(subjects, use.schema_id):
+                    return ""
         wanted = f"{topic}-{rule.part}" if rule.strategy == TOPIC_NAME_STRATEGY else "its record"
         return f"the {use.part}'s schema {use.schema_id} is of no version of subject {wanted}"
+
+    async def _has_any(self, subjects: Sequence[str], schema_id: int) -> bool:
+        for subject in subjects:
+            if await self._schemas.has(subject, schema_id):
+                return True
+        return False
 
 
 def _subjects(rule: _Rule, schema: KnownSchema, topic: str) -> Sequence[str]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tidelog_core.errors import InvalidRecord, MessageTooLarge
 from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, parse_header
+from tidelog_core.records.codecs import DecompressedTooLarge
 from tidelog_core.records.decode import decode_batch
 from tidelog_core.records.record import Record
 from tidelog_core.schemas.model import Reference, SchemaType
@@ -26,6 +27,7 @@ SCHEMAS_MAX = 64  # of one batch, for its keys and for its values
 PROBLEMS_MAX = 100
 INDEXES_MAX = 20  # of the records that are named for one schema
 CODECS_MAX = 64  # that a process keeps
+CODEC_CHARACTERS_MAX = 8_000_000  # of their schemas, with those that these refer to
 KEY, VALUE = "key", "value"
 
 Problem = tuple[int, str]  # the record's index in the batch, and what is wrong
@@ -46,6 +48,11 @@ class SchemaSource(NamedTuple):
     schema_type: str
     text: str
     known: tuple[tuple[Reference, str], ...]
+
+    @property
+    def characters(self) -> int:
+        """The length of all texts."""
+        return len(self.text) + sum(len(text) for _, text in self.known)
 
 
 class FramesJob(NamedTuple):
@@ -92,6 +99,7 @@ class Codecs:
 
     def __init__(self) -> None:
         self._known: OrderedDict[SchemaSource, ValueCodec | InvalidSchema] = OrderedDict()
+        self._characters = 0
 
     def of(self, source: SchemaSource) -> ValueCodec:
         """Return the codec of a schema. Raises ``InvalidSchema`` if there is none."""
@@ -101,9 +109,13 @@ class Codecs:
                 found = open_codec(SchemaType(source.schema_type), source.text, source.known)
             except InvalidSchema as error:
                 found = InvalidSchema(str(error))  # Without the frames of this one.
+            self._characters += source.characters
         self._known[source] = found
-        if len(self._known) > CODECS_MAX:
-            self._known.popitem(last=False)
+        while len(self._known) > CODECS_MAX or (
+            self._characters > CODEC_CHARACTERS_MAX and len(self._known) > 1
+        ):
+            oldest, _ = self._known.popitem(last=False)
+            self._characters -= oldest.characters
         if isinstance(found, InvalidSchema):
             raise found.with_traceback(None)
         return found
@@ -175,7 +187,13 @@ def _records(batch: bytes | bytearray | memoryview) -> list[Record]:
             f"a batch of {header.record_count} records; topics with schema validation take "
             f"{RECORDS_MAX}: lower batch.size of the producer"
         )
-    return decode_batch(batch, 0, header, DECOMPRESSED_BYTES_MAX)
+    try:
+        return decode_batch(batch, 0, header, DECOMPRESSED_BYTES_MAX)
+    except DecompressedTooLarge as error:
+        # As a corrupt batch the producer would repeat it.
+        raise MessageTooLarge(
+            f"{error}, as topics with schema validation take: lower batch.size of the producer"
+        ) from None
 
 
 def _reader_of(part: str) -> Callable[[Record], bytes | None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
@@ -64,13 +65,20 @@ class KnownSchemas:
         self._reader = RegistryReader(store)
         self._executor = executor
         self._reads = asyncio.Semaphore(READS_MAX)
-        self._schemas = _Kept[int, KnownSchema](clock, SCHEMAS_MAX)
+        self._schemas = _Kept[int, KnownSchema](
+            clock, SCHEMAS_MAX, size_max=CHARACTERS_MAX, size_of=lambda one: one.characters
+        )
         self._subjects = _Kept[str, frozenset[int]](clock, SUBJECTS_MAX)
-        self._characters = 0
 
-    async def find(self, schema_id: int) -> KnownSchema | None:
-        """Return the schema of the default context. Raises ``StoreUnavailable``."""
-        return await self._schemas.get(schema_id, lambda: self._read(schema_id))
+    async def find(self, schema_id: int, *, is_new: bool = False) -> KnownSchema | None:
+        """Return the schema of the default context. Raises ``StoreUnavailable``.
+
+        ``is_new``: with the subjects that it has now, not ``KEPT_SECONDS`` ago.
+        """
+        older_than_s = MISSING_SECONDS if is_new else None
+        return await self._schemas.get(
+            schema_id, lambda: self._read(schema_id), older_than_s=older_than_s
+        )
 
     async def has(self, subject: str, schema_id: int) -> bool:
         """Return whether a version of the subject, not deleted, has the id."""
@@ -108,10 +116,6 @@ class KnownSchemas:
             schema_id, schema.schema_type, schema.text, known, subjects, frozenset(names)
         )
 
-    def trim(self) -> None:
-        """Forget the schemas that were not needed for the longest time, if texts are long."""
-        self._schemas.trim(CHARACTERS_MAX, lambda schema: schema.characters)
-
 
 def names_in(
     schema_type: SchemaType, text: str, known: tuple[tuple[Reference, str], ...]
@@ -125,20 +129,34 @@ def names_in(
             document = json.loads(text)
             title = document.get("title") if isinstance(document, dict) else None
             return [title] if isinstance(title, str) else []
+        found = parse(schema_type, text, known)  # Refused if the node has no such library.
         from tidelog_core.schemas.protobuf.names import messages
 
-        found = parse(schema_type, text, known)
         return [name for _, name in messages(getattr(found, "file"))][:NAMES_MAX]  # noqa: B009
     except (InvalidSchema, ValueError, RecursionError):
         return []
 
 
 class _Kept(Generic[K, V]):
-    """What was read lately, for each key, and what is being read."""
+    """What was read lately, for each key, and what is being read.
 
-    def __init__(self, clock: Callable[[], float], count_max: int) -> None:
+    What was not needed for the longest time is forgotten first. A value that alone has more than
+    ``size_max`` is kept until the next one.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        count_max: int,
+        *,
+        size_max: int = sys.maxsize,
+        size_of: Callable[[V], int] = lambda _: 0,
+    ) -> None:
         self._clock = clock
         self._count_max = count_max
+        self._size_max = size_max
+        self._size_of = size_of
+        self._size = 0  # of all values that are kept
         self._found: OrderedDict[K, tuple[float, V]] = OrderedDict()
         self._missing: OrderedDict[K, float] = OrderedDict()
         self._reading: dict[K, asyncio.Task[V | None]] = {}
@@ -168,23 +186,23 @@ class _Kept(Generic[K, V]):
             task.add_done_callback(lambda _: self._reading.pop(key, None))
         return await asyncio.shield(task)
 
-    def trim(self, size_max: int, size_of: Callable[[V], int]) -> None:
-        """Forget the oldest until all others have that size."""
-        size = sum(size_of(value) for _, value in self._found.values())
-        while size > size_max and len(self._found) > 1:
-            _, (_, value) = self._found.popitem(last=False)
-            size -= size_of(value)
-
     async def _note(self, key: K, read: Callable[[], Awaitable[V | None]]) -> V | None:
         value = await read()
         now = self._clock()
-        self._found.pop(key, None)
+        known = self._found.pop(key, None)
+        if known is not None:
+            self._size -= self._size_of(known[1])
         self._missing.pop(key, None)
         if value is None:
             self._missing[key] = now
-        else:
-            self._found[key] = now, value
-        for kept in (self._found, self._missing):
-            if len(kept) > self._count_max:
-                kept.popitem(last=False)
+            if len(self._missing) > self._count_max:
+                self._missing.popitem(last=False)
+            return None
+        self._found[key] = now, value
+        self._size += self._size_of(value)
+        while len(self._found) > self._count_max or (
+            self._size > self._size_max and len(self._found) > 1
+        ):
+            _, (_, oldest) = self._found.popitem(last=False)
+            self._size -= self._size_of(oldest)
         return value

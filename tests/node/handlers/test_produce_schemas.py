@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tidelog_core.config import (
     RECORD_NAME_STRATEGY,
     TOPIC_RECORD_NAME_STRATEGY,
 )
-from tidelog_core.errors import StoreUnavailable
+from tidelog_core.errors import MessageTooLarge, StoreUnavailable
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
@@ -23,11 +24,18 @@ from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettin
 from tidelog_core.schemas.model import Compatibility, Reference, Schema, SchemaType
 from tidelog_core.schemas.values.codecs import open_codec
 from tidelog_core.schemas.values.framing import framed
+from tidelog_node.answers import HeldReply
 from tidelog_node.diskless.gateway.gateway import may_pass
+from tidelog_node.handlers import produce, produce_schemas
+from tidelog_node.handlers.produce_inspection import InspectionResults
+from tidelog_node.handlers.produce_schemas import ProduceSchemas
 from tidelog_node.inspection import inspector, schema_frames
 from tidelog_node.registry import known_schemas
+from tidelog_node.registry.known_schemas import KnownSchemas
+from tidelog_node.wire.produce import ProduceRequest
 
-from tests.node.replication.led_node import TOPIC, LedNode, led_node
+from tests.node.replication.led_node import PRODUCE_VERSION, TOPIC, LedNode, led_node
+from tests.support.request_contexts import context_of
 
 USER = '{"type":"record","name":"User","namespace":"shop","fields":[{"name":"id","type":"long"}]}'
 VALUE = open_codec(SchemaType.AVRO, USER).encode({"id": 7})
@@ -55,7 +63,8 @@ def batch(*values: bytes | None, key: bytes | None = None, **more: Any) -> bytes
 
 
 async def send(node: LedNode, data: bytes) -> Any:
-    return await node.send_batch(data, acks=1)
+    answer = node.send_batch(data, acks=1)
+    return await answer if isinstance(answer, asyncio.Future) else answer
 
 
 def outcome(answer: Any) -> tuple[ErrorCode, list[int]]:
@@ -189,7 +198,7 @@ async def test_batches_that_expand_or_have_too_many_records_are_refused(
     known = await register(node, '"bytes"')
     zeros = framed(known, b"\x80\x80\x80\x22" + bytes(34 << 20))
     answer = await send(node, batch(zeros, compression=CompressionType.ZSTD))
-    assert outcome(answer)[0] is ErrorCode.corrupt_message
+    assert outcome(answer)[0] is ErrorCode.message_too_large
     many = [framed(known, b"\0")] * (schema_frames.RECORDS_MAX + 1)
     answer = await send(node, batch(*many, compression=CompressionType.ZSTD))
     assert outcome(answer)[0] is ErrorCode.message_too_large, "the client splits it"
@@ -275,6 +284,154 @@ async def test_a_store_that_is_away_has_the_client_come_again(
     assert outcome(await send(node, data)) == (ErrorCode.request_timed_out, [])
     monkeypatch.setattr(node.store, "get", get)
     assert outcome(await send(node, data)) == STORED
+
+
+async def test_no_batch_is_stored_before_an_earlier_one_that_nobody_looked_at(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log knows nothing of the producer yet, and would take any sequence as its first one."""
+    await node.create_topic(replicas=(1,), **ON)
+    good = framed(await register(node), VALUE)
+
+    async def sent(sequence: int) -> ErrorCode:
+        producer: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0}
+        return outcome(await send(node, batch(good, base_sequence=sequence, **producer)))[0]
+
+    async def away(key: Any) -> Any:
+        raise StoreUnavailable("the store is away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node.store, "get", away)
+        assert await sent(0) is ErrorCode.request_timed_out
+    assert await sent(1) is ErrorCode.request_timed_out
+    assert await sent(0) is ErrorCode.none
+    assert await sent(1) is ErrorCode.none
+    assert node.replica().log.log_end_offset == 2
+
+
+async def test_no_batch_is_stored_before_an_earlier_one_for_which_there_was_no_room(
+    node: LedNode,
+) -> None:
+    await node.create_topic(replicas=(1,), **ON)
+    good = framed(await register(node), VALUE)
+
+    async def sent(sequence: int) -> ErrorCode:
+        producer: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0}
+        return outcome(await send(node, batch(good, base_sequence=sequence, **producer)))[0]
+
+    held = node.produce._held
+    assert held.take("another", produce.HELD_BYTES_MAX)
+    assert await sent(0) is ErrorCode.request_timed_out
+    held.give_back("another", produce.HELD_BYTES_MAX)
+    assert await sent(1) is ErrorCode.request_timed_out
+    assert [await sent(0), await sent(1)] == [ErrorCode.none] * 2
+
+
+async def test_many_batches_of_a_request_give_others_a_turn_between_them(node: LedNode) -> None:
+    await node.create_topic(replicas=(1,), **ON)
+    records = memoryview(bytearray(batch(*([None] * 100), key=b"0123456789")))
+    partitions: list[tuple[int, memoryview | None]] = [(0, records)] * 50
+    request = ProduceRequest(None, -1, 30_000, [(TOPIC.encode(), partitions)])
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    reply = node.produce.handle(request, context_of(PRODUCE_VERSION, api_key=0))
+    assert isinstance(reply, HeldReply)
+    await reply
+    counting.cancel()
+    assert turns >= 50
+    assert node.replica().log.log_end_offset == 5_000
+
+
+async def test_many_headers_are_read_by_the_worker(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of 64 KiB may have 32,768 headers, and each costs time."""
+    await node.create_topic(replicas=(1,), **ON)
+    good = framed(await register(node), VALUE)
+    lengths: list[int] = []
+    frames = node.inspector.frames
+
+    async def counted(records: memoryview, parts: tuple[str, ...], *, host: str) -> Any:
+        lengths.append(len(records))
+        return await frames(records, parts, host=host)
+
+    monkeypatch.setattr(node.inspector, "frames", counted)
+    for count in (5_000, 20_000):
+        record = Record(0, 1_000, None, good, (("", None),) * count)
+        assert outcome(await send(node, build_batch([record]))) == STORED
+    assert len(lengths) == 1
+    assert lengths[0] > 40_000
+
+
+async def test_a_batch_that_is_refused_for_another_reason_stays_refused(node: LedNode) -> None:
+    """Its schemas were not looked at, and the settings may change until it is appended."""
+    replica = await node.create_topic(replicas=(1,), **ON)
+    records = memoryview(bytearray(batch(b"x")))
+    partitions: list[tuple[int, memoryview | None]] = [(0, records)]
+    request = ProduceRequest(None, -1, 30_000, [(TOPIC.encode(), partitions)])
+    results = InspectionResults(is_of_copy=True)
+    results.note(0, replica.config, MessageTooLarge("it was too large"))
+    schemas = ProduceSchemas(node.context, node.inspector)
+    await schemas.check(request, node.replicas.led_by_name, results, host="h")
+    with pytest.raises(MessageTooLarge):
+        results.require_schemas(0)
+
+
+async def test_the_subject_of_a_record_counts_as_soon_as_it_has_the_schema(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_schemas, "MISSING_SECONDS", 0.0)
+    strategy = {"confluent.value.subject.name.strategy": RECORD_NAME_STRATEGY}
+    await node.create_topic(replicas=(1,), **ON, **strategy)
+    data = batch(framed(await register(node, USER, "elsewhere"), VALUE))
+    assert outcome(await send(node, data)) == (ErrorCode.invalid_record, [0])
+    await register(node, USER, "shop.User")
+    assert outcome(await send(node, data)) == STORED
+
+
+async def test_the_texts_of_a_batchs_schemas_are_limited(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.create_topic(replicas=(1,), **FULL)
+    data = batch(framed(await register(node), VALUE))
+    monkeypatch.setattr(produce_schemas, "CHARACTERS_MAX", len(USER) - 1)
+    answer = await send(node, data)
+    assert outcome(answer) == (ErrorCode.invalid_record, [0])
+    assert f"its schemas have {len(USER)} characters" in answer.error_message
+    monkeypatch.setattr(produce_schemas, "CHARACTERS_MAX", len(USER))
+    assert outcome(await send(node, data)) == STORED
+
+
+async def test_the_texts_that_are_kept_are_limited(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [await register(node, f'"{kind}"', kind) for kind in ("int", "long", "float", "bytes")]
+    monkeypatch.setattr(known_schemas, "CHARACTERS_MAX", 13)
+    schemas = KnownSchemas(node.store, node.executor, time.monotonic)
+    for one in (*ids, ids[0], ids[0]):
+        assert await schemas.find(one) is not None
+    assert list(schemas._schemas._found) == [ids[3], ids[0]]
+    assert schemas._schemas._size == len('"bytes""int"')
+
+
+def test_the_codecs_that_a_worker_keeps_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_frames, "CODEC_CHARACTERS_MAX", 13)
+    codecs = schema_frames.Codecs()
+    sources = [
+        schema_frames.SchemaSource(number, "AVRO", f'"{kind}"', ())
+        for number, kind in enumerate(("int", "long", "float", "bytes", "int"))
+    ]
+    for one in (*sources, sources[0]):
+        codecs.of(one)
+    assert list(codecs._known) == [sources[4], sources[0]]
+    assert codecs._characters == len('"int""int"')
 
 
 async def test_a_topic_that_begins_to_validate_while_a_batch_waits_stores_none_unseen(
