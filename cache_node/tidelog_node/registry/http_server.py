@@ -172,7 +172,7 @@ class RegistryServer:
         unknown = self._hosts.refusal(request.transport, request.headers.getall("Host", ()))
         if unknown is not None:
             raise RegistryRefusal(REFUSED_STATUS, f"HTTP 403 Forbidden: {unknown}")
-        if request.headers.get("Sec-Fetch-Site", "") in FOREIGN_SITES:
+        if _is_of_foreign_page(request):
             raise RegistryRefusal(403, "HTTP 403 Forbidden: a page of another site asks")
         return await self._desk.admit(_caller(request))
 
@@ -202,6 +202,19 @@ class RegistryServer:
     def _note_change(self, permissions: Permissions, change: Change | None) -> None:
         if isinstance(permissions, KnownCaller):
             self._records.note_change(permissions.session, change)
+
+
+def _is_of_foreign_page(request: web.BaseRequest) -> bool:
+    """Return whether a browser says that a page of another site asks.
+
+    It says so in ``Sec-Fetch-Site``, but not to an address of another machine without TLS. There
+    it names the page's site, of requests that may change something.
+    """
+    headers = request.headers
+    site, origin = headers.get("Sec-Fetch-Site"), headers.get("Origin")
+    if site is not None or origin is None:
+        return site in FOREIGN_SITES
+    return origin.lower().partition("://")[2] != headers.get("Host", "").lower()
 
 
 def _segments(request: web.BaseRequest) -> list[str]:

@@ -177,3 +177,9 @@ async def test_garbage_is_refused_and_others_are_served(connect: Connect, data: 
 async def test_pages_of_other_sites_are_refused(connect: Connect) -> None:
     client = await connect(GET[:-2] + b"Sec-Fetch-Site: cross-site\r\n\r\n")
     assert (await client.answer())[0] == 403
+    # Browsers send no such header to another machine without TLS.
+    for origin in (b"null", b"http://evil.example", b"http://localhost:1", b"http://[", b""):
+        client = await connect(POST + b"Origin: " + origin + b"\r\nContent-Length: 0\r\n\r\n")
+        assert (await client.answer())[0] == 403, origin
+    client = await connect(GET[:-2] + b"Origin: http://localhost\r\n\r\n")
+    assert (await client.answer())[0] == 200
