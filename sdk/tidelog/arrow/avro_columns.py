@@ -4,9 +4,10 @@ Theory of operation. Every value has a cursor, its place in the bytes. A part of
 of all values at once: numbers of several bytes in as many rounds, the branches of a union with the
 cursors of its values alone, the items of arrays in as many rounds as the longest has items. A value
 that is damaged gets a mark, and its cursor moves no more: it cannot read another value's bytes,
-because every step is within its own end. Values with longer arrays than ``ITEMS_MAX`` get it too:
-rounds for few values cost too much. Marked values are read again, one by one, by core's reader. So
-nothing is done in Python for all others.
+because every step is within its own end. Values with longer arrays than ``ITEMS_MAX`` get it too,
+and those that have more items when ``STEPS_MAX`` is used up: steps for few values cost too much.
+Marked values are read again, one by one, by core's reader. So nothing is done in Python for all
+others.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from tidelog.arrow.payloads import Payloads
 Longs = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 DEPTH_MAX = 32  # of a schema; one that contains itself has no columns
+COLUMNS_MAX = 10_000  # of a schema: a short one may have records within each other in any number
 ITEMS_MAX = 64  # of one array or map of a value that is read with the others
+# Columns of items that are read of a run of values, beside one for each value: about 0.4 s.
+STEPS_MAX = 20_000
+GATHERED_BYTES_MAX = 1 << 20  # at a time: each takes 24 bytes more meanwhile
 _VARINT_BYTES = 10
 _NUMBERS = {
     "int": pa.int32(),
@@ -58,6 +63,7 @@ class Cursors:
         self.at = starts.copy()
         self.ends = ends
         self.is_bad: Flags = np.zeros(len(starts), np.bool_)
+        self.steps_left = STEPS_MAX + len(starts)
 
     def bytes_at(self, rows: Longs) -> NDArray[np.int64]:
         """Return the next byte of these values, and pass it; damaged values have 0."""
@@ -114,6 +120,7 @@ class AvroColumns:
         """Raises ``InvalidSchema`` if no columns can have the values."""
         if not of.is_record:
             raise InvalidSchema(f"columns need a record, the schema is {of.kind}")
+        _column_count(of)
         self.type, self._read = _reader(of, 0)
         self._of = of
         self._read_one = reader_of(of)
@@ -138,6 +145,28 @@ class AvroColumns:
         places[marked] = len(found) + np.arange(len(marked))
         others = pa.array(kept, self.type)
         return pa.concat_arrays([found, others]).take(numbers(places, pa.int64())), problems
+
+
+def _column_count(of: AvroType) -> int:
+    """Return how many columns the type has, with those within it.
+
+    Raises ``InvalidSchema`` if there are too many, or if they nest too deeply.
+    """
+    counts: dict[int, int] = {}
+
+    def count(one: AvroType, depth: int) -> int:
+        if depth > DEPTH_MAX:
+            raise InvalidSchema("it contains itself, or nests too deeply for columns")
+        known = counts.get(id(one))
+        if known is None:
+            items = () if one.items is None else (one.items,)
+            inner = (*(field.type for field in one.fields), *one.branches, *items)
+            known = counts[id(one)] = 1 + sum(count(other, depth + 1) for other in inner)
+            if known > COLUMNS_MAX:
+                raise InvalidSchema(f"it has more than {COLUMNS_MAX} columns")
+        return known
+
+    return count(of, 0)
 
 
 def _reader(of: AvroType, depth: int) -> tuple[pa.DataType, Read]:
@@ -276,6 +305,7 @@ def _list(of: AvroType, depth: int) -> tuple[pa.DataType, Read]:
     assert of.items is not None
     item_type, read_item = _reader(of.items, depth + 1)
     is_map = of.kind == "map"
+    steps = _column_count(of.items) + is_map
     _, read_name = _bytes(AvroType("string"), 0)
     kind = pa.map_(pa.string(), item_type) if is_map else pa.list_(item_type)
 
@@ -298,6 +328,9 @@ def _list(of: AvroType, depth: int) -> tuple[pa.DataType, Read]:
             totals[active] += 1
             left[active] -= 1
             cursors.fail(rows[active], totals[active] > ITEMS_MAX)
+            cursors.steps_left -= steps
+            if cursors.steps_left < 0:
+                cursors.fail(rows[active], np.ones(len(active), np.bool_))
             active = active[~cursors.is_bad[rows[active]]]
         order = np.argsort(np.concatenate([np.zeros(0, np.int64), *owners]), kind="stable")
         places = numbers(order, pa.int64())
@@ -366,8 +399,19 @@ def gathered(data: NDArray[np.uint8], starts: Longs, sizes: Longs) -> pa.Array:
     """Return the spans of bytes as a binary column."""
     ends = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(sizes, out=ends[1:])
-    places = np.arange(ends[-1]) + np.repeat(starts - ends[:-1], sizes)
-    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data[places])]
+    content = np.empty(ends[-1], np.uint8)
+    first = 0
+    while first < len(starts):
+        limit = ends[first] + GATHERED_BYTES_MAX
+        end = max(int(np.searchsorted(ends, limit, side="right")) - 1, first + 1)
+        begin, stop = ends[first], ends[end]
+        if end == first + 1:
+            content[begin:stop] = data[starts[first] : starts[first] + sizes[first]]
+        else:
+            shifts = np.repeat(starts[first:end] - ends[first:end], sizes[first:end])
+            content[begin:stop] = data[np.arange(begin, stop) + shifts]
+        first = end
+    buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(content)]
     return pa.Array.from_buffers(pa.binary(), len(starts), buffers)
 
 
@@ -404,7 +448,9 @@ def _decimal(of: AvroType) -> pa.DataType | None:
     if of.properties.get("logicalType") != "decimal" or of.kind == "string":
         return None
     precision, scale = of.properties.get("precision"), of.properties.get("scale", 0)
-    if type(precision) is not int or type(scale) is not int or not 0 <= scale <= precision <= 76:
+    if type(precision) is not int or type(scale) is not int:
+        return None
+    if not (1 <= precision <= 76 and 0 <= scale <= precision):
         return None
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
 

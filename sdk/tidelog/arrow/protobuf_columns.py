@@ -20,6 +20,7 @@ from tidelog_core.schemas.values.protobuf_messages import ProtobufMessages
 from tidelog.arrow.payloads import Payloads
 
 DEPTH_MAX = 32
+COLUMNS_MAX = 10_000  # of a message, with those within it, which may be there in any number
 _SCALARS = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),
@@ -44,6 +45,7 @@ class ProtobufColumns:
             descriptor = self._messages.class_at((0,)).DESCRIPTOR
         except UnreadableValue as error:
             raise InvalidSchema(str(error)) from None
+        _require_few_columns(descriptor)
         self.type, self._fill = _message(descriptor, DEPTH_MAX)
 
     def read(self, values: Payloads) -> tuple[pa.Array, dict[int, str]]:
@@ -63,6 +65,26 @@ class ProtobufColumns:
                 problems[number] = str(error)
             found.append(message)
         return self._fill(found), problems
+
+
+def _require_few_columns(descriptor: Any) -> None:
+    """Raise ``InvalidSchema`` if there are too many, or if they nest too deeply."""
+    counts: dict[str, int] = {}
+
+    def count(of: Any, depth: int) -> int:
+        if depth == 0:
+            raise InvalidSchema("it contains itself, or nests too deeply for columns")
+        known = counts.get(of.full_name)
+        if known is None:
+            inner = [one.message_type for one in of.fields if one.message_type is not None]
+            below = depth if of.GetOptions().map_entry else depth - 1
+            known = len(of.fields) + sum(count(one, below) for one in inner)
+            if known > COLUMNS_MAX:
+                raise InvalidSchema(f"it has more than {COLUMNS_MAX} columns")
+            counts[of.full_name] = known
+        return known
+
+    count(descriptor, DEPTH_MAX)
 
 
 def _message(descriptor: Any, depth: int) -> tuple[pa.DataType, Fill]:

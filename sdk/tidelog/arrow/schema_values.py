@@ -7,18 +7,20 @@ or have the default of Avro.
 
 from __future__ import annotations
 
+import time
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 from tidelog_core.errors import InvalidRecord
 from tidelog_core.schemas.avro.parsing import parse_avro
-from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroType
+from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroField, AvroType
 from tidelog_core.schemas.model import SchemaType
 from tidelog_core.schemas.parsed import InvalidSchema
-from tidelog_core.schemas.values.framing import HEAD, MAGIC
+from tidelog_core.schemas.values.avro_writing import write_avro
+from tidelog_core.schemas.values.framing import HEAD, MAGIC, UnreadableValue
 
-from tidelog.arrow.avro_columns import AvroColumns
+from tidelog.arrow.avro_columns import AvroColumns, numbers
 from tidelog.arrow.found_schemas import FoundSchema, SchemaSource
 from tidelog.arrow.json_columns import JsonColumns
 from tidelog.arrow.payloads import Payloads
@@ -26,6 +28,9 @@ from tidelog.arrow.registry_source import RegistrySource
 from tidelog.errors import InvalidConfig
 
 READERS_MAX = 500
+MISSING_SECONDS = 5.0  # until a schema that is not there is asked for again
+DEFAULT_SIZE_MAX = 1_000  # of one default: bytes, and values in it; each record gets a copy
+MISSING_MAX = 100  # schemas of one batch; if more are not there, no others are asked for
 VALUE = "value"
 
 
@@ -60,12 +65,16 @@ class SchemaDecoder:
             raise InvalidConfig([f"errors must be 'raise' or 'null', not {errors!r}"])
         self._source = source = RegistrySource(source) if isinstance(source, str) else source
         self._errors = errors
-        self._reader = source.latest(subject)
+        self._reader = found = source.latest(subject)
         try:
-            self.type = _columns(self._reader).type
-        except InvalidSchema as error:
+            self.type = _columns(found).type
+        except (ValueError, pa.ArrowException) as error:
             raise InvalidConfig([f"the schema of {subject} gives no columns: {error}"]) from None
+        self._avro: AvroType | None = None  # of the columns
+        if found.schema_type is SchemaType.AVRO:
+            self._avro, _ = parse_avro(found.text, [text for _, text in found.known])
         self._readers: dict[int, ColumnReader | str] = {}
+        self._missing: dict[int, float] = {}  # schemas, and when they were asked for
 
     def schema(self, plain: pa.Schema) -> pa.Schema:
         """Return the schema of decoded batches."""
@@ -96,17 +105,24 @@ class SchemaDecoder:
         for row in list(problems):
             if not column[row].is_valid:
                 del problems[row]
-        for schema_id in np.unique(ids[ids >= 0]).tolist():
-            rows = np.flatnonzero(ids == schema_id)
-            reader = self._reader_of(schema_id)
+        order = np.argsort(ids, kind="stable")
+        missing_count = 0
+        for rows in np.split(order, np.flatnonzero(np.diff(ids[order])) + 1):
+            if not len(rows) or ids[rows[0]] < 0:
+                continue
+            schema_id = int(ids[rows[0]])
+            if missing_count < MISSING_MAX or schema_id in self._readers:
+                reader = self._reader_of(schema_id)
+                missing_count += schema_id in self._missing
+            else:
+                reader = f"more than {MISSING_MAX} schemas are not there"
             if isinstance(reader, str):
                 problems |= dict.fromkeys(rows.tolist(), reader)
                 continue
             found, wrong = reader.read(values.after(rows, HEAD.size))
-            problems |= {
-                int(rows[row]): f"{text} (schema {schema_id})" for row, text in wrong.items()
-            }
-            parts.append(self._fitted(found))
+            wrong_rows = {int(rows[row]): text for row, text in wrong.items()}
+            parts.append(self._fitted_rows(found, rows, wrong_rows))
+            problems |= {row: f"{text} (schema {schema_id})" for row, text in wrong_rows.items()}
             places[rows] = np.arange(at, at + len(rows))
             at += len(rows)
         places[list(problems)] = -1
@@ -115,30 +131,47 @@ class SchemaDecoder:
         indexes = pa.Array.from_buffers(pa.int64(), count, buffers)
         return pa.concat_arrays(parts).take(indexes), problems
 
-    def _fitted(self, found: pa.Array) -> pa.Array:
+    def _fitted_rows(self, found: pa.Array, rows: Any, problems: dict[int, str]) -> pa.Array:
+        """Return structs with the columns' types; add the rows that do not fit to the problems."""
         if found.type == self.type:
             return found
-        default = None
-        if self._reader.schema_type is SchemaType.AVRO:
-            default, _ = parse_avro(self._reader.text, [text for _, text in self._reader.known])
-        return _fitted(found, self.type, default)
+        try:
+            return _fitted(found, self.type, self._avro)
+        except pa.ArrowException as error:
+            if len(found) == 1:
+                problems.setdefault(int(rows[0]), " ".join(str(error).split())[:300])
+                return pa.nulls(1, self.type)
+        middle = len(found) // 2
+        return pa.concat_arrays(
+            [
+                self._fitted_rows(found[:middle], rows[:middle], problems),
+                self._fitted_rows(found[middle:], rows[middle:], problems),
+            ]
+        )
 
     def _reader_of(self, schema_id: int) -> ColumnReader | str:
         """Return what reads values of a schema, or why nothing does."""
         known = self._readers.get(schema_id)
         if known is not None:
             return known
+        missed_s = self._missing.get(schema_id)
+        if missed_s is not None and time.monotonic() - missed_s < MISSING_SECONDS:
+            return f"there is no schema {schema_id}"
         found = self._source.by_id(schema_id)
-        made: ColumnReader | str
         if found is None:
-            made = f"there is no schema {schema_id}"
-        elif found.schema_type is not self._reader.schema_type:
+            if len(self._missing) >= READERS_MAX:
+                self._missing.clear()
+            self._missing[schema_id] = time.monotonic()
+            return f"there is no schema {schema_id}"
+        self._missing.pop(schema_id, None)
+        made: ColumnReader | str
+        if found.schema_type is not self._reader.schema_type:
             made = f"schema {schema_id} is {found.schema_type}, not {self._reader.schema_type}"
         else:
             try:
                 made = _columns(found)
-                _fitted(pa.array([], made.type), self.type, None)
-            except (InvalidSchema, pa.ArrowException) as error:
+                _fitted(pa.array([], made.type), self.type, self._avro)
+            except (ValueError, pa.ArrowException) as error:
                 made = f"schema {schema_id} does not fit the columns: {error}"
         if len(self._readers) >= READERS_MAX:
             self._readers.clear()
@@ -188,9 +221,37 @@ def _fitted(found: pa.Array, kind: pa.DataType, of: AvroType | None) -> pa.Array
             inner = found.field(index)
             columns.append(_fitted(inner, field.type, None if known is None else known.type))
             continue
-        default = None if known is None or known.default is NO_DEFAULT else known.default
-        if isinstance(default, dict | list) and default:
-            raise InvalidSchema(f"the default of {field.name} is no simple value")
-        columns.append(pa.array([default] * len(found), field.type))
+        if known is None or known.default is NO_DEFAULT:
+            columns.append(pa.nulls(len(found), field.type))
+        else:
+            columns.append(_defaults(known, len(found)))
     mask = found.is_null() if found.null_count else None
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
+
+
+def _defaults(field: AvroField, count: int) -> pa.Array:
+    """Return a column that has a field's default only. Raises ``InvalidSchema``."""
+    record = AvroType("record", fields=(field,))
+    try:
+        payload = write_avro(record, {})
+    except UnreadableValue as error:
+        raise InvalidSchema(f"the default of {field.name} is wrong: {error}") from None
+    found, problems = AvroColumns(record).read(Payloads.of(pa.array([payload], pa.binary())))
+    if problems:
+        raise InvalidSchema(f"the default of {field.name} is wrong: {problems[0]}")
+    default = found.field(0)
+    if max(default.nbytes, _value_count(default)) > DEFAULT_SIZE_MAX:
+        raise InvalidSchema(f"the default of {field.name} is too large for a column")
+    return default.take(numbers(np.zeros(count, np.int64), pa.int64()))
+
+
+def _value_count(column: pa.Array) -> int:
+    """Return the number of values in a column, with those in its lists and structs."""
+    kind, count = column.type, len(column)
+    if pa.types.is_struct(kind):
+        count += sum(_value_count(column.field(number)) for number in range(kind.num_fields))
+    elif pa.types.is_map(kind):
+        count += _value_count(column.keys) + _value_count(column.items)
+    elif pa.types.is_list(kind):
+        count += _value_count(column.values)
+    return count

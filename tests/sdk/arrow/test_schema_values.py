@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tidelog.arrow.avro_columns import ITEMS_MAX, AvroColumns
+from tidelog.arrow import avro_columns, schema_values
+from tidelog.arrow.avro_columns import ITEMS_MAX, AvroColumns, Cursors
 from tidelog.arrow.found_schemas import FoundSchema
 from tidelog.arrow.payloads import Payloads
 from tidelog.arrow.schema_values import SchemaDecoder
@@ -150,6 +151,43 @@ def test_long_arrays_are_read_one_by_one() -> None:
     assert found.to_pylist() == [*values, {"a": [1, 2, 3]}]
 
 
+def test_arrays_within_arrays_are_read_one_by_one_beyond_a_number_of_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A value of 270 kB would else take a round for each of its 262,144 numbers."""
+    kind: Any = "int"
+    value: Any = 7
+    for _ in range(3):
+        kind, value = {"type": "array", "items": kind}, [value] * ITEMS_MAX
+    schema = {"type": "record", "name": "A", "fields": [{"name": "a", "type": kind}]}
+    data = open_codec(SchemaType.AVRO, json.dumps(schema)).encode({"a": value})
+    reads = 0
+    longs = Cursors.longs
+
+    def counted(cursors: Cursors, rows: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        return longs(cursors, rows)
+
+    monkeypatch.setattr(Cursors, "longs", counted)
+    monkeypatch.setattr(avro_columns, "STEPS_MAX", 1_000)
+    found, problems = columns(schema).read(payloads([data, data[:-1]]))
+    assert reads < 3_000
+    assert (found[0].as_py(), list(problems)) == ({"a": value}, [1])
+    found.validate(full=True)
+
+
+def test_bytes_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(5)
+    values = [wide(chance) for _ in range(200)]
+    codec = open_codec(SchemaType.AVRO, json.dumps(WIDE))
+    monkeypatch.setattr(avro_columns, "GATHERED_BYTES_MAX", 16)
+    found, problems = columns(WIDE).read(payloads([codec.encode(one) for one in values]))
+    found.validate(full=True)
+    assert problems == {}
+    assert found.to_pylist() == [plain(one) for one in values]
+
+
 @pytest.mark.parametrize(
     ("schema", "values", "kind"),
     [
@@ -165,8 +203,9 @@ def test_long_arrays_are_read_one_by_one() -> None:
             pa.decimal128(4, 2),
         ),
         ({"type": "string", "logicalType": "uuid"}, ["a"], pa.string()),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 0}, ["a"], pa.binary()),
     ],
-    ids=["date", "timestamp", "decimal", "uuid"],
+    ids=["date", "timestamp", "decimal", "uuid", "no decimal"],
 )
 def test_logical_types_are_arrows(schema: Any, values: list[Any], kind: pa.DataType) -> None:
     record = {"type": "record", "name": "L", "fields": [{"name": "v", "type": schema}]}
@@ -188,6 +227,33 @@ def test_logical_types_are_arrows(schema: Any, values: list[Any], kind: pa.DataT
 def test_schemas_without_columns_are_named(schema: Any) -> None:
     with pytest.raises(InvalidSchema):
         columns(schema)
+
+
+def doubling(count: int) -> dict[str, Any]:
+    """Return a schema of a record that has two of another one, which has two of a third, and so on.
+
+    It has as many columns as 2 to the power of that number.
+    """
+    kind: Any = "int"
+    for number in range(count):
+        name = f"R{number}"
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": "int"}]
+        if number:
+            fields[1]["type"] = f"R{number - 1}"
+        kind = {"type": "record", "name": name, "fields": fields}
+    return dict(kind)
+
+
+def test_schemas_with_too_many_columns_are_named() -> None:
+    assert columns(doubling(5)).type.num_fields == 2
+    with pytest.raises(InvalidSchema, match="more than 10000 columns"):
+        columns(doubling(25))
+    messages = "".join(
+        f"message R{number} {{ R{number + 1} a = 1; R{number + 1} b = 2; }}" for number in range(25)
+    )
+    text = f'syntax = "proto3"; {messages} message R25 {{}}'
+    with pytest.raises(InvalidConfig, match="more than 10000 columns"):
+        SchemaDecoder(Schemas(SchemaType.PROTOBUF, text), "t-value")
 
 
 class Schemas:
@@ -259,6 +325,85 @@ def test_what_cannot_be_decoded_raises_or_is_null() -> None:
         assert found.column("value").is_null().to_pylist() == [False, True, True, False]
     with pytest.raises(InvalidConfig, match="gives no columns"):
         SchemaDecoder(Schemas(SchemaType.AVRO, '"int"'), "t-value")
+
+
+def test_defaults_are_those_of_avro() -> None:
+    item = {
+        "type": "record",
+        "name": "I",
+        "fields": [{"name": "n", "type": ["int", "null"], "default": 3}],
+    }
+    defaults: list[tuple[Any, Any, Any]] = [
+        ("bytes", "\u00ff", b"\xff"),
+        ({"type": "array", "items": "string"}, ["a"], ["a"]),
+        ({"type": "map", "values": "int"}, {"a": 1}, [("a", 1)]),
+        (item, {}, {"n": 3}),
+        (["null", "string"], None, None),
+        (["string", "null"], "a", "a"),
+    ]
+    added = [
+        {"name": f"f{number}", "type": kind, "default": default}
+        for number, (kind, default, _) in enumerate(defaults)
+    ]
+    newest = json.loads(OLD)
+    newest["fields"] += added
+    source = Schemas(SchemaType.AVRO, OLD, json.dumps(newest))
+    data = framed(1, open_codec(SchemaType.AVRO, OLD).encode({"id": 1}))
+    found = SchemaDecoder(source, "t-value").decode(batch([data, data])).column("value")
+    found.validate(full=True)
+    shown = {f"f{number}": value for number, (_, _, value) in enumerate(defaults)}
+    assert found.to_pylist() == [{"id": 1, **shown}] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [("string", "x" * 2_000), ({"type": "array", "items": "null"}, [None] * 2_000)],
+    ids=["text", "nulls"],
+)
+def test_a_default_that_takes_much_memory_is_no_column(kind: Any, default: Any) -> None:
+    """Every one of 65,536 records of a batch gets a copy."""
+    newest = json.loads(OLD)
+    newest["fields"].append({"name": "f", "type": kind, "default": default})
+    source = Schemas(SchemaType.AVRO, OLD, json.dumps(newest))
+    data = framed(1, open_codec(SchemaType.AVRO, OLD).encode({"id": 1}))
+    with pytest.raises(InvalidRecord, match="the default of f is too large"):
+        SchemaDecoder(source, "t-value").decode(batch([data]))
+
+
+def test_values_that_do_not_fit_the_newest_types_are_named_and_harm_no_other() -> None:
+    text = '{"type":"record","name":"U","fields":[{"name":"a","type":"%s"}]}'
+    source = Schemas(SchemaType.AVRO, text % "bytes", text % "string")
+    codec = open_codec(SchemaType.AVRO, text % "bytes")
+    data = [framed(1, codec.encode({"a": one})) for one in ("a", "b", "\xff", "c", "d")]
+    found = SchemaDecoder(source, "t-value", errors="null").decode(batch(data)).column("value")
+    found.validate(full=True)
+    assert found.to_pylist() == [{"a": "a"}, {"a": "b"}, None, {"a": "c"}, {"a": "d"}]
+    with pytest.raises(InvalidRecord, match=r"offset 102 of t-0 .*\(schema 1\)"):
+        SchemaDecoder(source, "t-value").decode(batch(data))
+
+
+def test_a_schema_that_was_missing_is_found_once_it_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = Schemas(SchemaType.AVRO, OLD)
+    data = framed(2, open_codec(SchemaType.AVRO, OLD).encode({"id": 1}))
+    decoder = SchemaDecoder(source, "t-value", errors="null")
+    for _ in range(2):
+        assert decoder.decode(batch([data])).column("value").to_pylist() == [None]
+    assert source.asked == [2], "not again at once"
+    source._found.append(source._found[0])
+    monkeypatch.setattr(schema_values, "MISSING_SECONDS", 0.0)
+    assert decoder.decode(batch([data])).column("value").to_pylist() == [{"id": 1}]
+
+
+def test_a_batch_of_schemas_that_are_not_there_asks_for_a_few() -> None:
+    source = Schemas(SchemaType.AVRO, OLD)
+    good = framed(1, open_codec(SchemaType.AVRO, OLD).encode({"id": 1}))
+    data = [good, *(framed(number, b"") for number in range(2, 5_000)), good]
+    decoder = SchemaDecoder(source, "t-value", errors="null")
+    found = decoder.decode(batch(data)).column("value")
+    assert found.null_count == len(data) - 2
+    assert source.asked == list(range(1, 2 + schema_values.MISSING_MAX))
 
 
 def test_json_values_are_columns() -> None:
