@@ -12,8 +12,6 @@ from tidelog_cli.record_text import RecordFormat, json_fields, json_line
 from tidelog_cli.registry_access import RegistryCodecs, registry_client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tidelog.consuming.records import ConsumerRecord
 
 BYTES, AUTO = "bytes", "auto"
@@ -69,7 +67,12 @@ class RecordDecoder:
                 if wanted != BYTES and data is not None:
                     fields.pop(f"{name}_base64", None)
                     fields[name] = _embedded(data)
-            return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+            try:
+                text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+            except RecursionError:
+                self._note_failed(record, "record nests too deeply for a line of JSON")
+                return json_line(record)
+            return text.encode(errors="replace") + b"\n"
 
         return shown
 
@@ -87,12 +90,14 @@ class RecordDecoder:
             part, data = "value", record.value
             value = self._shown(data, self.value_format)
         except _Undecodable as error:
-            self.failed_count += 1
-            if self.failed_count <= NAMED_MAX:
-                place = f"{record.topic}-{record.partition} offset {record.offset}"
-                note(f"{place}: the {part} cannot be decoded: {error}")
+            self._note_failed(record, f"{part} cannot be decoded: {error}")
             return None
         return record._replace(key=key, value=value)
+
+    def _note_failed(self, record: ConsumerRecord, problem: str) -> None:
+        self.failed_count += 1
+        if self.failed_count <= NAMED_MAX:
+            note(f"{record.topic}-{record.partition} offset {record.offset}: the {problem}")
 
     def _shown(self, data: bytes | None, wanted: str) -> bytes | None:
         from tidelog_core.schemas.parsed import InvalidSchema
@@ -115,8 +120,11 @@ class RecordDecoder:
 
 def _embedded(data: bytes) -> object:
     """Return decoded text as JSON; what was left as it is may be none."""
-    load: Callable[[bytes], object] = json.loads
+    from tidelog_core.schemas.values.codecs import load_value
+    from tidelog_core.schemas.values.framing import UnreadableValue
+
     try:
-        return load(data)
-    except ValueError:
+        value: object = load_value(data)
+    except UnreadableValue:
         return data.decode(errors="replace")
+    return value
