@@ -37,7 +37,8 @@ _FIELDS: dict[str, RecordFormat] = {
     "o": lambda record: b"%d" % record.offset,
     "T": lambda record: b"%d" % record.timestamp_ms,
     "h": lambda record: b",".join(
-        name.encode() + b"=" + (value or b"") for name, value in record.headers
+        name.encode(errors="surrogateescape") + b"=" + (value or b"")
+        for name, value in record.headers
     ),
     "%": lambda _record: b"%",
 }
@@ -55,7 +56,8 @@ def json_line(record: ConsumerRecord) -> bytes:
     instead of ``key`` or ``value``.
     """
     document = json_fields(record)
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace") + b"\n"  # A header's name may be any bytes.
 
 
 def json_fields(record: ConsumerRecord) -> dict[str, Any]:

@@ -26,6 +26,13 @@ def test_format_prints_null_as_nothing_of_size_minus_one() -> None:
     assert parse_format("[%k %K][%s %S]")(record) == b"[ -1][ -1]"
 
 
+def test_a_headers_name_that_is_no_text_is_printed() -> None:
+    name = b"\xffn".decode(errors="surrogateescape")  # As the consumer has it.
+    record = RECORD._replace(headers=((name, b"1"),))
+    assert parse_format("%h")(record) == b"\xffn=1"
+    assert json.loads(json_line(record))["headers"] == [{"name": "?n", "value": "1"}]
+
+
 def test_format_does_not_look_for_fields_in_what_it_prints() -> None:
     assert parse_format("%s")(RECORD._replace(value=rb"%o\n")) == rb"%o\n"
 
