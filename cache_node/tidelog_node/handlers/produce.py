@@ -261,9 +261,12 @@ class ProduceHandler:
             # Another node may have led meanwhile, and have appended it.
             log = replica.log
             self._broken.note_log(producer, 0, log.producers.state, log.log_end_offset)
-        if self._broken.blocks(producer, 0):
+        is_behind = gateway is not None and gateway.has_lost_before(producer, replica.log)
+        if is_behind or self._broken.blocks(producer, 0):
             raise RequestTimedOut("an earlier batch of the producer was refused")
         self._broken.has_come(producer)
+        if gateway is not None:
+            gateway.has_come(producer)
 
     def _authorized(
         self, access: Access, request: ProduceRequest, context: RequestContext
@@ -481,8 +484,7 @@ class ProduceHandler:
                 if waits and replica.role is not None:
                     required_offset = info.last_offset + 1
                     if replica.log.high_watermark < required_offset:
-                        result_index = len(results) - 1
-                        owed_acks.append(OwedAck(replica, required_offset, results, result_index))
+                        owed_acks.append(self._owe(replica, records, required_offset, results))
             topics.append((name, results))
         if not acks:
             _require_no_failure(failures)
@@ -500,6 +502,33 @@ class ProduceHandler:
         self._counters.note_error(produce.API_KEY, error.code)
         if isinstance(error, NotInspected):
             self._lose_batch(replica, records)
+        elif replica is not None and isinstance(error, NotLeaderOrFollower):
+            self._note_refused(replica, records)
+
+    # This node may follow in the next turn. As a gateway it then takes what was sent behind these.
+
+    def _owe(
+        self,
+        replica: Replica,
+        records: memoryview | None,
+        required_offset: int,
+        results: list[ProduceResult],
+    ) -> OwedAck:
+        """Return the ack of the last result; the gateway is told if the lead ends before."""
+        if self.gateway is not None and replica.is_diskless:
+            producer = _producer_batch(replica, records)
+            if producer is not None:
+                self.gateway.watch(producer, replica, required_offset)
+        return OwedAck(replica, required_offset, results, len(results) - 1)
+
+    def _note_refused(self, replica: Replica, records: memoryview | None) -> None:
+        """Have the gateway know of a batch that this node has refused to append as the leader."""
+        gateway = self.gateway
+        if gateway is None or not replica.is_diskless:
+            return
+        producer = _producer_batch(replica, records)
+        if producer is not None and not gateway.owes(producer):
+            gateway.refuse(producer)
 
     def _pass_on(  # noqa: PLR0917
         self,

@@ -14,6 +14,7 @@ from tidelog_core.metadata import records
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers
 from tidelog_node.diskless.gateway import gateway
+from tidelog_node.diskless.gateway.gateway import LEFT_SECONDS_MAX
 from tidelog_node.diskless.gateway.parked_batches import RETRY_SECONDS, RETRY_SECONDS_MAX
 
 from tests.node.diskless.gateway_world import World
@@ -21,7 +22,7 @@ from tests.support import virtual_time
 from tests.support.batches import batch_of
 from tests.support.inline_executor import InlineExecutor
 
-OK = ErrorCode.none
+OK, MOVED = ErrorCode.none, ErrorCode.not_leader_or_follower
 # Waits between tries double up to the longest one.
 TRIES_IN_TEN_SECONDS_MAX = 4 + 10 / RETRY_SECONDS_MAX
 
@@ -130,6 +131,92 @@ def test_a_leader_takes_nothing_before_what_it_has_taken_as_a_gateway(tmp_path: 
         assert (await first).error_code is OK
         assert (await leader.send(second)).error_code is OK
         assert sequences(world) == [0, 1]
+        leader.produce.gateway = own
+
+    play(tmp_path, scenario)
+
+
+def numbered(sequence: int) -> bytes:
+    return bytes(batch_of(b"%d" % sequence, producer=(7, 0, sequence)))
+
+
+async def require_order(world: World) -> None:
+    """Have the producer repeat its first two batches: the log takes the second one last."""
+    for sequence in (0, 1):
+        assert (await world.leader.send(numbered(sequence))).error_code is OK
+    assert sequences(world) == [0, 1]
+
+
+def test_a_leader_takes_nothing_behind_what_it_has_lost_as_a_gateway(tmp_path: Path) -> None:
+    """The log does not know the producer, and would begin with its second batch."""
+
+    async def scenario(world: World) -> None:
+        leader = world.leader
+        own, leader.produce.gateway = leader.gateway, world.gateway.gateway  # as if one node
+        world.is_leader_reachable = False
+        first = world.gateway.send(numbered(0), timeout_ms=1_000)
+        assert (await first).error_code is not OK
+        await asyncio.sleep(RETRY_SECONDS_MAX)  # Then its time is up here, too.
+        assert (await leader.send(numbered(1))).error_code is ErrorCode.request_timed_out
+        await require_order(world)
+        assert (await leader.send(numbered(2))).error_code is OK
+        leader.produce.gateway = own
+
+    play(tmp_path, scenario)
+
+
+def test_a_leader_gives_up_what_the_one_before_does_not_answer(tmp_path: Path) -> None:
+    """Its connection ends after 45 s: producers would be refused for so long."""
+
+    async def scenario(world: World) -> None:
+        leader = world.leader
+        own, leader.produce.gateway = leader.gateway, world.gateway.gateway  # as if one node
+        world.is_hanging = True
+        first = world.gateway.send(numbered(0))
+        await asyncio.sleep(1)
+        await world.restart_leader()
+        assert (await leader.send(numbered(1))).error_code is MOVED
+        await asyncio.sleep(LEFT_SECONDS_MAX)
+        assert (await leader.send(numbered(1))).error_code is ErrorCode.request_timed_out
+        assert (await first).error_code is MOVED
+        await require_order(world)
+        world.break_connection()
+        leader.produce.gateway = own
+
+    play(tmp_path, scenario)
+
+
+def test_a_gateway_takes_nothing_behind_what_it_has_lost_as_a_leader(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        leader = world.leader
+        own, leader.produce.gateway = leader.gateway, world.gateway.gateway  # as if one node
+        world.store.held.clear()
+        first = leader.send(numbered(0))
+        await asyncio.sleep(1)
+        await world.kill_leader("the next process")
+        assert (await first).error_code is MOVED
+        world.store.held.set()
+        assert (await world.gateway.send(numbered(1))).error_code is MOVED
+        await require_order(world)
+        leader.produce.gateway = own
+
+    play(tmp_path, scenario)
+
+
+def test_a_gateway_takes_nothing_behind_what_it_has_refused_as_a_leader(tmp_path: Path) -> None:
+    """It was about to hand the partition over."""
+
+    async def scenario(world: World) -> None:
+        leader = world.leader
+        own, leader.produce.gateway = leader.gateway, world.gateway.gateway  # as if one node
+        role = leader.replica.role
+        assert role is not None
+        assert role.leader is not None
+        role.leader.is_deposed = True
+        assert (await leader.send(numbered(0))).error_code is MOVED
+        role.leader.is_deposed = False
+        assert (await world.gateway.send(numbered(1))).error_code is MOVED
+        await require_order(world)
         leader.produce.gateway = own
 
     play(tmp_path, scenario)

@@ -37,6 +37,7 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.log.append_checks import LOG_APPEND_TIME, check_headers
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
 from tidelog_core.model import NO_LEADER_EPOCH
@@ -191,9 +192,40 @@ class Gateway:
         self._note(one)
         self._note_fullness()
 
+    # -- batches that this node gets as a leader: its role may change between two of a producer --
+
     def owes(self, producer: ProducerBatch) -> bool:
-        """Whether batches of the producer and partition are on their way to a leader."""
-        return (producer.partition, producer.producer_id) in self._owed_of
+        """Whether batches of the producer and partition are on their way to a leader.
+
+        Those that a former leader has had for too long are lost by this call.
+        """
+        key = producer.partition, producer.producer_id
+        sent = self._sent.get(producer.partition)
+        if sent is not None and key in self._owed_of:
+            one = next(iter(sent.batches.values()))
+            leader = self._leader_of(one)
+            if leader is not None:
+                self._may_send(one, leader)
+        return key in self._owed_of
+
+    def has_lost_before(self, producer: ProducerBatch, log: LocalLog) -> bool:
+        """Whether an earlier batch was lost here, is not in the led log, and has not come again."""
+        self._number += 1
+        if self._broken.blocks(producer, self._number):
+            self._broken.note_log(producer, self._number, log.producers.state, log.log_end_offset)
+        return self._broken.blocks(producer, self._number)
+
+    def has_come(self, producer: ProducerBatch) -> None:
+        """Note that this node takes the batch as the leader."""
+        self._broken.has_come(producer)
+
+    def watch(self, producer: ProducerBatch, replica: Replica, required_offset: int) -> None:
+        """Note the batch as lost if the lead ends before the log is committed up to there."""
+        role = replica.role
+        if role is None or role.leader is None:
+            self.refuse(producer)
+        else:
+            role.owe_ack(required_offset, _LedBatch(self, producer))
 
     def refuse(self, producer: ProducerBatch) -> None:
         """Note that a batch was refused before it came here."""
@@ -574,6 +606,21 @@ class Gateway:
         if is_full != self.is_full:
             self.is_full = is_full
             self.fullness.notify(is_full)
+
+
+class _LedBatch:
+    """Waits for the commit of a batch that this node has appended as the leader."""
+
+    __slots__ = ("_gateway", "_producer")
+
+    def __init__(self, gateway: Gateway, producer: ProducerBatch) -> None:
+        self._gateway = gateway
+        self._producer = producer
+
+    def on_ack(self, error: TidelogError | None) -> None:
+        """Take the ack, or the error instead."""
+        if isinstance(error, NotLeaderOrFollower):
+            self._gateway.refuse(self._producer)
 
 
 def _producer_of(one: TakenBatch) -> tuple[PartitionName, int]:
