@@ -95,6 +95,26 @@ async def test_a_log_without_its_deleted_records_is_led_all_the_same(tmp_path: P
         assert (log.log_start_offset, log.log_end_offset) == (2, 3)
 
 
+async def test_damaged_deleted_records_do_not_keep_a_partition_from_being_led(
+    tmp_path: Path,
+) -> None:
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        await it.until_led()
+        for number in range(3):
+            await it.send(b"%d" % number, producer=(7, 0, number))
+        await delete_below(it, 2)
+        key = wal_key(it.cluster_id, it.chain.name, 0)
+        data = bytearray(await objects.get(key))
+        data[150] ^= 1
+        await objects.replace(key, bytes(data))
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        log = (await it.until_led()).log
+        assert (log.log_start_offset, log.log_end_offset) == (2, 3)
+
+
 def one_slice(
     chain: ChainName, epoch: int, base_offset: int, end_offset: int, *, sequence: int = 0
 ) -> StoredSlice:

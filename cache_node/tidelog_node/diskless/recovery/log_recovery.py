@@ -94,6 +94,8 @@ class LogRecovery:
         self._history = history
         self._catch_up = catch_up
         self._slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
+        # Their last refill failed at a damaged or missing object: perhaps one of deleted records.
+        self._without_deleted: set[PartitionName] = set()
         self.damaged = Subscribers[[PartitionName]]()  # its records are damaged, or missing
 
     async def recover(
@@ -139,7 +141,10 @@ class LogRecovery:
             for name, start in starts.items()
         }
         deleted = [
-            name for name in starts if _lacks_deleted(replicas[name], records[name], starts[name])
+            name
+            for name in starts
+            if name not in self._without_deleted
+            and _lacks_deleted(replicas[name], records[name], starts[name])
         ]
         wanted |= {name: wanted_below(records[name].wal, starts[name]) for name in deleted}
         found = await find_slices(self._chains, wanted, seals, listings)
@@ -156,6 +161,10 @@ class LogRecovery:
         for wave in waves({name: tail.unproven_bytes for name, tail in tails.items()}):
             refused = {}
             failures = await self._refill.refill({name: tails[name] for name in wave})
+            self._without_deleted.difference_update(wave)
+            self._without_deleted |= {
+                name for name in deleted if isinstance(failures.get(name), CorruptObject)
+            }
             await self._each(replicas, failures, explain)
             recovered = {
                 name: RecoveredLog(starts[name], tails[name].end_offset, len(tails[name].slices))
