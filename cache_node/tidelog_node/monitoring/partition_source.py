@@ -87,7 +87,7 @@ class PartitionSource:
             partition_count += len(partitions)
             for partition in partitions:
                 await turn.step()
-                unavailable += partition.leader not in live
+                unavailable += partition.leader not in live or partition.awaits_first_leader
         scrape.add("tidelog_cluster_brokers", len(image.brokers))
         scrape.add("tidelog_cluster_live_brokers", len(live))
         scrape.add("tidelog_cluster_topics", topic_count)
