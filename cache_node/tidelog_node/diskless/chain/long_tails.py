@@ -38,8 +38,8 @@ class TailLimits(NamedTuple):
     sealed_max: int = 1  # segments in one visit
 
 
-# A segment costs two PUTs and three writes of metadata: one a second is $37 a month. Its item
-# stays as long as its records, and heirs read all items of a partition: 2,000 after a week.
+# A segment costs two PUTs and 18 write units: one a second is $56 a month. Its item stays as
+# long as its records, and heirs read all items of a partition: 2,000 after a week.
 PAID = TailLimits(objects_max=1_000, interval_s=300.0)
 # Where requests cost nothing objects come as fast as the disk takes them.
 FREE = TailLimits(objects_max=2_000, interval_s=180.0, sealed_max=4)
