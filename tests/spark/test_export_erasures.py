@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fastavro
 import pytest
 from deltalake import DeltaTable
 from tidelog_core.errors import CorruptObject
 from tidelog_spark.jobs.erasable_table import ErasableTable, Expiry
+from tidelog_spark.jobs.erased_rows import UnreadableTableFile
 from tidelog_spark.jobs.export_table import ExportConflict
 
 from tests.spark.erased_exports import (
@@ -271,6 +273,100 @@ def test_of_two_runs_at_once_one_commits_and_the_other_leaves_nothing(source, ta
         follow(source, overtaken)
     assert places(target.rows()) == without(source, (KEY, {0: 100, 1: 50}))
     assert follow(source, target.erasable()).receipts == ()
+
+
+class _Twice:
+    """A table whose commits are sent twice, as by a client that got no answer to the first."""
+
+    def __init__(self, make: Callable[[], object]) -> None:
+        self._table, self._twin = make(), make()
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._table, name)
+        if name not in ("open", "prepare", "files", "commit", "replace"):
+            return found
+
+        def both(*arguments: object, **named: object) -> object:
+            getattr(self._twin, name)(*arguments, **named)
+            return found(*arguments, **named)
+
+        return both
+
+
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
+def test_a_commit_that_is_sent_twice_is_there_once_and_keeps_its_files(source, tmp_path, name):
+    target = TARGETS[name](tmp_path)
+    source.export(None, target.table())
+    source.grow(30)
+    source.export(None, _Twice(target.table))
+    assert places(target.rows()) == source.all()
+    erase(source, KEY, {0: 130, 1: 50})
+    assert follow(source, _Twice(target.erasable)).row_count == 18
+    assert places(target.rows()) == without(source, (KEY, {0: 130, 1: 50}))
+    target.close()
+
+
+def key_bounds(folder: Path) -> set[bytes]:
+    """Return the least and greatest values in all manifests, those of removed files included."""
+    found: set[bytes] = set()
+    for path in folder.rglob("*-m*.avro"):
+        with path.open("rb") as file:
+            for entry in fastavro.reader(file):
+                for name in ("lower_bounds", "upper_bounds"):
+                    found.update(one["value"] for one in entry["data_file"][name] or ())
+    return found
+
+
+def test_no_manifest_has_an_erased_key_once_old_snapshots_are_given_up(source, tmp_path):
+    least = customer_of(0)
+    target = IcebergTarget(tmp_path)
+    source.export(None, target.table())
+    assert least in key_bounds(tmp_path)
+    erase(source, least, {0: 100, 1: 50})
+    assert follow(source, target.erasable(), expires=True).row_count == 15
+    bounds = key_bounds(tmp_path)
+    assert least not in bounds
+    assert customer_of(1) in bounds
+    target.close()
+
+
+def test_a_snapshot_that_gets_a_tag_after_the_plan_stays_whole(source, tmp_path):
+    target = IcebergTarget(tmp_path)
+    source.export(None, target.table())
+    first = target.catalog.load_table("lake.t").current_snapshot().snapshot_id
+    erase(source, KEY, {0: 100, 1: 50})
+    stopped = _Stopped(target.erasable(), "expire", is_after=False)
+    with pytest.raises(KeyboardInterrupt):
+        follow(source, stopped, expires=True)
+    target.catalog.load_table("lake.t").manage_snapshots().create_tag(first, "late").commit()
+    (reached,) = follow(source, target.erasable(), expires=True).reached_by
+    assert reached.endswith("(late)")
+    assert target.history() == 150
+    target.close()
+
+
+def test_a_delta_table_that_was_restored_keeps_its_files(source, tmp_path):
+    target = DeltaTarget(tmp_path)
+    source.export(None, target.table())
+    before = DeltaTable(target.url).version()
+    erase(source, KEY, {0: 100, 1: 50})
+    assert follow(source, target.erasable()).row_count == 15
+    DeltaTable(target.url).restore(before)
+    assert follow(source, target.erasable(), expires=True).reached_by
+    assert places(target.rows()) == source.all()
+
+
+def test_files_of_an_earlier_partitioning_are_refused(source, tmp_path):
+    target = IcebergTarget(tmp_path)
+    source.export(None, target.table())
+    with target.catalog.load_table("lake.t").update_spec() as update:
+        update.add_identity("kafka_partition")
+    erase(source, KEY, {0: 100, 1: 50})
+    with pytest.raises(UnreadableTableFile, match="earlier partitioning"):
+        follow(source, target.erasable())
+    assert places(target.rows()) == source.all()
+    assert list(tmp_path.rglob("kept-*")) == []
+    target.close()
 
 
 def test_a_receipt_that_cannot_be_read_is_named(source, target):

@@ -34,7 +34,9 @@ from tidelog_spark.jobs.table_access import named_permission
 
 APPLICATION = "tidelog-export/"
 ERASING_APPLICATION = "tidelog-erasure/"  # and the run's id: the mark of its commit
+RUN = "tidelog.run"  # in a commit's information
 COMMIT_ATTEMPTS_MAX = 10
+COMMITS_LOOKED_AT = 100
 
 
 class DeltaLakeTable:
@@ -108,6 +110,8 @@ class DeltaLakeTable:
             except CommitFailedError as error:
                 # Another export, or only a change of a table setting.
                 self._table = DeltaTable(self._location)
+                if _has_commit_of(self._table, run_id):
+                    return  # The store's client has sent this commit twice.
                 is_same = _offsets(self._table, offsets) == expected
                 if not is_same or self._table.schema() != schema:
                     raise ExportConflict(f"{self._location}: {error}") from None
@@ -139,7 +143,7 @@ class DeltaLakeTable:
                     Transaction(APPLICATION + partition, offset, now_ms)
                     for partition, offset in offsets.items()
                 ],
-                custom_metadata={"tidelog.run": run_id},
+                custom_metadata={RUN: run_id},
             ),
         )
 
@@ -185,6 +189,8 @@ class DeltaLakeTable:
                 self._replace_once(replaced, run_id)
             except CommitFailedError:
                 self.open()
+                if self.has_run(run_id):
+                    return  # The store's client has sent this commit twice.
             else:
                 self.open()
                 return
@@ -207,8 +213,10 @@ class DeltaLakeTable:
         return Expiry(files=tuple(f"{self._location}/{path}" for path in paths))
 
     def expire(self, expiry: Expiry) -> None:
-        """Delete the files, as VACUUM does."""
-        delete_files(expiry.files)
+        """Delete the files, as VACUUM does, but none that a restored table has again."""
+        self.open()
+        current = {f"{self._location}/{path}" for path in self._values}
+        delete_files(one for one in expiry.files if one not in current)
 
     def _replace_once(self, replaced: Sequence[Replacement], run_id: str) -> None:
         assert self._table is not None
@@ -236,7 +244,7 @@ class DeltaLakeTable:
             partition_by=self._table.metadata().partition_columns,
             commit_properties=CommitProperties(
                 app_transactions=[Transaction(ERASING_APPLICATION + run_id, 1, now_ms)],
-                custom_metadata={"tidelog.run": run_id},
+                custom_metadata={RUN: run_id},
             ),
         )
 
@@ -251,6 +259,11 @@ def _partition_values(table: DeltaTable) -> dict[str, dict[str, str | None]]:
         }
         for row in actions.to_pylist()
     }
+
+
+def _has_commit_of(table: DeltaTable, run_id: str) -> bool:
+    """Return whether one of the last commits is the run's: its files must stay."""
+    return any(one.get(RUN) == run_id for one in table.history(COMMITS_LOOKED_AT))
 
 
 def _offsets(table: DeltaTable, partitions: Collection[str]) -> dict[str, int]:

@@ -28,7 +28,13 @@ from tidelog_core.metadata.records import Cluster, Topic, cluster_key, topic_key
 from tidelog_core.objects.location import opened_object_store
 
 from tidelog_spark.jobs.erasable_table import ErasableTable, delete_files
-from tidelog_spark.jobs.erased_rows import ErasedKeys, EraseSettings, Replacement, replaced_files
+from tidelog_spark.jobs.erased_rows import (
+    ErasedKeys,
+    EraseSettings,
+    Replacement,
+    UnreadableTableFile,
+    replaced_files,
+)
 from tidelog_spark.jobs.erasure_receipts import (
     Followed,
     FollowedErasure,
@@ -78,7 +84,7 @@ def apply_erasures(runner: TaskRunner, request: EraseRequest, table: ErasableTab
 
     Raises ``ExportConflict`` if another commit has changed a file meanwhile: nothing is erased
     then, and another run may be started. Raises ``UnknownTopicOrPartition``, ``CorruptObject`` for
-    a receipt, and the stores' errors.
+    a receipt, ``UnreadableTableFile``, and the stores' errors.
     """
     return outside_loops(partial(_apply, runner, request, table))
 
@@ -209,7 +215,7 @@ def _erase(
         return receipt
     try:
         table.replace(replaced, run_id=run_id)
-    except ExportConflict:
+    except (ExportConflict, UnreadableTableFile):
         _remove_copies(table, replaced)
         raise
     return _committed(table, receipt)

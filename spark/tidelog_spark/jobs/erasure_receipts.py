@@ -24,6 +24,7 @@ FOLDER = "erasures/"
 NOT_REACHED = (
     "copies of the table, and tables that were made from it",
     "rows whose key is another one, whatever their value says",
+    "older snapshots or versions whose files another program had rewritten before: expire them",
     "versions that a bucket with versioning keeps, and backups",
     "files of failed runs that no commit names: delete them after a day",
 )

@@ -8,7 +8,7 @@ branches and tags are never removed: the receipt names them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
@@ -25,9 +25,18 @@ from pyiceberg.io.pyarrow import (
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    DEFAULT_READ_VERSION,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestFile,
+)
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from tidelog_spark.jobs.catalog_errors import mapped_errors
 from tidelog_spark.jobs.erasable_table import Expiry, delete_files
@@ -42,6 +51,11 @@ from tidelog_spark.jobs.iceberg_table import (
 
 ERASURE_PROPERTY = "tidelog.erasure."  # and the run's id: the mark of its commit
 SUMMARY_ERASED = "tidelog.erased-rows"
+_BOUNDS = tuple(
+    number
+    for number, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
+    if field.name in ("lower_bounds", "upper_bounds")
+)
 
 
 class IcebergErasing:
@@ -105,6 +119,12 @@ class IcebergErasing:
 
     def _replace(self, replaced: Sequence[Replacement], run_id: str) -> None:
         table = self._opened()
+        spec_id = table.spec().spec_id
+        if any(self._files[one.old.path].spec_id != spec_id for one in replaced):
+            # pyiceberg would name the copies' partitions by the table's present partitioning.
+            raise UnreadableTableFile(
+                f"{self._name} has files of an earlier partitioning; rewrite its data files first"
+            )
         for _ in range(COMMIT_ATTEMPTS_MAX):
             before = table.current_snapshot()
             try:
@@ -113,6 +133,8 @@ class IcebergErasing:
                 break
             except CommitFailedException:
                 table = self._table = self._catalog.load_table(self._name)
+                if self.has_run(run_id):
+                    return  # The catalog's client has sent this commit twice.
                 if not _has_only_appends(table, before):
                     break
             else:
@@ -140,25 +162,32 @@ class IcebergErasing:
     def expiry(self, paths: Collection[str]) -> Expiry:
         """Return the snapshots that reach the files, and all files that only they name."""
         table = self._opened()
-        heads = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        heads = _heads(table)
         going = [one for one in _reaching(table, paths) if one.snapshot_id not in heads]
         gone = {one.snapshot_id for one in going}
         staying = [one for one in table.metadata.snapshots if one.snapshot_id not in gone]
-        kept = {name for one in staying for name in _metadata_files(table.io, one)}
-        kept |= {path for one in staying for path in _reached(table, one, paths, {})}
         files = {name for one in going for name in _metadata_files(table.io, one)} | {*paths}
+        kept = _named(table, staying, files)
         return Expiry(tuple(str(one.snapshot_id) for one in going), tuple(sorted(files - kept)))
 
     def expire(self, expiry: Expiry) -> None:
-        """Remove the snapshots from the table, then delete the files."""
+        """Remove the snapshots from the table, then delete the files that no other one names."""
         table = self._opened()
-        known = {one.snapshot_id for one in table.metadata.snapshots}
-        ids = [int(text) for text in expiry.snapshots if int(text) in known]
+        removable = {one.snapshot_id for one in table.metadata.snapshots} - _heads(table)
+        ids = [int(text) for text in expiry.snapshots if int(text) in removable]
         if ids:
-            with mapped_errors(self._name):
-                table.maintenance.expire_snapshots().by_ids(ids).commit()
-            self.open()
-        delete_files(expiry.files)
+            try:
+                with mapped_errors(self._name):
+                    table.maintenance.expire_snapshots().by_ids(ids).commit()
+            except CommitFailedException as error:
+                raise ExportConflict(
+                    f"other commits to {self._name} were faster: run this again ({error})"
+                ) from None
+        # Since the plan, a snapshot may have become a branch's or a tag's, or the table's again.
+        self.open()
+        table = self._opened()
+        kept = _named(table, table.metadata.snapshots, expiry.files)
+        delete_files(one for one in expiry.files if one not in kept)
 
     def _opened(self) -> Table:
         assert self._table is not None
@@ -172,13 +201,29 @@ class IcebergErasing:
         }
         with table.transaction() as transaction:
             transaction.set_properties({ERASURE_PROPERTY + run_id: summary[SUMMARY_ERASED]})
-            with transaction.update_snapshot(snapshot_properties=summary).overwrite() as snapshot:
+            with _ErasingFiles(
+                operation=Operation.OVERWRITE,
+                transaction=transaction,
+                io=table.io,
+                snapshot_properties=summary,
+            ) as snapshot:
                 for one in replaced:
                     old = self._files[one.old.path]
                     snapshot.delete_data_file(old)
                     if one.new is not None:
                         url = f"{self.location}/{one.new.path}"
                         snapshot.append_data_file(_data_file(table, url, old))
+
+
+class _ErasingFiles(_OverwriteFiles):  # type: ignore[misc]  # pyiceberg is not followed
+    """An overwrite whose entries of deleted files lack these files' least and greatest keys."""
+
+    def _deleted_entries(self) -> list[ManifestEntry]:
+        entries: list[ManifestEntry] = super()._deleted_entries()
+        for entry in entries:
+            for number in _BOUNDS:
+                entry.data_file[number] = None
+        return entries
 
 
 def _data_file(table: Table, url: str, old: DataFile) -> DataFile:
@@ -229,6 +274,20 @@ def _reaching(table: Table, paths: Collection[str]) -> Iterator[Snapshot]:
     for snapshot in table.metadata.snapshots:
         if _reached(table, snapshot, wanted, seen):
             yield snapshot
+
+
+def _heads(table: Table) -> set[int]:
+    """Return the snapshots of branches and tags."""
+    return {ref.snapshot_id for ref in table.metadata.refs.values()}
+
+
+def _named(table: Table, snapshots: Iterable[Snapshot], names: Collection[str]) -> set[str]:
+    """Return those of the files, data and metadata, that one of the snapshots names."""
+    wanted, found, seen = {*names}, set[str](), dict[str, frozenset[str]]()
+    for one in snapshots:
+        found |= _metadata_files(table.io, one) & wanted
+        found |= _reached(table, one, wanted, seen)
+    return found
 
 
 def _reached(

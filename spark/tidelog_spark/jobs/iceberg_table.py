@@ -131,6 +131,8 @@ class IcebergTable:
                 self._commit_once(self._table, files, offsets, run_id)
             except CommitFailedException:
                 self._table = self._catalog.load_table(self._name)
+                if _has_commit_of(self._table, run_id):
+                    return  # The catalog's client has sent this commit twice.
                 if stored_offsets(self._table, offsets) != expected:
                     break
             else:
@@ -191,6 +193,17 @@ def without_retries(table: Table) -> None:
     """
     settings = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": settings})
+
+
+def _has_commit_of(table: Table, run_id: str) -> bool:
+    """Return whether a snapshot is the run's: its files must stay.
+
+    A catalog's client that gets no answer sends a commit again, and the catalog refuses the second.
+    """
+    return any(
+        one.summary is not None and one.summary[SUMMARY_RUN] == run_id
+        for one in reversed(table.metadata.snapshots)
+    )
 
 
 def stored_offsets(table: Table, partitions: Collection[str]) -> dict[str, int]:
