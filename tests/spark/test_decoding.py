@@ -79,6 +79,7 @@ def test_every_type_of_a_json_schema_has_a_column():
                     b"", b" ", b"null", b"3", b"[]", b'"x"', b"{", b"}", b'{"n": "1"}', b'{"n": 1.5}',
                     b'{"n": 1} {"n": 2}', b'{"n": 1}\n{"n": 2}', b'{"n": 1}}', b'{"n": 1', b"\xff",
                     b'{"n": 1}}\n{"n":0,"v":{"n":7}', b'{"m": 1}', b'{"n": null}', b'{"n": 1},',
+                    b'{"n": 1},{"n": 2}', b'{"n": 1}],"z":[{"n": 2}', b'{"n": 1}],"v":[{"n": 2}',
                 ]
             ),
             st.none(),
@@ -92,6 +93,27 @@ def test_a_bad_json_value_is_told_and_shifts_no_other(values):
     for number, (value, row) in enumerate(zip(values, rows, strict=True)):
         assert row["n"] == (value if isinstance(value, int) else None)
         assert (number in decoded.problems) == isinstance(value, bytes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"n": 1},"z":3',
+        b'{"n": 1},"z":{}',
+        b'{"n": 1},"v":{"n": 2}',
+        b'{"n": 1},"n":0',
+        b'{"n": 1},{"n": 2}',
+        b'{"n": 1}],"z":[{"n": 2}',
+        b'{"n": 1}],"v":[{"n": 2}',
+        b'{"n": 1}]} {"v":[{"n": 2}',
+        b'{"n": 1},{"n": 0}],"z":[{"n": 2}',
+    ],
+)
+def test_a_text_that_goes_on_after_its_object_is_told(text):
+    """Beside valid ones, with which it is parsed."""
+    rows, decoded = decode([b'{"n": 8}', text, b'{"n": 9, "z": [{}]}'], **NUMBER)
+    assert rows == [{"n": 8}, {"n": None}, {"n": 9}]
+    assert list(decoded.problems) == [1]
 
 
 def test_a_required_json_property_must_be_there():

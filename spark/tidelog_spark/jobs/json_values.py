@@ -1,20 +1,26 @@
 """Decodes JSON values by a JSON Schema: an object's properties become columns.
 
 Arrow parses many values at once, each in an envelope with its number, so that an invalid
-JSON text cannot shift those after it. If a value is invalid, the halves are parsed, and so
-on until it is isolated. Properties that the schema does not name are ignored, required
-ones must exist. Strings of the format ``date-time`` become timestamps, those of other
-formats stay strings.
+JSON text cannot shift those after it:
+
+    {"v":[value,{"<random name>":number}]}
+
+A text that ends the array, or adds to it, leaves ``v`` with other elements than these two. If a
+value is invalid, the halves are parsed, and so on until it is isolated. Properties that the schema
+does not name are ignored, required ones must exist. Strings of the format ``date-time`` become
+timestamps, those of other formats stay strings.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import secrets
 from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.json
 from tidelog_core.errors import InvalidConfig
 
@@ -28,7 +34,7 @@ from tidelog_spark.jobs.value_decoder import (
 )
 
 DEPTH_MAX = 32  # of a schema
-_NUMBER, _VALUE = "n", "v"
+_PAIR = "v"
 _BLOCK_SIZE_BYTES = 16 << 20
 _SCALARS = {
     "string": pa.string(),
@@ -57,7 +63,10 @@ class JsonValues:
         self.fields = tuple(self._struct)
         require_columns(self.fields)
         self._is_framed = is_framed
-        self._envelope = pa.schema([pa.field(_NUMBER, pa.int64()), pa.field(_VALUE, self._struct)])
+        # No text can have it, so none can pass for the end of an envelope.
+        self._number = secrets.token_hex(8)
+        element = pa.struct([*self._struct, pa.field(self._number, pa.int64())])
+        self._envelope = pa.schema([pa.field(_PAIR, pa.list_(element))])
 
     def decode(self, values: pa.Array) -> Decoded:
         """Return the properties as columns."""
@@ -107,7 +116,8 @@ class JsonValues:
         )
 
     def _parse_all(self, texts: list[bytes]) -> pa.StructArray:
-        lines = [b'{"n":%d,"v":%b}' % (number, text) for number, text in enumerate(texts)]
+        name = self._number.encode()
+        lines = [b'{"v":[%b,{"%b":%d}]}' % (text, name, at) for at, text in enumerate(texts)]
         longest = max(map(len, lines)) + 1
         table = pyarrow.json.read_json(
             io.BytesIO(b"\n".join(lines)),
@@ -118,11 +128,18 @@ class JsonValues:
                 explicit_schema=self._envelope, unexpected_field_behavior="ignore"
             ),
         )
-        numbers = table.column(_NUMBER).to_numpy()
-        found = table.column(_VALUE)
-        if not np.array_equal(numbers, np.arange(len(texts))) or found.null_count:
-            raise UnreadableValue("it is not a JSON object")
-        return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        pairs = pa.concat_arrays(table.column(_PAIR).chunks)
+        sizes = pc.list_value_length(pairs).to_numpy(zero_copy_only=False)
+        if not np.array_equal(sizes, np.full(len(texts), 2)):
+            raise UnreadableValue("it is not one JSON object")
+        elements = pairs.flatten()
+        first = np.arange(0, len(elements), 2)
+        numbers = elements.field(self._number).take(pa.array(first + 1))
+        found = elements.take(pa.array(first))
+        if found.null_count or not numbers.equals(pa.array(np.arange(len(texts)))):
+            raise UnreadableValue("it is not one JSON object")
+        columns = [found.field(field.name) for field in self._struct]
+        return pa.StructArray.from_arrays(columns, fields=list(self._struct))
 
     def _require(self, table: pa.StructArray, places: np.ndarray, problems: dict[int, str]) -> None:
         for name in self._required:
