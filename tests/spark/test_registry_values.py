@@ -132,6 +132,39 @@ def test_values_of_several_schemas_are_read_as_the_latest(registry: Registry) ->
     assert "Confluent" in problems[5]
 
 
+def test_values_that_their_schema_makes_endless_are_told(registry: Registry) -> None:
+    """They would end the process that reads them, or keep it for ever."""
+    within_itself = avro(("id", "int"), ("more", ["null", "Order"]))
+    without_bytes = avro(("id", "int"), ("more", {"type": "array", "items": "null"}))
+    ids = registry.do(
+        any_level, ("t-value", within_itself), ("t-value", without_bytes), ("t-value", V1)
+    )
+    number = io.BytesIO()
+    fastavro.schemaless_writer(number, "long", 2**40)
+    values = [
+        framed(ids[0], b"\x0e\x02" * 300_000 + b"\x0e\x00"),
+        framed(ids[1], b"\x0e" + number.getvalue() + b"\x00"),
+        written(ids[2], V1, {"id": 7}),
+    ]
+    rows, problems = decoded(registry.spec(), values)
+    assert rows == [{"id": None}, {"id": None}, {"id": 7}]
+    assert "contains itself" in problems[0]
+    assert "take no bytes" in problems[1]
+
+
+def test_a_schema_that_was_registered_after_the_others_were_read_is_found(
+    registry: Registry,
+) -> None:
+    registry.do(any_level, ("t-value", V1))
+    spec = registry.spec()
+    newer = avro(("id", "int"), ("note", ["null", "string"]))
+    (number,) = registry.do(("t-value", newer))
+    values = [written(number, newer, {"id": 7, "note": "x"}), written(99, V1, {"id": 8})]
+    rows, problems = decoded(spec, values)
+    assert rows == [{"id": 7}, {"id": None}]
+    assert problems == {1: "the bucket has no schema with its id, 99"}
+
+
 def test_an_older_version_gives_its_columns(registry: Registry) -> None:
     async def delete_first(one: SchemaRegistry) -> None:
         await SchemaDeletion(one).delete_version("t-value", 1, is_permanent=False)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -72,6 +73,7 @@ class AvroValues:
             self._written = self._schema
             if written is not None and written != schema:
                 self._written = fastavro.parse_schema(_without_uuids(json.loads(written)))
+                _has_bytes(self._written, {}, {})
         except (ValueError, SchemaParseException, KeyError, TypeError) as error:
             raise InvalidConfig([f"the Avro schema cannot be used: {error}"]) from None
         if not isinstance(parsed, dict) or parsed.get("type") != "record":
@@ -96,6 +98,42 @@ class AvroValues:
         if not isinstance(found, dict):
             raise UnreadableValue("it is no record")
         return found
+
+
+def _has_bytes(schema: Any, named: dict[str, Any], known: dict[str, bool | None]) -> bool:
+    """Return whether each value of a parsed schema takes a byte or more.
+
+    ``known`` has the answers for named types, ``None`` while one is looked at. Raises
+    ``InvalidConfig`` for schemas by which a small value keeps fastavro busy for ever, or exhausts
+    its stack: records within themselves, and arrays of items without bytes.
+    """
+    if isinstance(schema, list):
+        for one in schema:
+            _has_bytes(one, named, known)
+        return True  # the number of the branch
+    if isinstance(schema, str):
+        if schema not in named:
+            return schema != "null"
+        schema = named[schema]
+    kind = schema["type"]
+    if kind in ("record", "error"):
+        name = schema["name"]
+        if name not in known:
+            named[name], known[name] = schema, None
+            each = [_has_bytes(one["type"], named, known) for one in schema["fields"]]
+            known[name] = any(each)
+        found = known[name]
+        if found is None:
+            raise InvalidConfig([f"the Avro record {name} contains itself"])
+        return found
+    if kind in ("enum", "fixed"):
+        named[schema["name"]] = schema
+        return bool(kind == "enum" or schema["size"] > 0)
+    if kind == "array" and not _has_bytes(schema["items"], named, known):
+        raise InvalidConfig(["the Avro schema has an array whose items take no bytes"])
+    if kind == "map":
+        _has_bytes(schema["values"], named, known)
+    return kind in ("array", "map") or _has_bytes(kind, named, known)
 
 
 def _without_uuids(schema: object) -> object:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.location import opened_metadata_store
@@ -43,6 +43,15 @@ class RegistrySchemas:
     def load(self, ids: Collection[int]) -> dict[int, ResolvedSchema | str]:
         """Return the schemas with these ids, or why there is none. Raises the store's errors."""
         return asyncio.run(self._load(ids))
+
+    def read_again(self) -> RegistrySchemas:
+        """Return these with what the bucket has by now. Raises the store's errors."""
+        return asyncio.run(self._read_again())
+
+    async def _read_again(self) -> RegistrySchemas:
+        async with opened_object_store(self.objects) as objects:
+            index, _ = await read_index(objects, self.index.cluster_id)
+        return replace(self, index=index)
 
     async def _load(self, ids: Collection[int]) -> dict[int, ResolvedSchema | str]:
         async with opened_object_store(self.objects) as objects:

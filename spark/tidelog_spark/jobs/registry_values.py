@@ -38,6 +38,7 @@ class RegistryValues:
         self._schemas = schemas
         self._message = message
         self._decoders: dict[int, ValueDecoder | str] = {}
+        self._has_read_again = False
         decoder = self._decoder(schemas.reader)
         self.fields = decoder.fields
 
@@ -83,7 +84,15 @@ class RegistryValues:
         if len(self._decoders) + len(missing) > DECODERS_MAX:
             self._decoders.clear()
             missing = ids
-        for one, found in self._schemas.load(missing).items():
+        loaded = self._schemas.load(missing)
+        absent = [one for one, found in loaded.items() if isinstance(found, str)]
+        if absent and not self._has_read_again:
+            # A schema may have been registered after the schemas were read, and before the
+            # offsets of this task were planned. So once is enough.
+            self._has_read_again = True
+            self._schemas = self._schemas.read_again()
+            loaded |= self._schemas.load(absent)
+        for one, found in loaded.items():
             if isinstance(found, str):
                 self._decoders[one] = found
                 continue
