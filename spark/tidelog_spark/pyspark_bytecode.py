@@ -5,8 +5,10 @@ zip has sources alone, and Python stores no bytecode of modules in a zip. So eac
 pyspark again, for half a second of CPU: the first query of a session starts seven of them, and a
 stream fails if its process is not there after ten seconds.
 
-Run it once with the Python that runs the workers, where an image or a machine is set up. Without
-HOME it is ``SPARK_HOME``, or the installed pyspark. Another version of Python ignores the bytecode.
+Run it once with the Python that runs the workers, where an image or a machine is set up, and not
+while Spark runs: a Python process that has opened the old zip cannot import from the new one.
+Without HOME it is ``SPARK_HOME``, or the installed pyspark. Another version of Python ignores the
+bytecode.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ def add_bytecode(path: Path) -> int:
     """Replace the zip by one with the bytecode of its modules; return their number.
 
     The file is whole at any time: processes that start meanwhile use the old one or the new one.
+    Those that run already may fail at their next import of pyspark.
     """
     count = 0
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:

@@ -7,7 +7,8 @@ A file's code is linked by llvmlite alone, in a twentieth of that. Places of fil
 2. ``__pycache__`` beside this module.
 3. ``.cache/tidelog`` in the user's home.
 
-If neither of the last two can be written, every process builds the code.
+If neither of the last two can be written, every process builds the code. A file runs in the process
+as this module does, so it must belong to root, to this user, or to the owner of this module.
 
 A file's name has the digest of the sources, so code of another version is never used.
 """
@@ -22,7 +23,7 @@ import pkgutil
 import platform
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -77,12 +78,15 @@ def file_name(digest: str, processor: str) -> str:
     return f"kernels-{sys.platform}-{platform.machine()}-{processor}-{digest[:16]}.bin"
 
 
-def find_entries(files: Sequence[Path]) -> tuple[Entry, ...] | None:
-    """Return the entries of the first file that is there and whole."""
+def find_entries(
+    files: Sequence[Path], *, owners: Collection[int] | None = None
+) -> tuple[Entry, ...] | None:
+    """Return the entries of the first file that is there, whole, and one of the owners'."""
     for path in files:
         try:
-            return unpack_entries(path.read_bytes())
-        except FileNotFoundError:
+            data = _read(path, _trusted_owners() if owners is None else owners)
+            return unpack_entries(data)
+        except (FileNotFoundError, NotADirectoryError):  # This module may be in a zip.
             continue
         except (OSError, ValueError) as error:
             logger.warning(
@@ -98,14 +102,39 @@ def store_entries(entries: Sequence[Entry], files: Sequence[Path]) -> Path | Non
     for path in files:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(data)
-                os.fchmod(file.fileno(), 0o644)  # for other users of the installation
-            Path(file.name).replace(path)
+            _write(path, data)
         except OSError:
             continue
         return path
     return None
+
+
+def _read(path: Path, owners: Collection[int]) -> bytes:
+    with path.open("rb") as file:
+        owner = os.fstat(file.fileno()).st_uid
+        if owner not in owners:
+            raise PermissionError(f"it belongs to the user {owner}, whose code is not used")
+        return file.read()
+
+
+def _trusted_owners() -> set[int]:
+    owners = {0, os.geteuid()}
+    with suppress(OSError):  # This module may be in a zip.
+        owners.add(Path(__file__).stat().st_uid)
+    return owners
+
+
+def _write(path: Path, data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)  # for other users of the installation
+            Path(file.name).replace(path)
+        except OSError:
+            # A full disk must not get a file from each process.
+            Path(file.name).unlink(missing_ok=True)
+            raise
 
 
 def link_entries(entries: Sequence[Entry]) -> MachineCode:

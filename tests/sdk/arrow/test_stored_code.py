@@ -91,6 +91,26 @@ def test_a_damaged_file_is_named_and_the_next_one_used(
     assert find_entries(places[:1]) is None
 
 
+def test_code_of_a_stranger_is_named_and_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The home may be a folder that others may write to, such as /tmp."""
+    path = tmp_path / "code.bin"
+    path.write_bytes(pack_entries(ENTRIES))
+    owner = path.stat().st_uid
+    assert find_entries([path], owners={owner + 1}) is None
+    [record] = caplog.records
+    assert f"belongs to the user {owner}" in record.__dict__["reason"]
+    assert find_entries([path]) == ENTRIES
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "code.bin"
+    path.mkdir()
+    assert store_entries(ENTRIES, [path]) is None
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_code_is_stored_in_the_first_place_that_can_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     places = [tmp_path / "file" / "code.bin", tmp_path / "new" / "code.bin"]
