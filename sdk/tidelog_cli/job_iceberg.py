@@ -167,8 +167,13 @@ def run_again_and_again(run: Callable[[], None], pause_seconds: float) -> None:
             failed_count = 0
         except typer.Exit:
             failed_count = 0  # An erasure is not complete yet, which was noted.
-        except TidelogError as error:
-            if not (error.retriable or isinstance(error, ExportConflict | OutcomeUnknown)):
+        except BrokenPipeError:
+            raise  # Nobody reads the output any more.
+        except (TidelogError, OSError) as error:
+            # An OSError is one of the files' store, such as no answer from S3.
+            if isinstance(error, TidelogError) and not (
+                error.retriable or isinstance(error, ExportConflict | OutcomeUnknown)
+            ):
                 raise
             failed_count += 1
             if failed_count >= FAILURES_MAX:

@@ -44,7 +44,8 @@ class RegistryClient:
         """
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"--registry must be a URL such as http://host:8081, not {url!r}")
+            shown = url.rpartition("@")[2]  # without a password
+            raise UsageError(f"--registry must be a URL such as http://host:8081, not {shown!r}")
         address = parts.netloc.rpartition("@")[2]
         self._url = f"{parts.scheme}://{address}{parts.path.rstrip('/')}"
         self._headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE}

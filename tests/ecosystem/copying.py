@@ -106,7 +106,7 @@ def produce_while_the_node_is_killed(client: CopyClient, node: NodeProcess, *, c
 def copy_while_both_are_killed(
     client: CopyClient, node: NodeProcess, *, count: int, may_end: bool = False
 ) -> None:
-    """Have the client copy; kill it, then the node. Each number is copied once, in order.
+    """Have the client copy; kill it, then the node. Each number is copied once.
 
     ``may_end`` is for a client that ends when it has lost the node, and is started again.
     """

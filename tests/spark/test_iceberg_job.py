@@ -130,7 +130,7 @@ def test_a_wrong_time_is_refused_before_anything_is_read(source, tmp_path):
 
 
 def test_failures_that_may_pass_are_noted_and_others_end_the_command(capsys):
-    outcomes: list[Exception | None] = [StoreUnavailable("away"), None]
+    outcomes: list[Exception | None] = [OSError("AWS Error NETWORK_CONNECTION"), None]
     outcomes += [StoreUnavailable("away")] * (FAILURES_MAX - 1) + [SchemaConflict(["other"])]
 
     def run() -> None:

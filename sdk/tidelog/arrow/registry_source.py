@@ -30,7 +30,8 @@ class RegistrySource:
         """Raises ``InvalidConfig``."""
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidConfig([f"a registry is a URL such as http://host:8081, not {url!r}"])
+            shown = url.rpartition("@")[2]  # without a password
+            raise InvalidConfig([f"a registry is a URL such as http://host:8081, not {shown!r}"])
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self._headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
         if parts.username is not None:
