@@ -13,13 +13,11 @@ from tidelog_cli.failures import CommandFailed
 from tidelog_cli.registry_client import RegistryClient, RegistryFailed, segment
 
 if TYPE_CHECKING:
-    from tidelog_core.schemas.model import Reference
     from tidelog_core.schemas.values.codecs import ValueCodec
 
 USUAL_REGISTRY = "http://127.0.0.1:8081"
 DEFAULT_REGISTRY = ""  # that of ``registry_client``
 NOT_FOUND = frozenset({404, 40401, 40402, 40403})
-REFERENCES_MAX = 200
 
 Registry = Annotated[
     str,
@@ -87,13 +85,13 @@ class RegistryCodecs:
         Raises ``InvalidSchema`` and ``CommandFailed``.
         """
         from tidelog_core.schemas.model import SchemaType
+        from tidelog_core.schemas.registry_answers import resolve_answer
         from tidelog_core.schemas.values.codecs import open_codec
 
         try:
             schema_type = SchemaType(answer.get("schemaType", SchemaType.AVRO))
-            known: dict[tuple[str, int], tuple[Reference, str]] = {}
-            self._resolve(answer, known, set())
-            return schema_type, open_codec(schema_type, answer["schema"], list(known.values()))
+            known = resolve_answer(answer, self._version)
+            return schema_type, open_codec(schema_type, answer["schema"], known)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             from tidelog_core.schemas.parsed import InvalidSchema
 
@@ -101,25 +99,5 @@ class RegistryCodecs:
                 raise
             raise CommandFailed(f"the registry's answer has no schema: {error!r}") from None
 
-    def _resolve(
-        self,
-        answer: Mapping[str, Any],
-        known: dict[tuple[str, int], tuple[Reference, str]],
-        visited: set[tuple[str, int]],
-    ) -> None:
-        """Add what a schema refers to, the innermost first."""
-        from tidelog_core.schemas.model import Reference
-        from tidelog_core.schemas.parsed import InvalidSchema
-
-        for one in answer.get("references") or ():
-            reference = Reference(str(one["name"]), str(one["subject"]), int(one["version"]))
-            key = reference.subject, reference.version
-            if key in visited:
-                continue
-            visited.add(key)
-            if len(visited) > REFERENCES_MAX:
-                raise InvalidSchema(f"it refers to more than {REFERENCES_MAX} schemas")
-            path = f"/subjects/{segment(reference.subject)}/versions/{reference.version}"
-            found = self._client.get(path, deleted="true")
-            self._resolve(found, known, visited)
-            known[key] = reference, found["schema"]
+    def _version(self, subject: str, version: int) -> Any:
+        return self._client.get(f"/subjects/{segment(subject)}/versions/{version}", deleted="true")

@@ -131,8 +131,10 @@ def names_in(
             return [title] if isinstance(title, str) else []
         found = parse(schema_type, text, known)  # Refused if the node has no such library.
         from tidelog_core.schemas.protobuf.names import messages
+        from tidelog_core.schemas.protobuf.schema import ProtobufSchema
 
-        return [name for _, name in messages(getattr(found, "file"))][:NAMES_MAX]  # noqa: B009
+        assert isinstance(found, ProtobufSchema)
+        return [name for _, name in messages(found.file)][:NAMES_MAX]
     except (InvalidSchema, ValueError, RecursionError):
         return []
 

@@ -12,14 +12,14 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from tidelog_core.schemas.model import Reference, SchemaType
+from tidelog_core.schemas.model import SchemaType
+from tidelog_core.schemas.registry_answers import resolve_answer
 
 from tidelog.arrow.found_schemas import FoundSchema
 from tidelog.errors import ConnectionFailed, InvalidConfig
 
 SECONDS_MAX = 30.0
 ANSWER_BYTES_MAX = 8 << 20
-REFERENCES_MAX = 200
 NOT_FOUND = 404
 
 
@@ -58,35 +58,20 @@ class RegistrySource:
         return None if found is None else self._made_of(found)
 
     def _made_of(self, answer: Any) -> FoundSchema:
-        known: dict[tuple[str, int], tuple[Reference, str]] = {}
         try:
-            self._resolve(answer, known, set())
+            known = resolve_answer(answer, self._version)
             schema_type = SchemaType(answer.get("schemaType", SchemaType.AVRO))
-            return FoundSchema(schema_type, str(answer["schema"]), tuple(known.values()))
+            return FoundSchema(schema_type, str(answer["schema"]), known)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConnectionFailed(f"{self._url} answers with no schema: {error!r}") from None
 
-    def _resolve(
-        self,
-        answer: Any,
-        known: dict[tuple[str, int], tuple[Reference, str]],
-        visited: set[tuple[str, int]],
-    ) -> None:
-        """Add what a schema refers to, the innermost first."""
-        for one in answer.get("references") or ():
-            reference = Reference(str(one["name"]), str(one["subject"]), int(one["version"]))
-            key = reference.subject, reference.version
-            if key in visited:
-                continue
-            visited.add(key)
-            if len(visited) > REFERENCES_MAX:
-                raise ValueError(f"it refers to more than {REFERENCES_MAX} schemas")
-            subject = urllib.parse.quote(reference.subject, safe="")
-            found = self._get(f"/subjects/{subject}/versions/{reference.version}?deleted=true")
-            if found is None:
-                raise ValueError(f"{reference.subject} has no version {reference.version}")
-            self._resolve(found, known, visited)
-            known[key] = reference, str(found["schema"])
+    def _version(self, subject: str, version: int) -> Any:
+        found = self._get(
+            f"/subjects/{urllib.parse.quote(subject, safe='')}/versions/{version}?deleted=true"
+        )
+        if found is None:
+            raise ValueError(f"{subject} has no version {version}")
+        return found
 
     def _get(self, path: str) -> Any:
         """Return an answer, ``None`` for what is not there. Raises ``ConnectionFailed``."""
