@@ -24,6 +24,10 @@ from tidelog_core.objects.store import ObjectStore
 
 # Time reserved for a clean end: finishing the current step, and storing the progress.
 RESERVE_MS = 10_000
+# The same of functions that answer a request.
+ANSWER_RESERVE_MS = 1_000
+ANSWER_SECONDS_MAX = 28.0  # API Gateway waits for 30
+ANSWER_SECONDS_MIN = 0.1
 
 
 class Context(Protocol):
@@ -59,6 +63,12 @@ class TimeLimit:
         """Return if there is time for another step. Raises ``OutOfTime``."""
         if self._context.get_remaining_time_in_millis() <= self._reserve_ms:
             raise OutOfTime("the time limit is near")
+
+
+def seconds_for_answer(context: Context) -> float:
+    """Return how long work on a request may take, so that its answer is still sent."""
+    seconds = (context.get_remaining_time_in_millis() - ANSWER_RESERVE_MS) / 1000
+    return max(ANSWER_SECONDS_MIN, min(ANSWER_SECONDS_MAX, seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

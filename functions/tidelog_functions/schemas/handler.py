@@ -17,12 +17,8 @@ from functools import cache
 from typing import Any
 
 from tidelog_functions.admin.cluster import AdminCluster, parse_admin_settings
-from tidelog_functions.invocation import Context
+from tidelog_functions.invocation import Context, seconds_for_answer
 from tidelog_functions.schemas.serving import SchemasFunction
-
-RESERVE_MS = 1_000  # of the time limit, for sending the answer
-SECONDS_MAX = 28.0  # API Gateway waits for 30
-SECONDS_MIN = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +32,7 @@ class _Warm:
 def handle(event: object, context: Context) -> dict[str, Any]:
     """Return the answer to a request. Raises ``InvalidConfig`` for a wrong environment."""
     warm = _warm()
-    seconds = (context.get_remaining_time_in_millis() - RESERVE_MS) / 1000
-    seconds_max = max(SECONDS_MIN, min(SECONDS_MAX, seconds))
+    seconds_max = seconds_for_answer(context)
     return warm.runner.run(warm.function.handle(event, seconds_max=seconds_max))
 
 
