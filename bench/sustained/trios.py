@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -86,7 +88,7 @@ class KafkaTrio(Kafka):
 
     @contextmanager
     def run(self, folder: Path) -> Iterator[Trio]:
-        """Start the brokers; at the end stop them cleanly."""
+        """Start the brokers; at the end kill them: the last would wait for a quorum."""
         with ExitStack() as stack:
             # None serves before most of them run, so none is waited for yet.
             brokers = [
@@ -100,6 +102,8 @@ class KafkaTrio(Kafka):
             for broker in brokers:
                 eventually(partial(_serves, broker), "the broker serves", START_SECONDS_MAX)
             yield Trio.of_all(brokers)
+            for broker in brokers:
+                os.kill(broker.pid, signal.SIGKILL)
 
 
 def _serves(broker: ServerProcess) -> bool:
