@@ -160,7 +160,7 @@ class SchemaDecoder:
         found = self._source.by_id(schema_id)
         if found is None:
             if len(self._missing) >= READERS_MAX:
-                self._missing.clear()
+                self._missing.pop(next(iter(self._missing)))  # the oldest
             self._missing[schema_id] = time.monotonic()
             return f"there is no schema {schema_id}"
         self._missing.pop(schema_id, None)
@@ -174,7 +174,7 @@ class SchemaDecoder:
             except (ValueError, pa.ArrowException) as error:
                 made = f"schema {schema_id} does not fit the columns: {error}"
         if len(self._readers) >= READERS_MAX:
-            self._readers.clear()
+            self._readers.pop(next(iter(self._readers)))  # the oldest
         self._readers[schema_id] = made
         return made
 

@@ -406,6 +406,17 @@ def test_a_batch_of_schemas_that_are_not_there_asks_for_a_few() -> None:
     assert source.asked == list(range(1, 2 + schema_values.MISSING_MAX))
 
 
+def test_of_too_many_schemas_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_values, "READERS_MAX", 3)
+    source = Schemas(SchemaType.AVRO, *[OLD] * 4)
+    value = open_codec(SchemaType.AVRO, OLD).encode({"id": 1})
+    decoder = SchemaDecoder(source, "t-value")
+    for schema_id in (1, 2, 3, 4, 2, 3, 4, 1):
+        found = decoder.decode(batch([framed(schema_id, value)])).column("value")
+        assert found.to_pylist() == [{"id": 1}]
+    assert source.asked == [1, 2, 3, 4, 1]
+
+
 def test_json_values_are_columns() -> None:
     schema = {
         "type": "object",
