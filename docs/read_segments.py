@@ -6,8 +6,9 @@
 LOCATION is a folder, or s3://bucket/prefix. Needs crc32c, cramjam (boto3). Problems exit with 1.
 """
 
-import base64, gzip, hashlib, json, re, struct, sys, uuid  # noqa: E401, I001
+import base64, gzip, hashlib, json, os, re, struct, sys, uuid  # noqa: E401, I001
 from collections import defaultdict, namedtuple
+from contextlib import suppress
 from pathlib import Path
 from cramjam import lz4, snappy, zstd
 from crc32c import crc32c
@@ -47,7 +48,11 @@ def open_bucket(location):
     """Return the size of every object by its key, and what gets an object's bytes."""
     if not location.startswith("s3://"):
         root = Path(location.removeprefix("file://"))
-        found = {str(p.relative_to(root)): p.stat().st_size for p in root.rglob("*") if p.is_file()}
+        found = {}
+        for folder, _, names in os.walk(root):
+            for path in (Path(folder, name) for name in names):
+                with suppress(FileNotFoundError):  # It was deleted meanwhile, or got its name.
+                    found[str(path.relative_to(root))] = path.stat().st_size
         return found, lambda key: (root / key).read_bytes()
     import boto3
 

@@ -18,6 +18,7 @@ import py_compile
 import shutil
 import sys
 import tempfile
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -41,8 +42,10 @@ def add_bytecode(path: Path) -> int:
                 data = old.read(entry)
                 new.writestr(entry, data)
                 if entry.filename.endswith(".py"):
-                    new.writestr(f"{entry.filename}c", _bytecode(data, entry.filename, scratch))
-                    count += 1
+                    compiled = _bytecode(data, entry.filename, scratch)
+                    if compiled is not None:
+                        new.writestr(f"{entry.filename}c", compiled)
+                        count += 1
         shutil.copymode(path, fresh)
         fresh.replace(path)
     return count
@@ -58,13 +61,19 @@ def home_of_spark() -> Path:
     return Path(spec.origin).parent
 
 
-def _bytecode(source: bytes, name: str, scratch: str) -> bytes:
+def _bytecode(source: bytes, name: str, scratch: str) -> bytes | None:
+    """Return the bytecode of a module; None if it is not for this version of Python."""
     # Unchecked: the modules of a zip change with the zip only.
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
     file = Path(scratch) / "module.py"
     file.write_bytes(source)
     target = file.with_suffix(".pyc")
-    py_compile.compile(str(file), str(target), dfile=name, doraise=True, invalidation_mode=mode)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # Ours to run, not to mend.
+        try:
+            py_compile.compile(str(file), str(target), name, doraise=True, invalidation_mode=mode)
+        except py_compile.PyCompileError:
+            return None
     return target.read_bytes()
 
 

@@ -92,3 +92,19 @@ def test_workers_of_a_session_compile_no_module_of_pyspark(spark) -> None:
 
     found = set(spark.sparkContext.parallelize(range(2), 2).map(cached).collect())
     assert all(one.endswith("pyspark.zip/pyspark/worker.pyc") for pair in found for one in pair)
+
+
+def test_a_module_that_python_warns_of_is_compiled_too(zipped: Path) -> None:
+    """Also where warnings are errors, as in these tests: pyspark has such a module of its own."""
+    with ZipFile(zipped, "a") as archive:
+        archive.writestr("package/odd.py", "VALUE = 1 if () is 1 else 2\n")
+    assert add_bytecode(zipped) == 4
+    assert "package/odd.pyc" in ZipFile(zipped).namelist()
+
+
+def test_a_module_for_another_python_stays_a_source(zipped: Path) -> None:
+    with ZipFile(zipped, "a") as archive:
+        archive.writestr("package/later.py", "of a later = grammar\n")
+    assert add_bytecode(zipped) == 3
+    assert not {"package/later.pyc"} & set(ZipFile(zipped).namelist())
+    assert "package/later.py" in ZipFile(zipped).namelist()
