@@ -40,7 +40,7 @@ from tidelog_node.diskless.gateway.gateway import may_pass
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches, require_first
 from tidelog_node.diskless.gateway.read_slots import ReadSlots
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
-from tidelog_node.handlers.produce import append_batch
+from tidelog_node.handlers.produce_batch import append_batch
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager

@@ -26,7 +26,7 @@ from tidelog_core.schemas.values.codecs import open_codec
 from tidelog_core.schemas.values.framing import framed
 from tidelog_node.answers import HeldReply
 from tidelog_node.diskless.gateway.gateway import may_pass
-from tidelog_node.handlers import produce, produce_schemas
+from tidelog_node.handlers import produce_schemas, produce_waits
 from tidelog_node.handlers.produce_inspection import InspectionResults
 from tidelog_node.handlers.produce_schemas import ProduceSchemas
 from tidelog_node.inspection import inspector, schema_frames
@@ -319,10 +319,10 @@ async def test_no_batch_is_stored_before_an_earlier_one_for_which_there_was_no_r
         producer: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0}
         return outcome(await send(node, batch(good, base_sequence=sequence, **producer)))[0]
 
-    held = node.produce._held
-    assert held.take("another", produce.HELD_BYTES_MAX)
+    held = node.produce._waits._held
+    assert held.take("another", produce_waits.HELD_BYTES_MAX)
     assert await sent(0) is ErrorCode.request_timed_out
-    held.give_back("another", produce.HELD_BYTES_MAX)
+    held.give_back("another", produce_waits.HELD_BYTES_MAX)
     assert await sent(1) is ErrorCode.request_timed_out
     assert [await sent(0), await sent(1)] == [ErrorCode.none] * 2
 

@@ -1,4 +1,4 @@
-"""Produce requests whose batches are looked into elsewhere: how many may wait, and for what."""
+"""Produce requests that wait to be appended: how many may, for what, and what changes meanwhile."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidelog_core.metadata.records import put
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_node.answers import HeldReply
-from tidelog_node.handlers import produce
+from tidelog_node.handlers import produce_waits
 from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.wire.produce import ProduceRequest
@@ -123,7 +123,7 @@ def error_of(answer: Any) -> ErrorCode:
 async def test_what_waits_is_bounded_and_the_rest_is_told_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(produce, "HELD_BYTES_MAX", 1_000)
+    monkeypatch.setattr(produce_waits, "HELD_BYTES_MAX", 1_000)
 
     async with led_node(tmp_path) as node:
         await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
