@@ -26,8 +26,10 @@ from tidelog_node.diskless.feed.chain_feed import ChainFeeds
 from tidelog_node.diskless.gateway.gateway import Gateway
 from tidelog_node.diskless.gateway.links import LeaderLinks
 from tidelog_node.diskless.gateway.spool import GatewaySpool, remove_spool
+from tidelog_node.diskless.recovery.kept_ranges import KeptRanges
 from tidelog_node.diskless.recovery.log_recovery import LogRecovery
 from tidelog_node.diskless.recovery.range_reader import range_reader
+from tidelog_node.diskless.recovery.reading_ahead import ReadAhead
 from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.diskless.recovery.tier_indexes import TierIndexes
 from tidelog_node.follower.catch_up import CatchUp
@@ -86,20 +88,22 @@ def start_diskless(
         logs.costs.count_worker(node_chain.worker_status)
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
     read = range_reader(settings.object_store_url, node_chain.client, node.executor)
-    chains = ChainStore(node_chain.client, node.view.image.cluster_id, read=read)
+    kept = KeptRanges(read)
+    cluster_id = node.view.image.cluster_id
+    chains = ChainStore(node_chain.client, cluster_id, read=read)
     history = TierHistory(
-        store=node.store, indexes=TierIndexes(read, node.executor), view=node.view
+        store=node.store, indexes=TierIndexes(kept.read, node.executor), view=node.view
     )
     catch_up = CatchUp(
         node,
         history=history,
         timeout_s=node.static_config.replica_socket_timeout_ms / 1000,
     )
-    refill = LogRefill(node, read)
+    refill = LogRefill(node, kept.read_within)
     feeds = ChainFeeds(
         store=node_chain.client,
         read=read,
-        cluster_id=node.view.image.cluster_id,
+        cluster_id=cluster_id,
         refill=refill,
         catch_up=catch_up,
         on_grown=fetchers.on_grown,
@@ -115,12 +119,21 @@ def start_diskless(
         recovery=LogRecovery(
             node,
             objects=node_chain.client,
-            chains=chains,
+            # What seals a chain and looks for successors decides, so it reads the store itself.
+            chains=ChainStore(node_chain.client, cluster_id, read=kept.read),
             refill=refill,
             history=history,
             catch_up=catch_up,
         ),
         manifests=manifests,
+    )
+    ahead = ReadAhead(
+        node,
+        membership=cluster.member.membership,
+        replica_of=replicas.get,
+        objects=node_chain.client,
+        kept=kept,
+        history=history,
     )
     conversions = Conversions(
         replicas, own_chain=node_chain.current, manifests=manifests, flush=logs.flusher.request
@@ -128,13 +141,14 @@ def start_diskless(
     entering = Background(stop)
     stack.push_async_callback(entering.close)
     entering.add(entries.run())
+    entering.add(ahead.run())
     entering.add(conversions.run())
     entering.add(stand_by(node, node_chain.check_store))
     watch = StoreWatch(
         cluster.member.membership,
         chain=lambda: node_chain.chain,
         has_unentered=lambda: entries.has_unentered,
-        probe=lambda: probe_store(node_chain.client, node.view.image.cluster_id),
+        probe=lambda: probe_store(node_chain.client, cluster_id),
     )
     entering.add(watch.run())
     collection = ChainCollection(

@@ -58,9 +58,11 @@ class Membership:
         self._is_started = False
         self._subscribers = Subscribers[[]]()
         self.refused = Subscribers[[]]()  # another broker's port refuses connections
+        self.doubts = Subscribers[[]]()  # ``doubted`` has changed
         self._known: set[int] = set()
         self._dead: frozenset[int] = frozenset()
         self._suspected: frozenset[int] = frozenset()
+        self.doubted: frozenset[int] = frozenset()  # the suspected, and who may soon be so
         self._reading = 0  # increases whenever the known or dead brokers change
         # Whether this node leads any partition so. For any thread.
         self.leads_by_chain: Callable[[], bool] = lambda: False
@@ -203,6 +205,7 @@ class Membership:
         """Note that the broker's port has refused a connection: it may have died."""
         if self.peers.note_refused(broker_id, self.now_ms()):
             self.refused.notify()
+            self._settle_doubts()
 
     def note_reached(self, broker_id: int) -> None:
         """Note that the broker's port takes connections."""
@@ -221,6 +224,13 @@ class Membership:
             self._dead, self._suspected = dead, suspected
             self._reading += 1
             self._subscribers.notify()
+        self._settle_doubts()
+
+    def _settle_doubts(self) -> None:
+        doubted = frozenset(b for b in self._known if self.peers.is_doubted(b))
+        if doubted != self.doubted:
+            self.doubted = doubted
+            self.doubts.notify()
 
     def on_cluster_read(self, started_ms: float) -> None:
         """Note that the cluster was read by a reading begun at ``started_ms``.

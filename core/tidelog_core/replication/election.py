@@ -186,6 +186,16 @@ class LeaderElector:
         checks = tuple(peers.check(broker_id) for broker_id in must_stay_dead)
         return move_lead(partition, self._broker_id, ChangeReason.TAKEOVER, checks)
 
+    def would_inherit(self, partition: Partition, peers: PeerLeases, live: Iterable[int]) -> bool:
+        """Whether this broker would lead the diskless partition if its leader were gone: a guess.
+
+        ``live`` as for ``inherit``.
+        """
+        if not is_readable(partition) or partition.leader in (NO_LEADER, self._broker_id):
+            return False
+        others = (broker_id for broker_id in live if broker_id != partition.leader)
+        return self._heir(partition, peers, others) == self._broker_id
+
     def adopt(
         self, partition: Partition, peers: PeerLeases, live: Iterable[int]
     ) -> PartitionChange | None:

@@ -415,6 +415,19 @@ class PeerLeases:
         since_ms = max(known.first_seen_ms, refused_ms)
         return known.confirmed_ms - since_ms >= self._times.refusal_ms
 
+    def is_doubted(self, broker_id: int) -> bool:
+        """Whether the broker may be suspected within ``refusal_ms``: a reason to get ready.
+
+        Its port refuses connections, or it has been silent for all but that of ``suspicion_ms``.
+        """
+        known, times = self._observations.get(broker_id), self._times
+        if known is None or broker_id in self._registered:
+            return False
+        if broker_id in self._refused or self.is_suspected(broker_id):
+            return True
+        silent_ms = known.confirmed_ms - known.first_seen_ms
+        return not known.has_moved and silent_ms >= times.suspicion_ms - times.refusal_ms > 0
+
     def note_refused(self, broker_id: int, now_ms: float) -> bool:
         """Note that the broker's port has refused a connection; return whether that is new."""
         is_new = broker_id not in self._refused

@@ -8,7 +8,11 @@ from uuid import UUID
 
 import pytest
 from tidelog_core.metadata.records import Partition
+from tidelog_core.model import NO_LEADER
+from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.heirs import heir_of, replicas_with
+
+from tests.support.replication_cluster import make_peers
 
 TOPIC = UUID(int=7)
 
@@ -53,3 +57,19 @@ def test_there_are_as_many_replicas_as_before_with_the_leader_first(
     before: tuple[int, ...], leader: int, after: tuple[int, ...]
 ) -> None:
     assert replicas_with(partition_of(0, *before), leader) == after
+
+
+def test_a_broker_knows_what_it_would_inherit_while_the_leader_lives() -> None:
+    peers = make_peers(live=(1, 2, 3))
+    first, second = (LeaderElector(broker_id, preferred_stable_ms=0) for broker_id in (2, 3))
+    for number in range(50):
+        partition = partition_of(number, 1)
+        would = [one.would_inherit(partition, peers, (1, 2, 3)) for one in (first, second)]
+        assert would.count(True) == 1
+        assert not LeaderElector(1, preferred_stable_ms=0).would_inherit(partition, peers, (1, 2))
+    mine = partition_of(0, 1, 2)
+    assert first.would_inherit(mine, peers, (1, 2, 3))
+    assert not second.would_inherit(mine, peers, (1, 2, 3))
+    assert not first.would_inherit(dataclasses.replace(mine, leader=NO_LEADER), peers, (2, 3))
+    first.can_store = False
+    assert not first.would_inherit(mine, peers, (1, 2, 3))

@@ -342,3 +342,39 @@ def test_the_second_reading_of_a_broker_whose_port_refuses_is_due_when_it_has_mi
     peers.observe([make_lease(2)], started_ms=100 + TIMES.refusal_ms, now_ms=5_000)
     assert peers.is_suspected(2)
     assert peers.next_look_ms() is None
+
+
+def test_a_broker_is_doubted_from_the_refusal_on_until_it_is_reached_or_registers() -> None:
+    peers = PeerLeases(TIMES)
+    peers.note_refused(2, 0)
+    assert not peers.is_doubted(2)  # Its lease was never seen.
+    peers.observe([make_lease(2)], started_ms=100, now_ms=100)
+    assert peers.is_doubted(2)
+    assert not peers.is_suspected(2)
+    peers.note_reached(2)
+    assert not peers.is_doubted(2)
+    peers.note_refused(2, 200)
+    assert peers.is_doubted(2)
+    peers.note_registered([2], 300)
+    assert not peers.is_doubted(2)
+
+
+def test_a_silent_broker_is_doubted_before_it_is_suspected() -> None:
+    peers = PeerLeases(TIMES)
+    doubted_ms = TIMES.suspicion_ms - TIMES.refusal_ms
+    for at_ms in (0, doubted_ms - 1):
+        peers.observe([make_lease(2)], started_ms=at_ms, now_ms=at_ms)
+        assert not peers.is_doubted(2)
+    peers.observe([make_lease(2)], started_ms=doubted_ms, now_ms=doubted_ms)
+    assert peers.is_doubted(2)
+    assert not peers.is_suspected(2)
+    peers.observe([make_lease(2, 2)], started_ms=doubted_ms + 1, now_ms=doubted_ms + 1)
+    assert not peers.is_doubted(2)
+
+
+def test_whoever_is_suspected_is_doubted() -> None:
+    peers = PeerLeases(TIMES)
+    for at_ms in (0, TIMES.suspicion_ms, TIMES.lease_ms):
+        peers.observe([make_lease(2)], started_ms=at_ms, now_ms=at_ms)
+    assert peers.is_dead(2)
+    assert peers.is_doubted(2)

@@ -15,6 +15,7 @@ from tidelog_core.diskless.wal.epoch_chains import current_chain
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_node.diskless.entering.lead_entries import LeadEntries
+from tidelog_node.diskless.recovery.kept_ranges import KEPT_BYTES_MAX, KeptRanges
 from tidelog_node.diskless.recovery.log_recovery import LogRecovery
 from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
@@ -90,13 +91,15 @@ class NoIndexes:
 class EnteringNode:
     """A node, its chain, and what enters its partitions."""
 
-    def __init__(self, node: LedNode, objects: MemoryObjectStore) -> None:
+    def __init__(self, node: LedNode, objects: MemoryObjectStore, kept_bytes_max: int) -> None:
         self.node, self.objects = node, objects
         self.cluster_id = node.view.image.cluster_id
         self.chain = StoredChain(objects, self.cluster_id)
         self.chain_calls = 0
         self.entries: LeadEntries
         self.recovery: LogRecovery
+        self.history: TierHistory
+        self.kept = KeptRanges(objects.get_range, kept_bytes_max)
 
     async def own_chain(self) -> Any:
         self.chain_calls += 1
@@ -145,22 +148,26 @@ class _Entry:
 
 @asynccontextmanager
 async def entering_node(
-    folder: Path, objects: MemoryObjectStore | None = None
+    folder: Path,
+    objects: MemoryObjectStore | None = None,
+    *,
+    kept_bytes_max: int = KEPT_BYTES_MAX,
 ) -> AsyncIterator[EnteringNode]:
     async with led_node(folder) as node:
-        it = EnteringNode(node, MemoryObjectStore() if objects is None else objects)
+        it = EnteringNode(node, objects or MemoryObjectStore(), kept_bytes_max)
         history = TierHistory(
             store=node.store,
             indexes=NoIndexes(),  # type: ignore[arg-type]
             view=node.view,
         )
+        it.history = history
         chains = ChainStore(it.objects, it.cluster_id)
         catch_up = CatchUp(node.context, history=history, timeout_s=1)
         it.recovery = LogRecovery(
             node.context,
             objects=it.objects,
-            chains=chains,
-            refill=LogRefill(node.context, it.objects.get_range),
+            chains=ChainStore(it.objects, it.cluster_id, read=it.kept.read),
+            refill=LogRefill(node.context, it.kept.read_within),
             history=history,
             catch_up=catch_up,
         )

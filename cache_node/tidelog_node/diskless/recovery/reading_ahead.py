@@ -1,0 +1,248 @@
+"""Reads ahead while a leader is doubted, so that an heir has the objects when it may decide.
+
+    a port refuses, or a broker has been silent for long
+        → its partitions that this node would lead → list their chains → read where their tiers end
+        → read indexes and footers of the chains, then the slices that the local logs lack
+
+The heir has to wait during that time anyway. The functions are those of the recovery. What they
+find is thrown away; ``KeptRanges`` keeps the bytes that they have read. The recovery begins again
+after the seal, with a listing of its own, and asks the store for what is not kept.
+
+A wrong guess costs requests, so there are limits: by bytes, by partitions, and by time for a broker
+that is doubted again and again. Once a partition has another leader nothing more is read ahead:
+the recovery reads now. What is kept is dropped when the doubt is over, or after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Generator, Mapping
+
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.errors import CorruptObject, TidelogError
+from tidelog_core.metadata.epoch_chains import cut_tiered
+from tidelog_core.metadata.records import Partition
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.keys import segment_keys
+from tidelog_core.waiting import wait_and_clear
+
+from tidelog_node.diskless.recovery.calls_at_once import for_each
+from tidelog_node.diskless.recovery.chain_slices import (
+    StoredSlice,
+    WantedSlices,
+    find_slices,
+    list_chains,
+    log_of,
+)
+from tidelog_node.diskless.recovery.kept_ranges import KeptRanges, NoRoom
+from tidelog_node.diskless.recovery.object_reads import plan_reads, waves
+from tidelog_node.diskless.recovery.range_reader import RangeReader
+from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_runs
+from tidelog_node.membership.membership import Membership
+from tidelog_node.node_context import NodeContext
+from tidelog_node.replica import Replica
+from tidelog_node.tier.history import TierHistory, tier_end
+
+logger = logging.getLogger(__name__)
+
+KEPT_SECONDS = 30.0  # then an heir has long read it, or nobody needs it
+AGAIN_SECONDS = 10.0  # between two of one broker
+PARTITIONS_MAX = 500  # of one broker: each costs a reading of its tier's items
+PARTITIONS_AT_ONCE_MAX = 16
+READS_AT_ONCE_MAX = 32
+
+
+class ReadAhead:
+    """Fills ``KeptRanges``. ``run`` is one task of the node."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        *,
+        membership: Membership,
+        replica_of: Callable[[TopicPartition], Replica | None],
+        objects: ObjectStore,
+        kept: KeptRanges,
+        history: TierHistory,
+    ) -> None:
+        self._node = node
+        self._membership = membership
+        self._replica_of = replica_of
+        self._objects = objects
+        self._kept = kept
+        self._history = history
+        self._stir = asyncio.Event()
+        self._doubted = frozenset[int]()  # as last seen
+        self._began_s: dict[int, float] = {}  # the loop's time at which a broker was last read for
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Read ahead until cancelled."""
+        unsubscribe = self._membership.doubts.subscribe(self._stir.set)
+        try:
+            while True:
+                await wait_and_clear(self._stir, None)
+                before, self._doubted = self._doubted, self._membership.doubted
+                for broker_id in sorted(self._doubted - before):
+                    self._begin(broker_id)
+        finally:
+            unsubscribe()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _begin(self, broker_id: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        began_s = self._began_s.get(broker_id)
+        if began_s is not None and now_s - began_s < AGAIN_SECONDS:
+            return
+        wanted = self._probable(broker_id)
+        if wanted:
+            self._began_s[broker_id] = now_s
+            task = asyncio.create_task(self._attend(broker_id, wanted), name="reading ahead")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def _probable(self, broker_id: int) -> dict[TopicPartition, Partition]:
+        """Return the broker's diskless partitions that this node would lead, some at most."""
+        membership, image = self._membership, self._node.view.image
+        live = membership.live_brokers(image)
+        found: dict[TopicPartition, Partition] = {}
+        for topic in image.topics:
+            for one in image.partitions(topic):
+                if one.leader != broker_id or not one.is_diskless or not one.wal:
+                    continue
+                if len(found) == PARTITIONS_MAX:
+                    return found
+                if membership.elector.would_inherit(one, membership.peers, live):
+                    found[TopicPartition(topic, one.partition)] = one
+        return found
+
+    async def _attend(self, broker_id: int, wanted: Mapping[TopicPartition, Partition]) -> None:
+        """Read for the broker's heir, and keep it while it may be of use."""
+        changed = asyncio.Event()
+        ends = [
+            self._membership.doubts.subscribe(changed.set),
+            self._node.view.subscribe(lambda *_: changed.set()),
+        ]
+        reading = asyncio.create_task(self._read(broker_id, wanted))
+        try:
+            async with asyncio.timeout(KEPT_SECONDS):
+                while broker_id in self._membership.doubted:
+                    if not self._are_led_by(broker_id, wanted):
+                        reading.cancel()
+                    await wait_and_clear(changed, None)
+        except TimeoutError:
+            pass
+        finally:
+            for unsubscribe in ends:
+                unsubscribe()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            self._kept.drop(broker_id)
+
+    def _are_led_by(self, broker_id: int, wanted: Mapping[TopicPartition, Partition]) -> bool:
+        records = map(self._node.view.image.partition, wanted)
+        return all(one is not None and one.leader == broker_id for one in records)
+
+    async def _read(self, broker_id: int, wanted: Mapping[TopicPartition, Partition]) -> None:
+        before_bytes, read = self._kept.size_bytes, self._kept.keep_for(broker_id)
+        reason = ""
+        try:
+            await self._read_tails(wanted, read)
+        except NoRoom:
+            reason = "as much is kept as may be"
+        except (TidelogError, OSError) as error:
+            reason = str(error)
+        except Exception:
+            # Any failure: it is an aid, and the recovery reads all that is not kept.
+            logger.exception("reading ahead broke")
+        logger.info(
+            "objects of a doubted leader read ahead",
+            extra={
+                "broker_id": broker_id,
+                "count": len(wanted),
+                "size_bytes": self._kept.size_bytes - before_bytes,
+                "reason": reason,
+            },
+        )
+
+    async def _read_tails(
+        self, wanted: Mapping[TopicPartition, Partition], read: RangeReader
+    ) -> None:
+        """Read what a recovery would. Raises ``NoRoom``, and the store's errors."""
+        cluster_id = self._node.view.image.cluster_id
+        chains = ChainStore(self._objects, cluster_id, read=read)
+        names = sorted({entry.chain for one in wanted.values() for entry in one.wal})
+        listings = await list_chains(chains, names)
+        local_ends: dict[PartitionName, int] = {}
+        needs: dict[PartitionName, WantedSlices] = {}
+
+        async def begin(partition: TopicPartition) -> None:
+            record = wanted[partition]
+            name = PartitionName(record.topic_id, record.partition)
+            start = await self._tier_end(partition, record, read)
+            needs[name] = WantedSlices(cut_tiered(record.wal, start), start)
+            local_ends[name] = self._local_end(partition)
+
+        await for_each(wanted, begin, at_once_max=PARTITIONS_AT_ONCE_MAX)
+        found = (await find_slices(chains, needs, {}, listings)).slices
+        missing: dict[PartitionName, list[StoredSlice]] = {}
+        for name, need in needs.items():
+            with contextlib.suppress(CorruptObject):  # The recovery says what is wrong.
+                slices, _ = log_of(name, need, found[name], cluster_id=cluster_id)
+                missing[name] = [one for one in slices if one.end_offset > local_ends[name]]
+
+        parts = _ranges(missing, cluster_id)
+
+        async def read_one(part: tuple[str, int, int]) -> None:
+            if self._kept.has(*part):
+                return
+            try:
+                await read(*part)
+            except NoRoom:
+                parts.close()  # What is being read is still kept.
+
+        await for_each(parts, read_one, at_once_max=READS_AT_ONCE_MAX)
+
+    async def _tier_end(
+        self, partition: TopicPartition, record: Partition, read: RangeReader
+    ) -> int:
+        """Return the end of the tier; read the index from which an empty log begins there."""
+        segments = await self._history.segments(record.topic_id, record.partition)
+        end = tier_end(segments, record.log_start_offset)
+        if end is None:
+            return record.log_start_offset
+        last = segments.ending_at(end.offset)
+        if last is not None and self._local_end(partition) < end.offset:
+            keys = segment_keys(self._node.view.image.cluster_id, partition.topic, last)
+            await read(keys.index, 0, last.index_size_bytes)
+        return end.offset
+
+    def _local_end(self, partition: TopicPartition) -> int:
+        """Return the end of the local log, 0 if there is none yet."""
+        replica = self._replica_of(partition)
+        log = None if replica is None else replica.opened_log
+        return 0 if log is None else log.log_end_offset
+
+
+def _ranges(
+    missing: Mapping[PartitionName, list[StoredSlice]], cluster_id: str
+) -> Generator[tuple[str, int, int]]:
+    """Yield the ranges to read, in the order in which a recovery needs them."""
+    sizes = {name: sum(one.size_bytes for one in slices) for name, slices in missing.items()}
+    for wave in waves(sizes):
+        for read in plan_reads({name: missing[name] for name in wave}):
+            key = wal_key(cluster_id, read.place.chain, read.place.sequence)
+            places = [
+                SlicePlace(one.position, one.size_bytes, one.crc32c)
+                for slices in read.slices.values()
+                for one in slices
+            ]
+            for start, end in read_runs(places):
+                yield key, start, end
