@@ -17,7 +17,15 @@ from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.reading import RegistryReader
 from tidelog_core.schema_registry.registry import LATEST, SchemaRegistry, Wanted
 from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
-from tidelog_core.schemas.model import Compatibility, Mode, Reference, Schema, SchemaType
+from tidelog_core.schemas.model import (
+    GIVEN_MAX,
+    ID_MAX,
+    Compatibility,
+    Mode,
+    Reference,
+    Schema,
+    SchemaType,
+)
 from tidelog_core.schemas.refusals import RegistryRefusal
 
 from tests.contracts.metadata_update import Open
@@ -264,6 +272,22 @@ class SchemaRegistryContract:
             assert await registry.read.context(".other") == SchemaContext(
                 context=".other", last_id=0
             )
+
+    async def test_ids_and_versions_that_leave_too_few_are_refused(self, open: Open) -> None:
+        async with open() as store:
+            registry = self.registry(store)
+            settings = RegistrySettings(registry)
+            await settings.set_mode("a", Mode.IMPORT, force=False)
+            for given in (GIVEN_MAX + 1, ID_MAX):
+                high = Wanted(record("A"), schema_id=given)
+                assert await refusal(registry.register("a", high)) == 42205
+                late = Wanted(record("A"), schema_id=1, version=given)
+                assert await refusal(registry.register("a", late)) == 42205
+            last = Wanted(record("A"), schema_id=GIVEN_MAX, version=GIVEN_MAX)
+            assert (await registry.register("a", last)).schema_id == GIVEN_MAX
+            await settings.delete_mode("a")
+            found = await registry.register("a", Wanted(record("A", "x")))
+            assert (found.schema_id, found.version) == (GIVEN_MAX + 1, GIVEN_MAX + 1)
 
     async def test_a_subject_that_was_never_written_is_empty(self, open: Open) -> None:
         async with open() as store:

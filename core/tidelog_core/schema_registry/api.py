@@ -26,6 +26,7 @@ from tidelog_core.schema_registry.calls import (
 )
 from tidelog_core.schema_registry.changes import Change, Unchanged, change_of
 from tidelog_core.schema_registry.deletion import SchemaDeletion
+from tidelog_core.schema_registry.registration import ANY_ID
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.schema_answers import schema_answer, version_answer
 from tidelog_core.schema_registry.settings_api import SettingsApi
@@ -174,6 +175,8 @@ class RegistryApi:
     async def _register(self, call: Call, options: Options, path: list[str]) -> object:
         require(call, Right.WRITE, path[1])
         wanted = _parse_readable(call, path[1])
+        if wanted.schema_id != ANY_ID:
+            require(call, Right.WRITE, "")  # Ids are those of all subjects of a context.
         found = await self._registry.register(
             path[1],
             wanted,

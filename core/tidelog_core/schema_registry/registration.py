@@ -32,6 +32,7 @@ from tidelog_core.metadata.schema_records import (
 )
 from tidelog_core.metadata.store import Write
 from tidelog_core.schemas.model import (
+    GIVEN_MAX,
     ID_MAX,
     REFERRERS_MAX,
     USES_MAX,
@@ -40,6 +41,7 @@ from tidelog_core.schemas.model import (
     Schema,
 )
 from tidelog_core.schemas.refusals import (
+    given_too_high,
     invalid_schema,
     not_permitted,
     schema_not_found,
@@ -146,8 +148,8 @@ def _require_same(reading: Reading) -> None:
 
 def _id_for(reading: Reading) -> int:
     if reading.schema_id >= 0:
-        if not 1 <= reading.schema_id <= ID_MAX:
-            raise not_permitted(f"the id {reading.schema_id} must be from 1 to {ID_MAX}")
+        if not 1 <= reading.schema_id <= GIVEN_MAX:
+            raise given_too_high("id", reading.schema_id)
         if reading.same_id is not None and reading.same_id.schema != reading.schema:
             raise not_permitted(
                 f"Overwrite new schema with id {reading.schema_id} in context"
@@ -166,6 +168,8 @@ def _with_version(reading: Reading, schema_id: int) -> tuple[SchemaSubject, int]
     subject = reading.subject
     following = max((one.version for one in subject.versions), default=0) + 1
     version = reading.version or following
+    if version != following and version > GIVEN_MAX:
+        raise given_too_high("version", version)
     if version > ID_MAX:
         raise schema_too_large(f"versions go up to {ID_MAX}")
     if version != following and reading.mode is not Mode.IMPORT:

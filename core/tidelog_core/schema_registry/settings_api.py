@@ -82,7 +82,10 @@ class SettingsApi:
         name = call.json().get("mode")
         if not isinstance(name, str) or name.upper() not in Mode.__members__:
             raise invalid_mode()
-        await self._settings.set_mode(subject, Mode(name.upper()), force=options.is_set("force"))
+        mode = Mode(name.upper())
+        if mode is Mode.IMPORT:
+            self._require(call, Right.WRITE_SETTINGS, "")  # Its ids are those of all subjects.
+        await self._settings.set_mode(subject, mode, force=options.is_set("force"))
         return {"mode": name}
 
     async def _delete_mode(self, call: Call, options: Options, path: list[str]) -> object:

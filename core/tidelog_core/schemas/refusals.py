@@ -6,6 +6,7 @@ The first three digits of a code are the HTTP status. Source: Confluent's ``Erro
 from __future__ import annotations
 
 from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.schemas.model import GIVEN_MAX
 
 STORE_ERROR = 50001
 TIMEOUT_ERROR = 50002
@@ -116,6 +117,14 @@ def invalid_mode() -> RegistryRefusal:
 def not_permitted(reason: str) -> RegistryRefusal:
     """Return the refusal of what the mode does not allow."""
     return RegistryRefusal(42205, reason)
+
+
+def given_too_high(what: str, number: int) -> RegistryRefusal:
+    """Return the refusal of an id or a version after which there would be too few."""
+    return not_permitted(
+        f"the {what} {number} must be from 1 to {GIVEN_MAX}: give a lower one, so that the registry"
+        " can give out further ones"
+    )
 
 
 def reference_exists(subject: str, version: int) -> RegistryRefusal:

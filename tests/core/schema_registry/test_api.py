@@ -304,6 +304,33 @@ async def test_what_a_schema_refers_to_must_be_readable(api: RegistryApi) -> Non
     assert (await call(api, "GET", "/contexts")).body == b'[".",".hidden"]'
 
 
+class TopicRights(OnlyReads):
+    """Everything may be done to subjects, and nothing to the cluster."""
+
+    def may(self, right: Right, subject: str) -> bool:
+        del right
+        return bool(subject)
+
+
+async def test_ids_are_given_by_callers_with_a_right_to_the_cluster(api: RegistryApi) -> None:
+    """Else the rights to one topic are enough to use up the ids of all."""
+    limited = {"permissions": TopicRights()}
+    body = schema(USER, id=7, version=1)
+    mode, path = {"mode": "IMPORT"}, "/subjects/new-value/versions"
+    assert (await call(api, "PUT", "/mode/new-value", mode, **limited)).status == 403
+    assert (await call(api, "PUT", "/mode/new-value", mode)).status == 200
+    assert (await call(api, "POST", path, body, **limited)).status == 403
+    assert (await call(api, "POST", path, schema(USER, id=0), **limited)).status == 403
+    assert (await call(api, "POST", path, body)).status == 200
+    high = schema('"long"', id=2**31 - 1, version=2)
+    answer = await call(api, "POST", path, high)
+    assert (answer.status, json.loads(answer.body)["error_code"]) == (422, 42205)
+    for other in ("READONLY", "READWRITE"):
+        answer = await call(api, "PUT", "/mode/new-value", {"mode": other}, **limited)
+        assert answer.status == 200
+    assert (await call(api, "POST", path, schema('"int"', id=-1), **limited)).status in (200, 409)
+
+
 async def test_deep_values_are_refused_and_not_stored(api: RegistryApi) -> None:
     deep = json.loads("[" * 60 + "]" * 60)
     body = schema(USER, metadata={"properties": deep})
