@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 from tidelog_core.errors import OutcomeUnknown, TidelogError
-from tidelog_core.metadata.schema_records import SchemaContext, SchemaSubject, SchemaText
-from tidelog_core.metadata.store import Check, MetadataStore, Write
+from tidelog_core.metadata.schema_records import (
+    SchemaContext,
+    SchemaSubject,
+    SchemaText,
+    schema_text_key,
+)
+from tidelog_core.metadata.store import ANY_VERSION, Check, MetadataStore, Write
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.reading import RegistryReader
 from tidelog_core.schema_registry.registry import LATEST, SchemaRegistry, Wanted
@@ -272,6 +277,25 @@ class SchemaRegistryContract:
             assert await registry.read.context(".other") == SchemaContext(
                 context=".other", last_id=0
             )
+
+    async def test_a_lost_text_is_written_again_by_who_has_it(self, open: Open) -> None:
+        """Its identity and its versions are there: it keeps its id and its version."""
+        async with open() as store:
+            registry = self.registry(store)
+            schemas = [record("A"), record("A", "x")]
+            for schema in schemas:
+                await registry.register("a", Wanted(schema))
+            await registry.register("b", Wanted(schemas[0]))
+            key = schema_text_key(".", 1)
+            for subject in ("a", "b", "c"):
+                await store.commit([Write(key, None, ANY_VERSION, is_logged=False)])
+                assert await refusal(registry.schema(1)) == 40403
+                found = await registry.register(subject, Wanted(schemas[0]))
+                assert (found.schema_id, found.version, found.is_new) == (1, 1, subject == "c")
+                assert (await registry.schema(1)).text == schemas[0].text
+                assert await registry.version(subject, 1) == found
+            assert (await registry.register("a", Wanted(record("A", "x", "y")))).schema_id == 3
+            assert await require_whole(store) == 3
 
     async def test_ids_and_versions_that_leave_too_few_are_refused(self, open: Open) -> None:
         async with open() as store:

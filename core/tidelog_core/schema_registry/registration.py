@@ -1,7 +1,7 @@
 """Decides a registration: one commit from one reading.
 
 Every write expects the version that was read, so a decision from an old reading conflicts, and is
-made again from a new one. What can happen meanwhile, and which condition meets it:
+made again from a new one. What can happen between the two, and which condition meets it:
 
 - *another schema gets the next id*: the context's item
 - *the same schema gets an id*: its identity
@@ -44,7 +44,6 @@ from tidelog_core.schemas.refusals import (
     given_too_high,
     invalid_schema,
     not_permitted,
-    schema_not_found,
     schema_too_large,
 )
 from tidelog_core.schemas.subject_names import SubjectName
@@ -60,9 +59,8 @@ class Reading:
     schema: Schema
     subject: SchemaSubject
     identity: SchemaIdentity
-    same_guid: Schema | None  # the schema with this identity
+    texts: Mapping[int, SchemaText]  # those of the ids that the identity or the client names
     context: SchemaContext
-    same_id: SchemaText | None  # the schema with the id that an import gives
     referenced: Mapping[str, SchemaSubject]  # by name, of the schema's own references
     mode: Mode
     schema_id: int = ANY_ID  # that an import gives
@@ -105,13 +103,21 @@ def registered(reading: Reading) -> Decision | None:
     return None
 
 
+def mended(reading: Reading) -> Decision | None:
+    """Return the writes of the text that a registered version has lost; ``None``: it has one."""
+    found = registered(reading)
+    if found is None or found.schema_id in reading.texts:
+        return None
+    text = _text(reading, found.schema_id)
+    return replace(found, writes=(put(text, is_logged=False),))
+
+
 def decide(reading: Reading) -> Decision:
     """Return the registration of a schema that is not registered. Raises ``RegistryRefusal``."""
     _require_same(reading)
     schema_id = _id_for(reading)
     subject, version = _with_version(reading, schema_id)
     identity = _with_use(reading, subject, SchemaUse(reading.name.text, version, schema_id))
-    is_new = all(one.schema_id != schema_id for one in reading.identity.uses)
     changed = {reading.name.text: subject}
     context_name = reading.name.context
     for one in reading.schema.references:
@@ -122,25 +128,30 @@ def decide(reading: Reading) -> Decision:
         changed[name] = _with_referrer(before, Referrer(one.version, context_name, schema_id))
     writes = [put(one, is_logged=False) for one in changed.values()]
     writes.append(put(identity, is_logged=False))
-    if is_new:
-        text = SchemaText(
-            context=context_name,
-            schema_id=schema_id,
-            schema_type=reading.schema.schema_type,
-            text=reading.schema.text,
-            references=reading.schema.references,
-            metadata=reading.schema.metadata,
-            rule_set=reading.schema.rule_set,
-            version=0 if reading.same_id is None else reading.same_id.version,
-        )
+    if schema_id not in reading.texts:
         counter = max(reading.context.last_id, schema_id)
         writes.append(put(replace(reading.context, last_id=counter), is_logged=False))
-        writes.append(put(text, is_logged=False))
+        writes.append(put(_text(reading, schema_id), is_logged=False))
     return Decision(version, schema_id, tuple(writes))
 
 
+def _text(reading: Reading, schema_id: int) -> SchemaText:
+    """Return the schema under an id that has no text."""
+    schema = reading.schema
+    return SchemaText(
+        context=reading.name.context,
+        schema_id=schema_id,
+        schema_type=schema.schema_type,
+        text=schema.text,
+        references=schema.references,
+        metadata=schema.metadata,
+        rule_set=schema.rule_set,
+    )
+
+
 def _require_same(reading: Reading) -> None:
-    if reading.same_guid is not None and reading.same_guid != reading.schema:
+    found = reading.texts.get(reading.identity.schema_id) if reading.identity.uses else None
+    if found is not None and found.schema != reading.schema:
         raise not_permitted(
             "another schema has the same MD5: change a comment, a doc or the order of properties"
         )
@@ -150,7 +161,8 @@ def _id_for(reading: Reading) -> int:
     if reading.schema_id >= 0:
         if not 1 <= reading.schema_id <= GIVEN_MAX:
             raise given_too_high("id", reading.schema_id)
-        if reading.same_id is not None and reading.same_id.schema != reading.schema:
+        found = reading.texts.get(reading.schema_id)
+        if found is not None and found.schema != reading.schema:
             raise not_permitted(
                 f"Overwrite new schema with id {reading.schema_id} in context"
                 f" {reading.name.context_prefix} is not permitted."
@@ -214,10 +226,3 @@ def _with_referrer(subject: SchemaSubject, referrer: Referrer) -> SchemaSubject:
     if len(subject.referrers) >= REFERRERS_MAX:
         raise schema_too_large(f"{REFERRERS_MAX} schemas refer to {subject.subject} already")
     return replace(subject, referrers=tuple(sorted([*subject.referrers, referrer])))
-
-
-def require_found(found: SchemaText | None, schema_id: int) -> SchemaText:
-    """Return the schema. Raises ``RegistryRefusal`` if there is none."""
-    if found is None:
-        raise schema_not_found(schema_id)
-    return found

@@ -31,6 +31,7 @@ from tidelog_core.schema_registry.registration import (
     Decision,
     Reading,
     decide,
+    mended,
     registered,
     require_mode,
 )
@@ -129,13 +130,17 @@ class SchemaRegistry:
             parsed, schema = await self._canonical(name, wanted.schema, known)
             reading = await self._reading(name, schema, wanted, settings.mode)
             decision = registered(reading)
+            lost_text = mended(reading)
             if decision is None:
                 # Only now: producers may send what is registered whatever the mode is.
                 require_mode(name, settings.mode, wanted.schema_id)
                 if settings.mode is not Mode.IMPORT and not force:
                     await self._require_compatible(name, parsed, reading.subject, settings)
                 is_new = True  # Also if the answer to this commit is lost, and the next finds it.
-                decision = await self._commit(begun, reading, settings)
+                decision = decide(reading)
+                await self._commit(begun, reading, settings, decision)
+            elif lost_text is not None:
+                await self._commit(begun, reading, settings, lost_text)
             return StoredVersion(
                 name.text, decision.version, decision.schema_id, schema, is_new=is_new
             )
@@ -149,14 +154,16 @@ class SchemaRegistry:
                 raise schema_too_large(str(error)) from None
 
     async def _commit(
-        self, begun: SchemaJournal | None, reading: Reading, settings: SettingsInScope
-    ) -> Decision:
-        decision = decide(reading)
+        self,
+        begun: SchemaJournal | None,
+        reading: Reading,
+        settings: SettingsInScope,
+        decision: Decision,
+    ) -> None:
         checks = [*settings.checks(), check(reading.context)]
         written = {one.id for one in decision.writes}
         checks = [one for one in checks if one.id not in written]
         await self.changes.commit(begun, decision.writes, checks)
-        return decision
 
     async def _reading(
         self, name: SubjectName, schema: Schema, wanted: Wanted, mode: Mode
@@ -164,23 +171,27 @@ class SchemaRegistry:
         context = await self.read.context(name.context)  # First: it tells of removed items.
         guid = schema.guid
         identity = await self.read.identity(name.context, guid)
-        same_guid = None
+        subject = await self.read.subject(name)
+        ids = {wanted.schema_id}
         if identity is not None:
-            text = await self.read.text(name.context, identity.schema_id)
-            same_guid = None if text is None else text.schema
-        given = wanted.schema_id
+            uses = set(identity.uses)
+            own = [
+                one.schema_id
+                for one in subject.live
+                if SchemaUse(name.text, one.version, one.schema_id) in uses
+            ]
+            ids |= {identity.schema_id, *own[-1:]}
         targets = [name.reference(one.subject) for one in schema.references]
         return Reading(
             name=name,
             schema=schema,
-            subject=await self.read.subject(name),
+            subject=subject,
             identity=identity or SchemaIdentity(context=name.context, guid=guid, schema_id=1),
-            same_guid=same_guid,
+            texts=await self.read.texts(name.context, ids - {ANY_ID}),
             context=context,
-            same_id=await self.read.text(name.context, given) if given > 0 else None,
             referenced=await self.read.subjects_named(targets),
             mode=mode,
-            schema_id=given,
+            schema_id=wanted.schema_id,
             version=wanted.version,
         )
 
@@ -230,7 +241,7 @@ class SchemaRegistry:
                 if version in (LATEST, one.version):
                     text = await self.read.text(name.context, one.schema_id)
                     if text is None:
-                        break  # It was removed meanwhile.
+                        break  # Another process has removed it, or it is lost.
                     return _stored(name, one, text.schema)
         raise version_not_found(version) if has_subject else subject_not_found(asked.text)
 
@@ -349,7 +360,7 @@ class SchemaRegistry:
             for one in some:
                 text = texts.get(one.schema_id)
                 if text is None:
-                    continue  # It was removed meanwhile.
+                    continue  # Another process has removed it, or it is lost.
                 found = await self._problems_with(name, new, (one.version, text.schema), level)
                 if found:
                     return found
