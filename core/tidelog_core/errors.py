@@ -547,6 +547,17 @@ class SchemasMovedOn(TidelogError):
         self.problem = problem
 
 
+class SchemaJournalDamaged(TidelogError):
+    """An entry of the registry's journal is lost, and is not written again yet."""
+
+    code = ErrorCode.kafka_storage_error
+    hint = "put the object back from an older version of the bucket, or see docs/schema-registry.md"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"entry {key!r} of the schema journal is damaged or missing")
+        self.key = key
+
+
 class OutcomeUnknown(TidelogError):
     """A write to a store may or may not have happened; read before trying again."""
 

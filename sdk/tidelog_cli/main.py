@@ -17,6 +17,7 @@ from tidelog_cli import (
     quotas,
     roles,
     schema_files,
+    schema_losses,
     schemas,
     settings,
     topics,
@@ -128,6 +129,7 @@ schema.command("delete")(schemas.delete)
 schema.command("config")(schemas.config)
 schema.command("export")(schema_files.export)
 schema.command("import")(schema_files.import_)
+schema.command("accept-loss")(schema_losses.accept_loss)
 
 quota = Commands(cls=CommandGroup, help="Quotas of users, clients and addresses.")
 quota.command("list")(quotas.list_)

@@ -77,6 +77,9 @@ CASES = {
         },
     ),
     "TidelogDamagedSegments": _one(f"{_T}_storage_damaged_segments_total", "0 0 1x90", 40, "0x90"),
+    "TidelogSchemaJournalDamaged": _one(
+        f"{_T}_schema_registry_journal_damaged_objects_total", "0 0 1x90", 40, "0x90"
+    ),
     "TidelogCompactionFails": _one(
         f"{_T}_storage_compaction_failures_total", "0 0 1x40", 30, "1x40"
     ),

@@ -67,6 +67,7 @@ async def start_registry(
         )
 
     journal = RegistryJournal(node.store, objects, node.view.image.cluster_id)
+    stack.push_async_callback(journal.close)
     adopting = asyncio.create_task(_adopt(journal, node.store), name="schema adoption")
     stack.push_async_callback(_end, adopting)
     api = RegistryApi(
@@ -93,7 +94,8 @@ async def start_registry(
     if sources is not None:
         from tidelog_node.monitoring.registry_source import RegistrySource
 
-        sources.add(RegistrySource(traffic, node.store, clock=time.monotonic).collect)
+        source = RegistrySource(traffic, node.store, journal.health, clock=time.monotonic)
+        sources.add(source.collect)
     stack.push_async_callback(server.close)
     host = settings.registry_host
     port = await server.start(host, settings.registry_port)

@@ -10,6 +10,7 @@ from tidelog_core.metadata.schema_records import (
     schema_journal_key,
 )
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.schema_registry.journal_checkpoints import JournalHealth
 from tidelog_core.schemas.subject_names import SubjectName
 from tidelog_core.turns import Turn
 
@@ -24,10 +25,16 @@ class RegistrySource:
     """Reads the counters of a registry, and counts its schemas."""
 
     def __init__(
-        self, traffic: SchemaTraffic, store: MetadataStore, *, clock: Callable[[], float]
+        self,
+        traffic: SchemaTraffic,
+        store: MetadataStore,
+        health: JournalHealth,
+        *,
+        clock: Callable[[], float],
     ) -> None:
         """``clock`` returns seconds, and is steady."""
         self._traffic = traffic
+        self._health = health
         self._store = store
         self._clock = clock
         self._counted_at: float | None = None
@@ -40,6 +47,14 @@ class RegistrySource:
             scrape.add("tidelog_schema_registry_request_seconds", histogram(durations), kind)
         for (kind, outcome), count in self._traffic.counts.items():
             scrape.add("tidelog_schema_registry_requests_total", count, kind, outcome)
+        scrape.add(
+            "tidelog_schema_registry_journal_damaged_objects_total",
+            self._health.damaged_object_count,
+        )
+        scrape.add(
+            "tidelog_schema_registry_checkpoint_failures_total",
+            self._health.failed_checkpoint_count,
+        )
         await self._count()
         scrape.add("tidelog_schema_registry_subjects", self._subjects)
         scrape.add("tidelog_schema_registry_schemas", self._schemas)

@@ -408,6 +408,15 @@ _SCHEMAS = (
         "tidelog_schema_registry_schemas",
         "Schemas of all contexts, also those that are deleted, but not permanently",
     ),
+    _counter(
+        "tidelog_schema_registry_journal_damaged_objects_total",
+        "Objects of the schema journal that this node has found damaged or missing in the bucket;"
+        " what they had is written again from the metadata store",
+    ),
+    _counter(
+        "tidelog_schema_registry_checkpoint_failures_total",
+        "Checkpoints of the schema journal that this node could not write",
+    ),
 )
 _COSTS = (
     _counter(

@@ -101,7 +101,7 @@ async def _write(
         schemas += len(texts)
         await _commit(store, list(texts.items()))
     items = dict(found.state.items)
-    if found.problems:
+    if found.lost:
         _jump(items, found)
     await _commit(store, list(items.items()))
     subjects = sum(_has_versions(key, body) for key, body in items.items())

@@ -24,6 +24,9 @@ version without the journal can make it invalid: it is then declared void, in th
 items of a commit by another process may show one after the other, the position last. So an entry is
 void only if its commit is refused several times while the position stays.
 
+A metadata store may also be set back. Its items may be a moment ahead of the position then, or
+behind it. So the first change of a process looks at the newest entries (``journal_replay``).
+
 Every 128th entry is followed by a checkpoint. Entries that are 1,024 older are removed then, if
 they have no text that counts: as long as a position is no older than that, a successful put means
 that its number had not been used.
@@ -36,37 +39,34 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from typing import Protocol
 from uuid import uuid4
 
 from tidelog_core.errors import (
     CommitTooLarge,
+    CorruptObject,
     ItemTooLarge,
     ObjectExists,
     ObjectNotFound,
     OutcomeUnknown,
     SchemasMovedOn,
     StoreUnavailable,
-    TidelogError,
     VersionConflict,
 )
 from tidelog_core.metadata.records import put, restoration_key
-from tidelog_core.metadata.schema_records import (
-    SCHEMA_CONTEXT_COLLECTION,
-    SCHEMA_IDENTITY_COLLECTION_PREFIX,
-    SCHEMA_SETTINGS_COLLECTION,
-    SCHEMA_SUBJECT_COLLECTION,
-    SCHEMA_TEXT_COLLECTION_PREFIX,
-    SchemaContext,
-    SchemaJournal,
-    schema_journal_key,
-)
-from tidelog_core.metadata.store import ABSENT, Check, Item, KeyRange, MetadataStore, Write
-from tidelog_core.metadata.update import retried
+from tidelog_core.metadata.schema_records import SchemaJournal
+from tidelog_core.metadata.store import ABSENT, Check, MetadataStore, Write
+from tidelog_core.metadata.update import LOST, retried
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.schema_registry.change_log import JOURNAL, JOURNAL_NAME
+from tidelog_core.schema_registry.journal_checkpoints import (
+    KEPT,
+    JournalCheckpoints,
+    JournalHealth,
+)
+from tidelog_core.schema_registry.journal_mending import JournalMending, has_items
 from tidelog_core.schema_registry.journal_objects import JournalEntry, void_object
-from tidelog_core.schema_registry.journal_reading import FoundJournal, read_journal
+from tidelog_core.schema_registry.journal_reading import read_journal
+from tidelog_core.schema_registry.journal_replay import JournalReplay
 from tidelog_core.tier.keys import (
     SchemaObject,
     cluster_manifest_key,
@@ -80,50 +80,10 @@ from tidelog_core.tier.persisting import persist
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_EVERY = 128  # entries
-KEPT = 1_024  # entries before a checkpoint that are not removed
 CATCH_UP_MAX = 2 * KEPT  # entries of others that one change may have to commit first
 COMMIT_ATTEMPTS_MAX = 20
 REFUSALS_UNTIL_VOID = 3  # of an entry, while the position stays
 REFUSAL_PAUSE_SECONDS = 0.1  # Another process's commit shows whole in a few milliseconds.
-ADOPTED_AT_ONCE = 8  # items: of the longest schemas DynamoDB takes no more in one commit
-_JOURNAL = schema_journal_key()
-_KEY_NAME = (_JOURNAL.collection, _JOURNAL.key)
-
-
-class ChangeLog(Protocol):
-    """How the registry's changes are committed."""
-
-    async def begin(self) -> SchemaJournal | None:
-        """Return the position that a change is decided at. Call it before all other reads."""
-
-    async def commit(
-        self, begun: SchemaJournal | None, writes: Sequence[Write], checks: Sequence[Check] = ()
-    ) -> None:
-        """Do all the writes or none. Durable on return. Raises ``VersionConflict``."""
-
-
-class StoreLog:
-    """The changes of a registry without a bucket, which are in its metadata store alone."""
-
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
-
-    async def begin(self) -> SchemaJournal | None:
-        """Return ``None``."""
-        return None
-
-    async def commit(
-        self, begun: SchemaJournal | None, writes: Sequence[Write], checks: Sequence[Check] = ()
-    ) -> None:
-        """Commit. Raises ``SchemasMovedOn`` if other processes keep a journal."""
-        assert begun is None
-        try:
-            await self._store.commit(writes, checks=[*checks, Check(_JOURNAL, ABSENT)])
-        except VersionConflict as error:
-            if _KEY_NAME in error.keys:
-                problem = "its journal is in a bucket that this process has not"
-                raise SchemasMovedOn(problem) from error
-            raise
 
 
 class RegistryJournal:
@@ -134,6 +94,14 @@ class RegistryJournal:
         self._objects = objects
         self._cluster_id = cluster_id
         self._is_open = False
+        self._mending = JournalMending(self, store, objects, cluster_id)
+        self._replay = JournalReplay(store, objects, cluster_id)
+        self._checkpoints = JournalCheckpoints(objects, cluster_id, self._mending)
+
+    @property
+    def health(self) -> JournalHealth:
+        """What this process has found wrong with the journal."""
+        return self._checkpoints.health
 
     async def begin(self) -> SchemaJournal:
         """Return the position. Raises ``SchemasMovedOn``, and the stores' errors."""
@@ -153,21 +121,21 @@ class RegistryJournal:
             await self._objects.put(schema_key(self._cluster_id, number), entry.to_bytes())
         except ObjectExists:
             await self._catch_up()
-            raise VersionConflict([_KEY_NAME]) from None
+            raise VersionConflict([JOURNAL_NAME]) from None
         await self._do(entry, begun, checks)
         if number % CHECKPOINT_EVERY == 0:
-            await self._checkpoint(number)
+            self._checkpoints.request(number)
 
     async def adopt(self) -> None:
         """Put items into the journal that were there before it: each is written as it is."""
-        item = await self._store.get(_JOURNAL)
-        is_done = not await self._has_items() if item is None else _is_whole(item)
+        item = await self._store.get(JOURNAL)
+        if item is None:
+            is_done = not await has_items(self._store)
+        else:
+            is_done = SchemaJournal.from_item(item).is_whole
         if is_done:
             return
-        for collection in await self._collections():
-            after: str | None = ""
-            while after is not None:
-                after = await retried(partial(self._adopt_some, collection, after))
+        await self._mending.write_all()
 
         async def finish() -> None:
             begun = await self.begin()
@@ -175,18 +143,42 @@ class RegistryJournal:
 
         await retried(finish)
 
+    async def inspect(self) -> None:
+        """Open the journal, and have a checkpoint written if objects are damaged or missing.
+
+        That writes again what they had. Raises ``SchemasMovedOn``, and the stores' errors.
+        """
+        begun = await self.begin()
+        found = await read_journal(self._objects, self._cluster_id, up_to=begun.sequence)
+        if found.problems or found.homeless_texts:
+            self._checkpoints.request(begun.sequence)
+
+    async def warm_up(self) -> None:
+        """Ask the bucket for something, so that the first change finds it reachable."""
+        async for _ in self._objects.list(schemas_prefix(self._cluster_id)):
+            return
+
+    async def settled(self) -> None:
+        """Return once no checkpoint is under way."""
+        await self._checkpoints.settled()
+
+    async def close(self) -> None:
+        """End the checkpoint that is under way: the next one does what is left."""
+        await self._checkpoints.close()
+
     # -- the position ----------------------------------------------------------------------
 
     async def _position(self) -> SchemaJournal:
-        item = await self._store.get(_JOURNAL)
+        item = await self._store.get(JOURNAL)
         if item is None:
             raise SchemasMovedOn("the metadata store has lost the journal's position")
         return SchemaJournal.from_item(item)
 
     async def _open(self) -> None:
         """Make the position if there is none, and commit what others have only put."""
-        if await self._store.get(_JOURNAL) is None:
+        if await self._store.get(JOURNAL) is None:
             await self._create()
+        await retried(self._replay.on_opening, pause_seconds_max=REFUSAL_PAUSE_SECONDS)
         position = await self._catch_up()
         await self._require_bucket(position)
         after = schema_key(self._cluster_id, position.sequence, SchemaObject.VOID)
@@ -202,15 +194,29 @@ class RegistryJournal:
             return
 
     async def _create(self) -> None:
+        """Make the position, with the id that the bucket's first entry has.
+
+        Of processes that do it at once, those with another bucket find that its entry has another
+        id than the position.
+        """
         if await self._store.get(restoration_key()) is not None:
             raise StoreUnavailable("a restoration is under way: try again once it has ended")
+        async for one in self._objects.list(schemas_prefix(self._cluster_id)):
+            found = parse_schema_key(one.key)
+            if found is not None and found.sequence:
+                if await self._store.get(JOURNAL) is None:
+                    raise SchemasMovedOn(f"{one.key} is of another metadata store")
+                return
         manifest = ClusterManifest(cluster_id=self._cluster_id)
         await persist(self._objects, cluster_manifest_key(self._cluster_id), manifest.to_bytes())
-        is_whole = not await self._has_items()
-        new = SchemaJournal(store_id=uuid4(), sequence=0, void_count=0, is_whole=is_whole)
-        first = JournalEntry(0, new.store_id, ())
-        with suppress(ObjectExists):
-            await self._objects.put(schema_key(self._cluster_id, 0), first.to_bytes())
+        store_id = uuid4()
+        key = schema_key(self._cluster_id, 0)
+        try:
+            await self._objects.put(key, JournalEntry(0, store_id, ()).to_bytes())
+        except ObjectExists:
+            store_id = JournalEntry.parse(await self._objects.get(key), key=key).store_id
+        is_whole = not await has_items(self._store)
+        new = SchemaJournal(store_id=store_id, sequence=0, void_count=0, is_whole=is_whole)
         # A restoration would take a position for its own, and leave the schemas out.
         checks = [Check(restoration_key(), ABSENT)]
         with suppress(VersionConflict, OutcomeUnknown):  # Another process has made it.
@@ -219,22 +225,37 @@ class RegistryJournal:
     async def _require_bucket(self, position: SchemaJournal) -> None:
         """Raise ``SchemasMovedOn`` if this is not the bucket of the processes before."""
         key = schema_key(self._cluster_id, position.sequence)
-        try:
-            await self._objects.head(key)
-        except ObjectNotFound:
+        data = await self._read(position.sequence)
+        if data is None:
+            if await self._is_void(position.sequence):
+                return
             raise SchemasMovedOn(
-                f"{key} is not in the bucket: have all nodes the same object store?"
-            ) from None
+                f"{key} is not in the bucket: have all nodes the same object store? If it is lost,"
+                f" see `tidelog schema accept-loss`"
+            )
+        try:
+            entry = JournalEntry.parse(data, key=key)
+        except CorruptObject:
+            return  # The next checkpoint names it.
+        if entry.store_id != position.store_id:
+            raise SchemasMovedOn(
+                f"{key} is of another metadata store: have all nodes the same object store?"
+            )
 
     async def _catch_up(self) -> SchemaJournal:
         """Commit the entries of other processes, and return the position behind them."""
         for _ in range(CATCH_UP_MAX):
             position = await self._position()
-            key = schema_key(self._cluster_id, position.sequence + 1)
-            try:
-                entry = JournalEntry.parse(await self._objects.get(key), key=key)
-            except ObjectNotFound:
+            number = position.sequence + 1
+            is_void, data = await asyncio.gather(self._is_void(number), self._read(number))
+            if is_void:
+                with suppress(*LOST):
+                    await self._pass_over(number, position, is_whole=False)
+                continue
+            if data is None:
                 return position
+            key = schema_key(self._cluster_id, number)
+            entry = JournalEntry.parse(data, key=key)
             if entry.store_id != position.store_id:
                 raise SchemasMovedOn(f"{key} is of another metadata store")
             try:
@@ -242,6 +263,19 @@ class RegistryJournal:
             except (VersionConflict, CommitTooLarge, ItemTooLarge):
                 continue
         return await self._position()
+
+    async def _read(self, number: int) -> bytes | None:
+        try:
+            return await self._objects.get(schema_key(self._cluster_id, number))
+        except ObjectNotFound:
+            return None
+
+    async def _is_void(self, number: int) -> bool:
+        try:
+            await self._objects.head(schema_key(self._cluster_id, number, SchemaObject.VOID))
+        except ObjectNotFound:
+            return False
+        return True
 
     # -- an entry --------------------------------------------------------------------------
 
@@ -268,95 +302,38 @@ class RegistryJournal:
                 is_known = now.sequence - entry.sequence < KEPT
                 if is_known and now.void_count == position.void_count:
                     return  # Another process has committed it, or our own commit was made.
-                raise VersionConflict([_KEY_NAME])
+                raise VersionConflict([JOURNAL_NAME])
             refusals = refusals + 1 if is_refused and now.version == position.version else 0
             if refusals == REFUSALS_UNTIL_VOID:
+                if await self._is_replayed(entry, now):
+                    return
                 # A process without the journal has written.
-                await self._void(entry, position, is_whole=False)
-                raise VersionConflict([_KEY_NAME])
+                await self._void(entry, now, is_whole=False)
+                raise VersionConflict([JOURNAL_NAME])
             if refusals:
                 await asyncio.sleep(REFUSAL_PAUSE_SECONDS)
             position = now
-        raise VersionConflict([_KEY_NAME])
+        raise VersionConflict([JOURNAL_NAME])
+
+    async def _is_replayed(self, entry: JournalEntry, position: SchemaJournal) -> bool:
+        """Whether the items were ahead of the position, and the entry is done now."""
+        try:
+            return await self._replay.refused(entry, position)
+        except LOST:
+            raise VersionConflict([JOURNAL_NAME]) from None
 
     async def _void(self, entry: JournalEntry, position: SchemaJournal, *, is_whole: bool) -> None:
         """Pass over an entry whose writes cannot be done."""
         key = schema_key(self._cluster_id, entry.sequence, SchemaObject.VOID)
-        await persist(self._objects, key, void_object(entry))
-        after = replace(
-            position,
-            sequence=entry.sequence,
-            void_count=position.void_count + 1,
-            is_whole=is_whole,
-        )
-        await self._store.commit([put(after, is_logged=False)])
+        await persist(self._objects, key, void_object(entry.sequence, entry.store_id))
+        await self._pass_over(entry.sequence, position, is_whole=is_whole)
         logger.warning("entry of the schema journal is void", extra={"key": key})
 
-    # -- what was there before the journal -------------------------------------------------
-
-    async def _has_items(self) -> bool:
-        one = KeyRange(limit=1)
-        return any([await self._store.list(name, keys=one) for name in await self._collections()])
-
-    async def _collections(self) -> list[str]:
-        found = [SCHEMA_CONTEXT_COLLECTION, SCHEMA_SETTINGS_COLLECTION, SCHEMA_SUBJECT_COLLECTION]
-        for item in await self._store.list(SCHEMA_CONTEXT_COLLECTION):
-            context = SchemaContext.from_item(item).context
-            found.append(f"{SCHEMA_TEXT_COLLECTION_PREFIX}{context}")
-            found.append(f"{SCHEMA_IDENTITY_COLLECTION_PREFIX}{context}")
-        return found
-
-    async def _adopt_some(self, collection: str, after: str) -> str | None:
-        """Return the key of the last item that was put into the journal, ``None`` at the end."""
-        begun = await self.begin()
-        keys = KeyRange(start=after, limit=ADOPTED_AT_ONCE + 1)
-        items = await self._store.list(collection, keys=keys)
-        some = [one for one in items if one.id.key != after][:ADOPTED_AT_ONCE]
-        if not some:
-            return None
-        readable = [one for one in some if one.problem is None]
-        if readable:
-            writes = [Write(one.id, one.body, one.version, False) for one in readable]
-            await self.commit(begun, writes)
-        return some[-1].id.key
-
-    # -- checkpoints -----------------------------------------------------------------------
-
-    async def _checkpoint(self, number: int) -> None:
-        """Write a checkpoint, and remove what nobody needs with it. If it fails, a later one is."""
-        try:
-            found = await read_journal(self._objects, self._cluster_id, up_to=number)
-            if found.problems:
-                key, problem = found.problems[0]
-                extra = {"key": key, "reason": problem}
-                logger.warning("schema journal is damaged, no checkpoint", extra=extra)
-                return
-            data = await asyncio.to_thread(found.state.to_bytes)
-            key = schema_key(self._cluster_id, number, SchemaObject.CHECKPOINT)
-            await self._objects.replace(key, data)
-            await self._objects.delete(self._obsolete(found, number))
-        except TidelogError as error:
-            extra = {"reason": str(error)}
-            logger.warning("checkpoint of the schema journal failed", extra=extra)
-
-    def _obsolete(self, found: FoundJournal, number: int) -> list[str]:
-        homes = set(found.state.texts.values())
-        numbers = found.listing.numbers
-        gone = {
-            SchemaObject.CHECKPOINT: [
-                one for one in numbers[SchemaObject.CHECKPOINT] if one < number
-            ],
-            SchemaObject.VOID: [one for one in numbers[SchemaObject.VOID] if one <= number - KEPT],
-            SchemaObject.ENTRY: [
-                one
-                for one in numbers[SchemaObject.ENTRY]
-                if one <= number - KEPT and one not in homes
-            ],
-        }
-        return [
-            schema_key(self._cluster_id, one, kind) for kind, some in gone.items() for one in some
-        ]
-
-
-def _is_whole(item: Item) -> bool:
-    return SchemaJournal.from_item(item).is_whole
+    async def _pass_over(self, number: int, position: SchemaJournal, *, is_whole: bool) -> None:
+        after = replace(
+            position,
+            sequence=number,
+            void_count=position.void_count + 1,
+            is_whole=position.is_whole and is_whole,
+        )
+        await self._store.commit([put(after, is_logged=False)])

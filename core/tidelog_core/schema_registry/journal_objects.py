@@ -10,7 +10,7 @@ Items have the keys and bodies that they have in the metadata store. All objects
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -18,8 +18,10 @@ from uuid import UUID
 from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.schema_records import SCHEMA_TEXT_COLLECTION_PREFIX
 from tidelog_core.metadata.store import Body, ItemKey, Write
+from tidelog_core.turns import Steps, at_once
 
 FORMAT_VERSION = 1
+ROWS_AT_ONCE = 32  # of a checkpoint: what is encoded or parsed in one step
 ENTRY, CHECKPOINT, VOID = "schemas-entry", "schemas-checkpoint", "schemas-void"
 
 
@@ -63,9 +65,9 @@ class JournalEntry:
             raise CorruptObject(key, f"it is no entry: {error!r}") from None
 
 
-def void_object(entry: JournalEntry) -> bytes:
+def void_object(sequence: int, store_id: UUID) -> bytes:
     """Return the content of the object that says that an entry does not count."""
-    return _encode(VOID, entry.sequence, entry.store_id, {})
+    return _encode(VOID, sequence, store_id, {})
 
 
 @dataclass(slots=True)
@@ -92,29 +94,94 @@ class JournalState:
 
     def to_bytes(self) -> bytes:
         """Return the checkpoint."""
-        items = [[key.collection, key.key, self.items[key]] for key in sorted(self.items)]
-        texts = [[key.collection, key.key, home] for key, home in sorted(self.texts.items())]
-        fields = {"items": items, "texts": texts}
-        return _encode(CHECKPOINT, self.sequence, self.store_id, fields)
+        return at_once(self.encoding())
+
+    def encoding(self) -> Steps[bytes]:
+        """Return the checkpoint, in steps. It has a line for each item and each text."""
+        head = _encode(CHECKPOINT, self.sequence, self.store_id, {"items": []})
+        parts = [head.rstrip().removesuffix(_LIST_END), b"\n"]
+        items = ((key, self.items[key]) for key in list(self.items))
+        yield from _encode_rows(items, parts)
+        parts += [_BETWEEN_LISTS, b"\n"]
+        yield from _encode_rows(iter(list(self.texts.items())), parts)
+        parts += [_LIST_END, b"\n"]
+        return b"".join(parts)
 
     @classmethod
     def parse(cls, data: bytes, *, key: str) -> JournalState:
         """Return the state in a checkpoint. Raises ``CorruptObject``."""
-        fields = _decode(data, key, CHECKPOINT)
+        return at_once(cls.parsing(data, key=key))
+
+    @classmethod
+    def parsing(cls, data: bytes, *, key: str) -> Steps[JournalState]:
+        """Return the state in a checkpoint, in steps. Raises ``CorruptObject``."""
+        lines = data.split(b"\n")
+        if _BETWEEN_LISTS in lines:
+            split = lines.index(_BETWEEN_LISTS)
+            if lines[-2:] != [_LIST_END, b""]:
+                raise CorruptObject(key, "it has no end")
+            fields = _decode(lines[0] + _LIST_END, key, CHECKPOINT)
+            rows: Any = yield from _parse_rows(lines[1:split], key)
+            texts: Any = yield from _parse_rows(lines[split + 1 : -2], key)
+        else:  # As programs wrote it that had it in one line.
+            fields = _decode(data, key, CHECKPOINT)
+            rows, texts = fields.get("items"), fields.get("texts")
+            yield
         try:
-            return cls(
-                int(fields["sequence"]),
-                UUID(fields["store_id"]),
-                {ItemKey(_text(a), _text(b)): _body(body) for a, b, body in fields["items"]},
-                {ItemKey(_text(a), _text(b)): int(home) for a, b, home in fields["texts"]},
-            )
+            state = cls(int(fields["sequence"]), UUID(fields["store_id"]))
+            for number, (collection, name, body) in enumerate(rows):
+                state.items[ItemKey(_text(collection), _text(name))] = _body(body)
+                if number % ROWS_AT_ONCE == 0:
+                    yield
+            for number, (collection, name, home) in enumerate(texts):
+                state.texts[ItemKey(_text(collection), _text(name))] = int(home)
+                if number % ROWS_AT_ONCE == 0:
+                    yield
+            return state
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptObject(key, f"it is no checkpoint: {error!r}") from None
+
+
+_LIST_END = b"]}"
+_BETWEEN_LISTS = b'], "texts": ['
+
+
+def _encode_rows(rows: Iterator[tuple[ItemKey, Body | int]], parts: list[bytes]) -> Steps[None]:
+    """Add a line for each row, with commas between them."""
+    line: bytes | None = None
+    for number, (key, value) in enumerate(rows):
+        if line is not None:
+            parts.append(line + b",\n")
+        line = json.dumps([key.collection, key.key, value], default=_plain).encode()
+        if number % ROWS_AT_ONCE == 0:
+            yield
+    if line is not None:
+        parts.append(line + b"\n")
+
+
+def _parse_rows(lines: Sequence[bytes], key: str) -> Steps[list[Any]]:
+    rows: list[Any] = []
+    for start in range(0, len(lines), ROWS_AT_ONCE):
+        some = b"\n".join(lines[start : start + ROWS_AT_ONCE]).removesuffix(b",")
+        rows += _loads(b"[" + some + b"]", key)
+        yield
+    return rows
 
 
 def is_text(key: ItemKey) -> bool:
     """Return whether an item is a schema's text."""
     return key.collection.startswith(SCHEMA_TEXT_COLLECTION_PREFIX)
+
+
+def same_body(one: Body | None, other: Body | None) -> bool:
+    """Return whether two bodies, or ``None`` for no item, say the same."""
+    if one is None or other is None:
+        return one is other
+    return _comparable(one) == _comparable(other)
+
+
+def _comparable(body: Body) -> str:
+    return json.dumps(dict(body), default=_plain, sort_keys=True)
 
 
 def texts_in(entry: JournalEntry, wanted: Iterable[ItemKey]) -> dict[ItemKey, Body]:
@@ -142,11 +209,15 @@ def _plain(value: object) -> object:
     raise TypeError(f"{value!r} is no JSON")
 
 
-def _decode(data: bytes, key: str, kind: str) -> dict[str, Any]:
+def _loads(data: bytes, key: str) -> Any:
     try:
-        fields = json.loads(data)
+        return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CorruptObject(key, f"it is not JSON: {error}") from None
+
+
+def _decode(data: bytes, key: str, kind: str) -> dict[str, Any]:
+    fields = _loads(data, key)
     if not isinstance(fields, dict) or fields.get("kind") != kind:
         raise CorruptObject(key, f"its kind is not {kind}")
     if fields.get("format_version") != FORMAT_VERSION:

@@ -12,6 +12,7 @@ from tidelog_core.metadata.store import Body, ItemKey
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.schema_registry.journal_objects import JournalEntry, JournalState, texts_in
 from tidelog_core.tier.keys import SchemaObject, parse_schema_key, schema_key, schemas_prefix
+from tidelog_core.turns import Turn, in_turns
 
 READS_AT_ONCE = 16
 ATTEMPTS_MAX = 5  # a registry that runs removes entries behind its checkpoints
@@ -39,12 +40,21 @@ class FoundJournal:
     listing: JournalListing
     state: JournalState
     problems: list[tuple[str, str]] = field(default_factory=list)  # key, and what is wrong with it
+    checkpoint: int = 0  # the number of the one that the state was read from; 0: none
+    lost: list[int] = field(default_factory=list)  # the entries whose writes the state lacks
+
+    @property
+    def homeless_texts(self) -> list[ItemKey]:
+        """The texts whose entry is not in the bucket."""
+        here = set(self.listing.numbers[SchemaObject.ENTRY])
+        return [key for key, home in self.state.texts.items() if home not in here]
 
 
 async def list_journal(objects: ObjectStore, cluster_id: str) -> JournalListing:
     """Return the journal's objects."""
-    found = JournalListing()
+    found, turn = JournalListing(), Turn()
     async for one in objects.list(schemas_prefix(cluster_id)):
+        await turn.step()
         key = parse_schema_key(one.key)
         if key is not None:
             found.numbers[key.kind].append(key.sequence)
@@ -74,12 +84,14 @@ class _Reading:
         self._objects = objects
         self._cluster_id = cluster_id
         self._listing = listing
-        self._up_to = min(up_to, listing.last)
+        self._up_to = listing.last if up_to == _NO_LIMIT else up_to
         self._problems: list[tuple[str, str]] = []
+        self._lost: list[int] = []
         self.has_vanished = False  # an object that was listed
 
     async def read(self) -> FoundJournal:
         state = await self._checkpoint()
+        checkpoint = state.sequence
         numbers = self._listing.numbers
         voids = set(numbers[SchemaObject.VOID])
         entries = {one for one in numbers[SchemaObject.ENTRY] if state.sequence < one}
@@ -92,7 +104,7 @@ class _Reading:
             for entry in await asyncio.gather(*map(self._entry, here)):
                 if entry is not None:
                     state.apply(entry)
-        return FoundJournal(self._listing, state, self._problems)
+        return FoundJournal(self._listing, state, self._problems, checkpoint, self._lost)
 
     async def _checkpoint(self) -> JournalState:
         found = self._listing.numbers[SchemaObject.CHECKPOINT]
@@ -100,7 +112,7 @@ class _Reading:
             key = schema_key(self._cluster_id, number, SchemaObject.CHECKPOINT)
             try:
                 data = await self._objects.get(key)
-                return await asyncio.to_thread(JournalState.parse, data, key=key)
+                return await in_turns(JournalState.parsing(data, key=key), Turn())
             except CorruptObject as error:
                 self._problems.append((key, error.problem))
             except ObjectNotFound:
@@ -120,6 +132,7 @@ class _Reading:
 
     def _note(self, number: int, problem: str) -> None:
         self._problems.append((schema_key(self._cluster_id, number), problem))
+        self._lost.append(number)
 
 
 async def read_texts(

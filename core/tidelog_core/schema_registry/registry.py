@@ -23,7 +23,7 @@ from tidelog_core.metadata.schema_records import (
 )
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.metadata.update import retried
-from tidelog_core.schema_registry.journal import ChangeLog, StoreLog
+from tidelog_core.schema_registry.change_log import ChangeLog, StoreLog
 from tidelog_core.schema_registry.reading import RegistryReader
 from tidelog_core.schema_registry.registration import (
     ANY_ID,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +28,7 @@ from tidelog_functions.admin.problems import HttpProblem
 
 logger = logging.getLogger(__name__)
 
+CHECKPOINT_SECONDS_MAX = 5.0
 PREFIX = "/schema-registry"  # of the paths in the admin API
 TOO_LONG = f"the answer has more than {ANSWER_SIZE_BYTES_MAX} bytes: ask for a part with limit"
 
@@ -38,9 +40,17 @@ class SchemasFunction:
         self._cluster = cluster
         self._requires_identity = requires_identity
         self._api: RegistryApi | None = None
+        self._journal: RegistryJournal | None = None
 
     async def handle(self, event: object, *, seconds_max: float) -> dict[str, Any]:
         """Return API Gateway's answer to the event. Raises only on cancellation."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + seconds_max
+        answer = await self._handled(event, seconds_max)
+        await self._settle(min(CHECKPOINT_SECONDS_MAX, ends_at - loop.time()))
+        return answer
+
+    async def _handled(self, event: object, seconds_max: float) -> dict[str, Any]:
         try:
             async with asyncio.timeout(seconds_max):
                 return _to_event(await self._answer(event))
@@ -70,6 +80,16 @@ class SchemasFunction:
         _log(caller, answer.change)
         return answer
 
+    async def _settle(self, seconds_max: float) -> None:
+        """Wait for a checkpoint that is under way: nothing runs once the answer is given.
+
+        If it takes longer, it goes on with the next request, or a later one does what is left.
+        """
+        if self._journal is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds_max):
+                    await self._journal.settled()
+
     async def _registry(self) -> RegistryApi:
         if self._api is None:
             store = self._cluster.store
@@ -78,6 +98,7 @@ class SchemasFunction:
                 raise StoreUnavailable("there is no cluster yet: start a node first")
             cluster_id = Cluster.from_item(item).cluster_id
             journal = RegistryJournal(store, self._cluster.objects(), cluster_id)
+            self._journal = journal
             self._api = RegistryApi(
                 SchemaRegistry(store, changes=journal),
                 cluster_id=cluster_id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import signal
@@ -29,52 +28,32 @@ from tidelog_core.metadata.store import ANY_VERSION, Check, Item, ItemKey, Metad
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.restoration import schemas as restoring
-from tidelog_core.restoration.schemas import ID_JUMP, RestoredSchemas, restore_schemas
+from tidelog_core.restoration.schemas import ID_JUMP, restore_schemas
 from tidelog_core.schema_registry import journal as journal_module
+from tidelog_core.schema_registry import journal_checkpoints as checkpoints_module
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
-from tidelog_core.schemas.model import Compatibility, Mode, Reference
+from tidelog_core.schemas.model import Compatibility
 from tidelog_core.tier.keys import SchemaObject, schema_key
 
-from tests.contracts.schema_registry import (
-    Killed,
-    KilledStore,
-    record,
-    referring,
-    refusal,
-    require_whole,
+from tests.contracts.schema_registry import Killed, KilledStore, record, refusal, require_whole
+from tests.core.schema_registry.journals import (
+    CLUSTER,
+    A,
+    B,
+    C,
+    copy_of,
+    fill,
+    id_of,
+    items_of,
+    registry_on,
+    restored,
+    set_level,
+    settled,
 )
 from tests.support.memory_store import MemoryMetadataStore
-
-CLUSTER = "c"
-A, B, C = record("R", "a"), record("R", "a", "b"), record("R", "a", "b", "c")
-
-
-def registry_on(store: Any, objects: Any) -> SchemaRegistry:
-    """Return the registry of one process."""
-    return SchemaRegistry(store, changes=RegistryJournal(store, objects, CLUSTER))
-
-
-async def id_of(registry: SchemaRegistry, schema: Any, subject: str = "s-value") -> int:
-    return (await registry.register(subject, Wanted(schema))).schema_id
-
-
-async def restored(objects: MemoryObjectStore) -> tuple[MemoryMetadataStore, RestoredSchemas]:
-    store = MemoryMetadataStore(latency=0)
-    return store, await restore_schemas(objects, CLUSTER, store)
-
-
-async def items_of(store: MetadataStore) -> dict[str, Any]:
-    """Return the registry's items, all but the position."""
-    names = ["schema-context", "schema-subject", "schema-settings"]
-    for one in await store.list("schema-context"):
-        names += [f"schema-text:{one.id.key}", f"schema-identity:{one.id.key}"]
-    found = [one for name in names for one in await store.list(name)]
-    return {
-        f"{one.id.collection}/{one.id.key}": json.dumps(one.body, default=list) for one in found
-    }
 
 
 class EndedStore:
@@ -106,23 +85,6 @@ def objects() -> MemoryObjectStore:
     return MemoryObjectStore()
 
 
-async def fill(store: MetadataStore, objects: Any) -> None:
-    """Register, refer, delete softly and for ever, and set levels, in two contexts."""
-    registry = registry_on(store, objects)
-    deletion, settings = SchemaDeletion(registry), RegistrySettings(registry)
-    await settings.set_config("", RegistryConfig(Compatibility.FULL))
-    await settings.set_config("s-value", RegistryConfig(Compatibility.NONE, normalize=True))
-    for schema in (A, B, C):
-        await id_of(registry, schema)
-    await id_of(registry, A, ":.stage:s-value")
-    await id_of(registry, referring("Order", Reference("R", "s-value", 2)), "order")
-    await id_of(registry, record("Gone"), "gone")
-    await deletion.delete_version("s-value", 3, is_permanent=False)
-    await deletion.delete_subject("gone", is_permanent=False)
-    await deletion.delete_subject("gone", is_permanent=True)
-    await settings.set_mode("order", Mode.READONLY, force=False)
-
-
 async def test_a_lost_registry_comes_back_whole_and_gives_no_id_twice(
     store: MemoryMetadataStore, objects: MemoryObjectStore
 ) -> None:
@@ -141,15 +103,13 @@ async def test_checkpoints_replace_entries_and_keep_what_has_texts(
     store: MemoryMetadataStore, objects: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "CHECKPOINT_EVERY", 4)
-    monkeypatch.setattr(journal_module, "KEPT", 4)
+    monkeypatch.setattr(checkpoints_module, "KEPT", 4)
     await fill(store, objects)
-    settings = RegistrySettings(registry_on(store, objects))
-    levels = (Compatibility.FORWARD, Compatibility.BACKWARD)
     for n in range(40):
-        await settings.set_config("s-value", RegistryConfig(levels[n % 2]))
+        await set_level(store, objects, n)
     keys = [one.key async for one in objects.list(f"{CLUSTER}/schemas/")]
-    assert len(keys) < 20
-    assert sum("checkpoint" in one for one in keys) == 1
+    assert len(keys) < 25
+    assert sum("checkpoint" in one for one in keys) == 2
     again, found = await restored(objects)
     assert not found.problems
     assert await items_of(again) == await items_of(store)
@@ -169,13 +129,6 @@ async def test_a_writer_that_ends_at_its_commit_leaves_an_entry_that_the_next_on
     assert await id_of(other, C) == 3  # 2 is that of the other schema
     assert await id_of(other, B) == 2
     assert await require_whole(store) == 3
-
-
-def copy_of(objects: MemoryObjectStore) -> MemoryObjectStore:
-    """Return a copy: a restoration seals the journal."""
-    made = MemoryObjectStore()
-    made._objects = dict(objects._objects)
-    return made
 
 
 async def test_a_failed_commit_is_made_by_the_next_change(
@@ -311,8 +264,9 @@ async def test_an_older_program_that_writes_beside_the_journal_blocks_nobody(
     await id_of(registry_on(store, objects), A)
     with suppress(Ended):
         await id_of(registry_on(EndedStore(store, Ended()), objects), B)
-    subject = (await store.list("schema-subject"))[0]
-    await store.commit([Write(subject.id, subject.body, subject.version, False)])
+    (subject,) = await store.list("schema-subject")
+    deleted = {**subject.body, "versions": [[1, 1, True]]}
+    await store.commit([Write(subject.id, deleted, subject.version, False)])
     assert await id_of(registry_on(store, objects), C) == 2
     item = await store.get(schema_journal_key())
     assert item is not None
@@ -437,14 +391,15 @@ async def test_a_failed_checkpoint_fails_no_registration(
     monkeypatch.setattr(journal_module, "CHECKPOINT_EVERY", 2)
 
     class NoCheckpoints(MemoryObjectStore):
-        async def replace(self, key: str, data: bytes) -> None:
-            if SchemaObject.CHECKPOINT.value in key:
-                raise StoreUnavailable("away")
-            await super().replace(key, data)
+        async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
+            raise StoreUnavailable("away")
 
     failing = NoCheckpoints()
     registry = registry_on(store, failing)
     assert [await id_of(registry, one) for one in (A, B, C)] == [1, 2, 3]
+    await settled(registry)
+    assert isinstance(registry.changes, RegistryJournal)
+    assert registry.changes.health.failed_checkpoint_count == 1
     again, found = await restored(failing)
     assert not found.problems
     assert await items_of(again) == await items_of(store)
@@ -494,7 +449,7 @@ async def test_a_put_with_an_unknown_outcome_is_registered_once(
 
 @pytest.mark.parametrize(
     ("method", "after"),
-    [("replace", False), ("replace", True), ("delete", False), ("delete", True)],
+    [("put_file", False), ("put_file", True), ("delete", False), ("delete", True)],
 )
 async def test_a_checkpoint_that_ends_in_the_middle_is_made_up_for(
     store: MemoryMetadataStore,
@@ -504,21 +459,19 @@ async def test_a_checkpoint_that_ends_in_the_middle_is_made_up_for(
     after: bool,
 ) -> None:
     monkeypatch.setattr(journal_module, "CHECKPOINT_EVERY", 4)
-    monkeypatch.setattr(journal_module, "KEPT", 2)
-    levels = (Compatibility.FORWARD, Compatibility.BACKWARD)
+    monkeypatch.setattr(checkpoints_module, "KEPT", 2)
     await fill(store, objects)
     for n in range(12):
         # The manifest of the cluster is replaced before, and not through this store.
-        ending = registry_on(store, EndedObjects(objects, method, after=after))
-        with suppress(Ended):
-            await RegistrySettings(ending).set_config("x", RegistryConfig(levels[n % 2]))
+        ending = EndedObjects(objects, method, after=after)
+        ending.error = StoreUnavailable("away")
+        await set_level(store, ending, n)
     between, found = await restored(copy_of(objects))
     assert not found.problems
     assert await items_of(between) == await items_of(store)
-    for n in range(4):
-        whole = RegistrySettings(registry_on(store, objects))
-        await whole.set_config("x", RegistryConfig(levels[n % 2]))
-    assert len([one async for one in objects.list(f"{CLUSTER}/schemas/")]) < 14
+    for n in range(8):
+        await set_level(store, objects, n)
+    assert len([one async for one in objects.list(f"{CLUSTER}/schemas/")]) < 20
     again, found = await restored(objects)
     assert not found.problems
     assert await items_of(again) == await items_of(store)

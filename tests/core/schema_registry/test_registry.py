@@ -12,7 +12,7 @@ import pytest
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_core.schema_registry import journal
+from tidelog_core.schema_registry import journal, journal_checkpoints
 from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry
 
@@ -60,6 +60,7 @@ class TestJournaledRegistryInMemory(TestRegistryInMemory):
     def bucket(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(journal, "CHECKPOINT_EVERY", 3)
         monkeypatch.setattr(journal, "KEPT", 8)
+        monkeypatch.setattr(journal_checkpoints, "KEPT", 8)
         self.objects = MemoryObjectStore()
 
     def registry(self, store: MetadataStore) -> SchemaRegistry:

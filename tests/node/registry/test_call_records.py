@@ -18,6 +18,7 @@ from tidelog_core.schema_registry.api import RegistryApi
 from tidelog_core.schema_registry.calls import Permissions, Right
 from tidelog_core.schema_registry.changes import CallKind, Change, Operation, change_of, kind_of
 from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.journal_checkpoints import JournalHealth
 from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_node.audit import audit_log
 from tidelog_node.audit.audit_log import AuditLog
@@ -190,7 +191,8 @@ async def test_nothing_changes_while_a_mandatory_audit_log_is_full(
 
 async def test_requests_are_counted_by_kind_and_outcome(world: World) -> None:
     now = [0.0]
-    source = RegistrySource(world.traffic, world.store, clock=lambda: now[0])
+    health = JournalHealth(damaged_object_count=3, failed_checkpoint_count=2)
+    source = RegistrySource(world.traffic, world.store, health, clock=lambda: now[0])
 
     async def scraped() -> dict[str, Any]:
         scrape = Scrape()
@@ -201,6 +203,8 @@ async def test_requests_are_counted_by_kind_and_outcome(world: World) -> None:
     assert empty == {
         "tidelog_schema_registry_subjects": {(): 0},
         "tidelog_schema_registry_schemas": {(): 0},
+        "tidelog_schema_registry_journal_damaged_objects_total": {(): 3},
+        "tidelog_schema_registry_checkpoint_failures_total": {(): 2},
     }
     assert await world.call("POST", "/subjects/a/versions", INT) == 200
     assert await world.call("POST", "/subjects/:.x:a/versions", TEXT) == 200
