@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -29,19 +30,32 @@ class HttpListener:
 
     async def start(self, host: str, port: int) -> int:
         """Listen at the address and return its port. Raises ``OSError``."""
-        loop = asyncio.get_running_loop()
+        bound = await self.bind(host, port)
+        self.listen()
+        return bound
+
+    async def bind(self, host: str, port: int) -> int:
+        """Take the address and return its port. Until ``listen`` clients are refused at once.
+
+        Raises ``OSError``.
+        """
         try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )
             family, _, _, _, address = found[0]
-            listener = socket.create_server(address, family=family, backlog=BACKLOG)
+            self._listener = _bound(family, address)
         except OSError as error:
             problem = f"cannot listen on {host!r} port {port} for {self._purpose}: {error.strerror}"
             raise OSError(error.errno, problem) from error
-        listener.setblocking(False)
-        self._listener = listener
-        self._accepting = loop.create_task(self._accept(listener))
-        bound: int = listener.getsockname()[1]
+        bound: int = self._listener.getsockname()[1]
         return bound
+
+    def listen(self) -> None:
+        """Let clients in. Raises ``OSError`` if another program has begun to listen there."""
+        assert self._listener is not None
+        self._listener.listen(BACKLOG)
+        self._accepting = asyncio.create_task(self._accept(self._listener))
 
     async def close(self) -> None:
         """Stop listening. Connections stay."""
@@ -65,3 +79,17 @@ class HttpListener:
                     extra={"server": self._purpose, "reason": str(error)},
                 )
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
+
+
+def _bound(family: int, address: Any) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:  # As ``socket.create_server`` does.
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.setblocking(False)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener

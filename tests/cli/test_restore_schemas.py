@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.command import called
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 from tools.ports import free_port
 
 
@@ -24,6 +26,12 @@ def asked(port: int, method: str, path: str, body: Any = None) -> Any:
     assert response.status == 200, found
     connection.close()
     return found
+
+
+def listens(port: int) -> bool:
+    """Return whether somebody listens at a port."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def record(*fields: str) -> dict[str, str]:
@@ -60,6 +68,7 @@ def test_a_schema_that_was_answered_survives_the_loss_of_node_and_metadata(
     called("restore", "--from", bucket, "--metadata", metadata)
     port = free_port()
     with node("second", port):
+        eventually(lambda: listens(port))  # once the journal is open
         assert asked(port, "GET", "/subjects/a-value/versions?deleted=true") == [1, 2, 3]
         assert asked(port, "GET", "/subjects/a-value/versions") == [2, 3]
         assert asked(port, "GET", "/schemas/ids/3")["schema"]

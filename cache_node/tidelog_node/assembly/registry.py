@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 from tidelog_core.errors import TidelogError
@@ -28,8 +29,11 @@ from tidelog_node.settings import NodeSettings
 if TYPE_CHECKING:
     from tidelog_core.schema_registry.journal import RegistryJournal
 
+    from tidelog_node.registry.http_server import RegistryServer
+
 logger = logging.getLogger(__name__)
 
+OPENING_SECONDS_MAX = 10.0
 OPEN_HINT = "give its first listener the protocol SASL_SSL, or the registry a loopback address"
 
 
@@ -68,8 +72,6 @@ async def start_registry(
 
     journal = RegistryJournal(node.store, objects, node.view.image.cluster_id)
     stack.push_async_callback(journal.close)
-    adopting = asyncio.create_task(_adopt(journal, node.store), name="schema adoption")
-    stack.push_async_callback(_end, adopting)
     api = RegistryApi(
         SchemaRegistry(node.store, executor, changes=journal),
         cluster_id=node.view.image.cluster_id,
@@ -98,28 +100,62 @@ async def start_registry(
         sources.add(source.collect)
     stack.push_async_callback(server.close)
     host = settings.registry_host
-    port = await server.start(host, settings.registry_port)
+    port = await server.bind(host, settings.registry_port)
     extra = {"host": host, "port": port, "listener": listener.name}
-    logger.info("schema registry serves", extra=extra)
     if not is_loopback(host) and not listener.protocol.has_sasl:
         logger.warning(
             "schema registry is open to everyone who can reach it",
             extra={**extra, "hint": OPEN_HINT},
         )
+    is_open = asyncio.Event()
+    if await node.store.get(schema_journal_key()) is None:
+        is_open.set()  # The first change makes the journal.
+    opening = asyncio.create_task(_open(journal, node.store, is_open), name="schema journal")
+    stack.push_async_callback(_end, opening)
+    listening = asyncio.create_task(
+        listen_once_open(server, is_open, extra), name="schema registry"
+    )
+    stack.push_async_callback(_end, listening)
+    if is_open.is_set():
+        await listening
 
 
-async def _adopt(journal: RegistryJournal, store: MetadataStore) -> None:
-    """Have the bucket know schemas that were registered by older programs.
+async def _open(journal: RegistryJournal, store: MetadataStore, is_open: asyncio.Event) -> None:
+    """Have the bucket know what it lacks: schemas of older programs, and objects that were lost.
 
-    A registry that is in use is opened: its first change need not wait for the tier worker's start.
+    The first change need not wait for the tier worker's start then.
     """
     try:
         await journal.adopt()
-        if await store.get(schema_journal_key()) is not None:
-            await journal.begin()
+        if await store.get(schema_journal_key()) is None:
+            await journal.warm_up()
+            return
+        await journal.begin()
+        is_open.set()
+        await journal.inspect()
     except TidelogError as error:
         extra = {"reason": str(error)}
         logger.warning("schemas are not all in the bucket; the next start tries again", extra=extra)
+    finally:
+        is_open.set()
+
+
+async def listen_once_open(
+    server: RegistryServer, is_open: asyncio.Event, address: Mapping[str, object]
+) -> None:
+    """Let clients in once changes need not wait: until then they ask another node.
+
+    If the bucket is away, reads are served all the same.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(OPENING_SECONDS_MAX):
+            await is_open.wait()
+    try:
+        server.listen()
+        logger.info("schema registry serves", extra=address)
+    except OSError as error:
+        extra = {**address, "reason": str(error), "hint": "end what uses the port, and restart"}
+        logger.error("schema registry cannot listen", extra=extra)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

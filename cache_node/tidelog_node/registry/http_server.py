@@ -92,7 +92,20 @@ class RegistryServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen at the address and return its port. Raises ``OSError``."""
-        return await self._listener.start(host, port)
+        bound = await self.bind(host, port)
+        self.listen()
+        return bound
+
+    async def bind(self, host: str, port: int) -> int:
+        """Take the address and return its port. Until ``listen`` clients are refused at once.
+
+        Raises ``OSError``.
+        """
+        return await self._listener.bind(host, port)
+
+    def listen(self) -> None:
+        """Let clients in. Raises ``OSError`` if another program has begun to listen there."""
+        self._listener.listen()
 
     async def close(self) -> None:
         """Stop listening and end every connection."""

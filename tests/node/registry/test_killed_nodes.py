@@ -104,6 +104,7 @@ async def test_ids_stay_dense_and_writes_go_on(nodes: list[NodeProcess], tmp_pat
     assert all(ids == given[0] for ids in given)
     assert sorted(given[0].values()) == list(range(1, SCHEMAS + 1))
     stalls = [round(writer.stall_seconds_max, 2) for writer in writers]
+    print("longest stalls of the writers in seconds:", stalls)
     assert max(stalls) <= 30, stalls
     for node in nodes:
         node.wait_ready()
