@@ -5,8 +5,8 @@ Source: the error table of the Kafka protocol guide.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Collection, Sequence
-from difflib import get_close_matches
 from typing import ClassVar
 
 from kio.schema.errors import ErrorCode
@@ -276,7 +276,7 @@ class UnknownTopicOrPartition(TidelogError):
         """Return the error for a topic that is none of the known ones; names a similar one."""
         error = cls(f"there is no topic {name!r}")
         error.topic = name
-        near = get_close_matches(name, sorted(known), n=1)
+        near = difflib.get_close_matches(name, sorted(known), n=1)
         if near:
             error.hint = f"did you mean {near[0]!r}?"
         return error

@@ -18,7 +18,7 @@ OBJECTS_MAX = 50_000  # about 10 ms
 
 GROW = """
 import gc
-from tidelog_node.__main__ import collect_seldom
+from tidelog_node.process import collect_seldom
 
 seen = []
 

@@ -1,7 +1,7 @@
 """Conversions that the requests and answers of KIP-848 and KIP-932 share.
 
 Both KIPs have classes of their own for the same fields, so the converters take the module that has
-them. Nothing is imported from it before the first answer: ``lazy_messages``.
+them. Nothing is imported from it before the first answer: ``lazy_modules``.
 """
 
 from __future__ import annotations
