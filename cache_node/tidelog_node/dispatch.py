@@ -111,6 +111,10 @@ class Dispatch:
         """Stop the thread of large requests."""
         self._large.close()
 
+    def add(self, route: HotRoute) -> None:
+        """Serve another API from now on."""
+        self._hot[route.api_key] = route
+
     def __call__(self, frame: memoryview, session: Session) -> Answer:
         """Return the answer to a frame. Raises ``CloseConnection`` and ``NotYet``."""
         try:

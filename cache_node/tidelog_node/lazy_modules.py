@@ -94,7 +94,8 @@ class _Finder:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = Later(spec.loader) if loader is None else loader
+            replaced = Later(spec.loader) if loader is None else loader
+            spec.loader = replaced  # type: ignore[assignment]
         return spec
 
 

@@ -7,11 +7,10 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 
-from tidelog_node.authentication.login import Login
 from tidelog_node.connections.connection import Connection, FrameHandler
 from tidelog_node.connections.loop_buffers import LoopBuffers
 from tidelog_node.connections.transport import Transport, TransportFactory, plain_transport
@@ -21,9 +20,12 @@ from tidelog_node.security.listeners import Listener
 from tidelog_node.session import Session
 from tidelog_node.throttling.connection_limits import ConnectionLimits
 
+if TYPE_CHECKING:
+    from tidelog_node.authentication.login import Login
+
 logger = logging.getLogger(__name__)
 
-LoginFactory = Callable[[Transport, Session], Login | None]
+LoginFactory = Callable[[Transport, Session], "Login | None"]
 """Begins the login of a client, ``None`` on a listener where clients do not log in."""
 
 ACCEPTS_PER_EVENT_MAX = 64

@@ -16,15 +16,12 @@ from functools import partial
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 
 from tidelog_node.assembly.cluster import open_cluster
-from tidelog_node.assembly.diskless import start_diskless
+from tidelog_node.assembly.coordination import Coordination
+from tidelog_node.assembly.late_diskless import LateDiskless
 from tidelog_node.assembly.logs import open_logs, start_replication, start_rewriting, start_upkeep
-from tidelog_node.assembly.monitoring import Coordinators, Monitoring, start_monitoring
-from tidelog_node.assembly.registry import start_registry
+from tidelog_node.assembly.monitoring import Monitoring, start_monitoring
 from tidelog_node.assembly.serving import build_serving
-from tidelog_node.assembly.transactions import build_transactions
 from tidelog_node.background import Background
-from tidelog_node.coordinator.coordinator import GroupCoordinator
-from tidelog_node.coordinator.hosted_groups import HostedGroups
 from tidelog_node.membership.registered import keep_registered
 from tidelog_node.monitoring.readiness import Phase
 from tidelog_node.security.listeners import Listeners
@@ -83,14 +80,12 @@ async def _start(
     monitoring.readiness.join(node)
     logs = await open_logs(settings, stack, cluster)
     monitoring.readiness.recover(logs.replicas)
-    hosted = HostedGroups(node)
-    groups = GroupCoordinator(node, hosted)
-    transactions = build_transactions(stack, node, logs, groups)
-    serving = build_serving(stack, cluster, logs, groups, transactions, settings=settings)
+    coordination = Coordination(node, logs)
+    stack.push_async_callback(coordination.close_connections)
+    serving = build_serving(stack, cluster, logs, coordination, settings=settings)
     server = serving.server
-    coordinators = Coordinators(hosted, transactions.coordinator)
-    watching = monitoring.watch(
-        stack, cluster, logs, coordinators, server=server, data_dir=settings.data_dir
+    watching = await monitoring.watch(
+        stack, cluster, logs, coordination, server=server, data_dir=settings.data_dir
     )
     # The lease is released after the last answer, and before the logs, whose closing takes time.
     stack.push_async_callback(member.leave)
@@ -98,10 +93,8 @@ async def _start(
     stack.push_async_callback(lease_tasks.close)
     stack.push_async_callback(server.close, grace_seconds=SHUTDOWN_GRACE_SECONDS)
     # Waiting requests are answered first, so that the server need not wait for them.
-    await groups.start()
-    stack.push_async_callback(groups.close)
-    await transactions.coordinator.start()
-    stack.push_async_callback(transactions.coordinator.close)
+    await coordination.start()
+    stack.push_async_callback(coordination.close)
     stack.push_async_callback(serving.fetch.close)
     stack.push_async_callback(serving.share_fetch.close)
     stack.callback(serving.produce.close)
@@ -124,15 +117,10 @@ async def _start(
     register = partial(cluster.register, endpoints, rack=settings.rack)
     await register()
     fetchers = start_replication(stack, cluster, logs, tasks, register=register)
-    start_diskless(
-        settings,
-        stack,
-        cluster,
-        logs,
-        fetchers,
-        stop=stop,
-        serving=serving,
-    )
+    diskless = LateDiskless(settings, cluster, logs, fetchers, stop=stop, serving=serving)
+    stack.push_async_callback(diskless.close)
+    await diskless.start()
+    tasks.add(diskless.run())
     lease_tasks.add(
         keep_registered(node.view, member.membership, node.incarnation, register=register)
     )
@@ -144,14 +132,18 @@ async def _start(
     leading = Background(stop)
     stack.push_async_callback(leading.close)
     member.begin_leading(leading.add)
-    await start_registry(
-        settings,
-        stack,
-        cluster,
-        objects=logs.tier.client,
-        serving=serving,
-        sources=monitoring.sources,
-    )
+    if settings.registry_port is not None:
+        # Only now: a node without a registry does without its modules and aiohttp.
+        from tidelog_node.assembly.registry import start_registry
+
+        await start_registry(
+            settings,
+            stack,
+            cluster,
+            objects=logs.tier.client,
+            serving=serving,
+            sources=monitoring.sources,
+        )
     # Not before: a client that gets metadata without nodes waits long before it asks again.
     server.start_accepting()
     logger.info("node serves", extra={"broker_id": node.broker_id, "port": endpoints[0].port})

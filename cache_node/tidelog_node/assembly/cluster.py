@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from uuid import uuid4
 
-from tidelog_core.admin.first_user import ensure_first_user
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.errors import InvalidConfig
@@ -161,6 +160,9 @@ async def _store_first_user(
     user, location = config.bootstrap_admin_user, config.bootstrap_admin_password_location
     if not user or user in view.image.scram_users.by_user:
         return
+    # Only now: few nodes need it, and none of them twice.
+    from tidelog_core.admin.first_user import ensure_first_user
+
     if not location:
         raise InvalidConfig(["bootstrap.admin.user needs bootstrap.admin.password.location"])
     password = (await PemReader(executor).read(location)).strip()

@@ -9,7 +9,7 @@ from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.objects.location import parse_object_location
 
 from tidelog_node.assembly.cluster import Cluster
-from tidelog_node.assembly.logs import Logs
+from tidelog_node.assembly.logs import GATEWAY_DIR, Logs
 from tidelog_node.assembly.serving import Serving
 from tidelog_node.background import Background
 from tidelog_node.diskless.chain.abandoned_chains import AbandonedChains, abandoned_after_ms
@@ -34,6 +34,7 @@ from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.diskless.recovery.tier_indexes import TierIndexes
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
+from tidelog_node.handlers.gateway_append import GatewayAppends
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.settings import NodeSettings
@@ -42,7 +43,6 @@ from tidelog_node.tier.manifests import BucketManifests
 
 WAL_SOCKET = "wal.sock"
 WAL_CACHE_DIR = "wal-cache"
-GATEWAY_DIR = "gateway"
 CLOSE_SECONDS_MAX = 5.0  # for objects under way when the node stops
 
 
@@ -56,7 +56,7 @@ def start_diskless(
     stop: asyncio.Event,
     serving: Serving,
 ) -> NodeChain:
-    """Enter partitions into the node's chain from now on; return it.
+    """Enter partitions into the node's chain from now on; return it. See ``late_diskless``.
 
     Without diskless topics there is no chain, and no worker. At the end nothing more is entered,
     then what the chain owes is stored, then its partitions have no leader here.
@@ -70,7 +70,8 @@ def start_diskless(
         log_format=settings.log_format,
     )
     stack.callback(_end_leads, replicas)
-    gateway = _start_gateway(settings, stack, node, node_chain, serving)
+    appends = GatewayAppends(node, replicas=replicas, gate=serving.gate)
+    gateway = _start_gateway(settings, stack, node, node_chain, serving, appends=appends)
     stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
 
     def note_fullness(_: bool) -> None:
@@ -80,9 +81,9 @@ def start_diskless(
     node_chain.fullness.subscribe(note_fullness)
     if gateway is not None:
         gateway.fullness.subscribe(note_fullness)
-    serving.chain_store.check = node_chain.check_store
-    serving.gateway_appends.store = node_chain.client
-    serving.gateway_appends.is_full = lambda: node_chain.is_full
+    appends.store = node_chain.client
+    appends.is_full = lambda: node_chain.is_full
+    serving.dispatch.add(appends.hot_route())
     logs.tier.other_workers.append(node_chain.worker_status)
     if logs.costs is not None:
         logs.costs.count_worker(node_chain.worker_status)
@@ -174,6 +175,8 @@ def _start_gateway(
     node: NodeContext,
     node_chain: NodeChain,
     serving: Serving,
+    *,
+    appends: GatewayAppends,
 ) -> Gateway | None:
     """Take records for leaders in other zones, if the node is to be a gateway."""
     folder = settings.data_dir / GATEWAY_DIR
@@ -186,7 +189,7 @@ def _start_gateway(
         spool=GatewaySpool(folder),
         own_chain=node_chain.current,
         send=links.send,
-        append_here=serving.gateway_appends.append,
+        append_here=appends.append,
     )
     node_chain.deposed.subscribe(gateway.on_deposed)
     serving.produce.gateway = gateway

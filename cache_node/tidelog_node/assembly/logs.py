@@ -36,6 +36,7 @@ from tidelog_node.upkeep.segment_mending import SegmentMender
 
 TIER_SOCKET = "tier.sock"
 TIER_CACHE_DIR = "tier-cache"
+GATEWAY_DIR = "gateway"
 
 
 @dataclass(frozen=True, slots=True)

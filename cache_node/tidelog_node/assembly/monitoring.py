@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
@@ -17,31 +17,23 @@ from tidelog_core.metadata.usage import usage_of
 from tidelog_core.software_version import tidelog_version
 
 from tidelog_node.assembly.cluster import Cluster
+from tidelog_node.assembly.coordination import Coordination
 from tidelog_node.assembly.logs import Logs
-from tidelog_node.coordinator.hosted_groups import HostedGroups
-from tidelog_node.http_hosts import KnownHosts
-from tidelog_node.monitoring.embedded_metrics import EmbeddedMetrics
 from tidelog_node.monitoring.readiness import Readiness
-from tidelog_node.monitoring.sources import Sources
 from tidelog_node.security.listeners import is_loopback
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
-from tidelog_node.tracing.exporting import open_tracer
 from tidelog_node.tracing.tracer import Tracer
-from tidelog_node.transactions.coordinator import TransactionCoordinator
-from tidelog_node.transactions.peers import Peers
+
+if TYPE_CHECKING:
+    from tidelog_node.http_hosts import KnownHosts
+    from tidelog_node.monitoring.embedded_metrics import EmbeddedMetrics
+    from tidelog_node.monitoring.sources import Sources
+    from tidelog_node.tracing.exporting import ExportingTracer
 
 logger = logging.getLogger(__name__)
 
 OPEN_HINT = "give it a loopback address, or let only probes and Prometheus reach its port"
-
-
-@dataclass(frozen=True, slots=True)
-class Coordinators:
-    """The coordinators of a node."""
-
-    groups: HostedGroups
-    transactions: TransactionCoordinator
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +46,12 @@ class Monitoring:
     http_address: str | None = None  # host and port
     tracer: Tracer | None = None  # ``None``: nothing is traced
 
-    def watch(
+    async def watch(
         self,
         stack: AsyncExitStack,
         cluster: Cluster,
         logs: Logs,
-        coordinators: Coordinators,
+        coordination: Coordination,
         *,
         server: Server,
         data_dir: Path,
@@ -78,18 +70,20 @@ class Monitoring:
         from tidelog_node.monitoring.request_source import RequestSource
         from tidelog_node.monitoring.storage_source import StorageSource
         from tidelog_node.monitoring.tier_source import TierSource
+        from tidelog_node.transactions.peers import Peers
 
         node, replicas = cluster.node, logs.replicas
         usages = [usage for store in cluster.stores if (usage := usage_of(store)) is not None]
         peers = Peers(node, connections_max=1)
         stack.push_async_callback(peers.close)
-        lag = GroupLag(node, coordinators.groups, LeaderAnswers(node, peers))
+        coordinators = await coordination.get()
+        lag = GroupLag(node, coordinators.hosted, LeaderAnswers(node, peers))
         for source in (
             RequestSource(node.counters, server.memory),
             PartitionSource(node, replicas),
             CoordinatorSource(
                 node,
-                groups=coordinators.groups,
+                groups=coordinators.hosted,
                 lag=lag,
                 transactions=coordinators.transactions,
             ),
@@ -111,18 +105,23 @@ async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Mon
     """
     readiness = Readiness(settings.broker_id)
     config = parse_config(NodeConfig, settings.config_overrides)
-    tracer = open_tracer(config, settings.broker_id, version=tidelog_version())
+    tracer = _open_tracer(config, settings.broker_id)
     if tracer is not None:
         stack.push_async_callback(tracer.close)
     cloudwatch_cluster = config.metrics_cloudwatch_cluster
     if settings.http_port is None and not cloudwatch_cluster:
         return Monitoring(readiness, tracer=tracer)
+    # Only now, as below: most nodes do without.
+    from tidelog_node.http_hosts import KnownHosts
     from tidelog_node.monitoring.node_source import NodeSource
+    from tidelog_node.monitoring.sources import Sources
 
     sources = Sources()
     sources.add(NodeSource(readiness).collect)
     embedded = None
     if cloudwatch_cluster:
+        from tidelog_node.monitoring.embedded_metrics import EmbeddedMetrics
+
         embedded = EmbeddedMetrics(
             sources,
             cluster=cloudwatch_cluster,
@@ -143,6 +142,14 @@ async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Mon
             tracer=tracer,
         )
     return Monitoring(readiness, sources, embedded, address, tracer)
+
+
+def _open_tracer(config: NodeConfig, broker_id: int) -> ExportingTracer | None:
+    if not config.tracing_otlp_endpoint:
+        return None
+    from tidelog_node.tracing.exporting import open_tracer
+
+    return open_tracer(config, broker_id, version=tidelog_version())
 
 
 async def _serve_http(

@@ -3,93 +3,56 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog_core.audit.events import AUDIT_TOPIC, AuditKind
 from tidelog_core.authorizer_settings import parse_super_users
 from tidelog_core.clock import monotonic_ms
 from tidelog_core.security.authorization import Authorizer
 
-from tidelog_node.assembly.client_metrics import build_client_metrics
 from tidelog_node.assembly.cluster import Cluster
-from tidelog_node.assembly.logins import (
-    build_login_desk,
-    token_admin,
-    token_expiry,
-    token_issuer_keys,
-)
+from tidelog_node.assembly.control import ControlHandlers
+from tidelog_node.assembly.coordination import Coordination, LateVerifier
 from tidelog_node.assembly.logs import Logs
-from tidelog_node.assembly.transactions import Transactions
-from tidelog_node.audit.audit_log import AuditLog
-from tidelog_node.audit.audited_routes import audit_routes
-from tidelog_node.audit.publisher import AuditPublisher
-from tidelog_node.audit.transfers import TransferRecorder
-from tidelog_node.authentication.issuer_keys import IssuerKeys
 from tidelog_node.authentication.login_log import LoginLog
-from tidelog_node.authentication.token_expiry import TokenExpiry
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.denial_log import DenialLog
-from tidelog_node.authorization.guarded_routes import guard_routes
-from tidelog_node.client_metrics.forwarder import Forwarder
 from tidelog_node.connections.listener_transports import ListenerTransports
 from tidelog_node.connections.read_watch import ReadWatch
-from tidelog_node.coordinator.coordinator import GroupCoordinator
-from tidelog_node.coordinator.share_offsets import ShareOffsets
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.groups.share.partitions import SharePartitions
 from tidelog_node.groups.share.service import ShareService
-from tidelog_node.handlers.acls import AclHandlers
-from tidelog_node.handlers.administration import cluster_admin
-from tidelog_node.handlers.alter_log_dirs import AlterLogDirsHandler
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
-from tidelog_node.handlers.client_quotas import QuotaHandlers
-from tidelog_node.handlers.cluster import ClusterHandlers
-from tidelog_node.handlers.configs import ConfigHandlers
-from tidelog_node.handlers.controllers import ControllerHandlers
-from tidelog_node.handlers.delegation_tokens import DelegationTokenHandlers
-from tidelog_node.handlers.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
-from tidelog_node.handlers.elections import ElectionHandlers
 from tidelog_node.handlers.fetch import FetchHandler
-from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
-from tidelog_node.handlers.gateway_append import GatewayAppends
-from tidelog_node.handlers.groups import GroupHandlers
-from tidelog_node.handlers.leader_epoch import LeaderEpochHandler
-from tidelog_node.handlers.leader_relay import LeaderRelay
-from tidelog_node.handlers.list_offsets import ListOffsetsHandler
-from tidelog_node.handlers.log_dirs import LogDirsHandler
 from tidelog_node.handlers.metadata import MetadataHandlers
-from tidelog_node.handlers.offsets import OffsetHandlers
 from tidelog_node.handlers.produce import ProduceHandler
-from tidelog_node.handlers.producer_ids import ProducerIdHandlers
-from tidelog_node.handlers.producers import ProducersHandler
-from tidelog_node.handlers.reassignments import ReassignmentHandlers
-from tidelog_node.handlers.roles import RoleHandlers
-from tidelog_node.handlers.sasl import SaslHandlers
-from tidelog_node.handlers.scram_users import ScramUserHandlers
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share_fetch import ShareFetchHandler
-from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
 from tidelog_node.handlers.topics import TopicHandlers
-from tidelog_node.handlers.transactions import TransactionHandlers
 from tidelog_node.node_context import NodeContext
 from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.routes import Route
 from tidelog_node.security.kernel_tls import listeners_with_kernel_tls
-from tidelog_node.server import Server
+from tidelog_node.server import LoginFactory, Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.throttling.connection_limits import ConnectionLimits
 from tidelog_node.throttling.share_exchange import ShareExchange
 from tidelog_node.throttling.throttle import Throttle
-from tidelog_node.traced_routes import trace_routes
-from tidelog_node.transactions.peers import Peers
 from tidelog_node.transactions.produce_gate import ProduceGate
+
+if TYPE_CHECKING:
+    from tidelog_node.audit.audit_log import AuditLog
+    from tidelog_node.audit.publisher import AuditPublisher
+    from tidelog_node.audit.transfers import TransferRecorder
+    from tidelog_node.authentication.issuer_keys import IssuerKeys
+    from tidelog_node.authentication.token_expiry import TokenExpiry
+    from tidelog_node.client_metrics.forwarder import Forwarder
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +60,13 @@ class Serving:
     """The server, which has no address yet, and the handlers whose requests may wait."""
 
     server: Server
+    dispatch: Dispatch
     produce: ProduceHandler
+    gate: ProduceGate  # of its transactions
     admission: DisklessAdmission  # of its requests
     chain_store: ChainStoreCheck  # of topics that are created
     fetch: FetchHandler
     share_fetch: ShareFetchHandler
-    gateway_appends: GatewayAppends  # of other nodes
     share_exchange: ShareExchange | None  # of quotas, if they are those of the cluster
     issuer_keys: IssuerKeys | None  # if clients may log in with tokens of an issuer
     token_expiry: TokenExpiry | None  # if clients may log in with delegation tokens
@@ -128,8 +92,7 @@ def build_serving(
     stack: AsyncExitStack,
     cluster: Cluster,
     logs: Logs,
-    groups: GroupCoordinator,
-    transactions: Transactions,
+    coordination: Coordination,
     *,
     settings: NodeSettings,
 ) -> Serving:
@@ -142,7 +105,7 @@ def build_serving(
     )
     stack.callback(throttle.start(node.view))
     admission, chain_store = DisklessAdmission(), ChainStoreCheck()
-    gate = ProduceGate(transactions.verifier)
+    gate = ProduceGate(LateVerifier(coordination))
     produce = ProduceHandler(
         node,
         admission=admission,
@@ -170,60 +133,43 @@ def build_serving(
         throttle=throttle,
         record=_recorder_of(audit, AuditKind.CONSUME, node),
     )
-    tokens = token_admin(cluster)
     hot = [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()]
-    control = [
-        *_control_routes(
-            node,
-            logs,
-            groups,
-            transactions,
-            access=access,
-            throttle=throttle,
-            chain_store=chain_store,
-            data_dir=settings.data_dir,
-        ),
+    handlers = ControlHandlers(
+        cluster,
+        logs,
+        coordination,
+        access,
+        throttle,
+        chain_store,
+        data_dir=settings.data_dir,
+    )
+    control: list[Route] = [
+        *MetadataHandlers(node, access=access, throttle=throttle, chain_store=chain_store).routes(),
+        *TopicHandlers(node, access=access, throttle=throttle, chain_store=chain_store).routes(),
         *ShareAcknowledgeHandler(service=share_service).routes(),
-        *SaslHandlers().routes(),
-        *DelegationTokenHandlers(tokens).routes(),
     ]
+    for late in handlers.late():
+        control += late.routes()
     if node.static_config.diskless_gateways_enable:
-        peers = Peers(node)
-        stack.push_async_callback(peers.close)
-        control = list(LeaderRelay(node, replicas=logs.replicas, peers=peers).wrap(control))
-    client_metrics = build_client_metrics(stack, node)
-    control += client_metrics.routes
+        control = _relayed(stack, node, logs, control)
+    forwarder, push_routes = _client_metrics(stack, node)
+    control += push_routes
     control += ApiVersionsHandler(hot, control).routes()
-    gateway_appends = GatewayAppends(node, replicas=logs.replicas, gate=gate)
-    hot.append(gateway_appends.hot_route())
     exchange = _share_exchange(node, throttle)
     if exchange is not None:
         hot.append(exchange.hot_route())
-    if access is not None:
-        control = guard_routes(control, access, node.view)
     config = node.static_config
-    publisher: AuditPublisher | None = None
-    if audit is not None:
-        control = audit_routes(control, audit, is_mandatory=config.audit_mandatory)
-        publisher = AuditPublisher(
-            node,
-            audit,
-            cluster_admin(node),
-            partition_count=config.audit_topic_num_partitions,
-        )
-    if node.tracer is not None:
-        control = trace_routes(control, node.tracer)
     dispatch = Dispatch(
         hot,
-        control,
+        _watched(control, node, access, audit),
         elements_max=config.socket_request_max_elements,
         partitions_max=config.socket_request_max_partitions,
         throttle=throttle,
         counters=node.counters,
     )
     stack.callback(dispatch.close)
-    logins = LoginLog(audit)
-    issuer_keys = token_issuer_keys(node, settings)
+    log = LoginLog(audit)
+    logins = _logins(cluster, dispatch, settings, log)
     nodes = NodeSessions(cluster.trust)
     stack.callback(nodes.start(node.view))
     server = Server(
@@ -239,12 +185,10 @@ def build_serving(
             tls=cluster.tls,
             trust=cluster.trust,
             nodes=nodes,
-            logins=logins,
+            logins=log,
             kernel_tls=_start_kernel_tls(stack, settings),
         ),
-        begin_login=build_login_desk(
-            cluster, dispatch, settings, logins=logins, issuer_keys=issuer_keys
-        ).begin,
+        begin_login=logins.begin,
         limits=ConnectionLimits(
             node.config,
             node.view,
@@ -254,23 +198,105 @@ def build_serving(
         ),
         counters=node.counters,
     )
-    expiry = None if cluster.token_secret is None else token_expiry(node, tokens)
     return Serving(
         server,
+        dispatch,
         produce,
+        gate,
         admission,
         chain_store,
         fetch,
         share_fetch,
-        gateway_appends=gateway_appends,
         share_exchange=exchange,
-        issuer_keys=issuer_keys,
-        token_expiry=expiry,
-        audit=publisher,
-        client_metrics=client_metrics.forwarder,
+        issuer_keys=logins.issuer_keys,
+        token_expiry=logins.token_expiry,
+        audit=_publisher(node, audit),
+        client_metrics=forwarder,
         access=access,
-        logins=logins,
+        logins=log,
     )
+
+
+# What follows imports what only some nodes use, so that the others need not.
+
+
+@dataclass(frozen=True, slots=True)
+class _Logins:
+    """The desk of the listeners with SASL, and what keeps tokens up to date."""
+
+    begin: LoginFactory
+    issuer_keys: IssuerKeys | None = None
+    token_expiry: TokenExpiry | None = None
+
+
+def _logins(cluster: Cluster, dispatch: Dispatch, settings: NodeSettings, log: LoginLog) -> _Logins:
+    """Return how clients log in, if they do at any listener."""
+    has_sasl = any(one.protocol.has_sasl for one in settings.listeners.clients)
+    if not has_sasl and cluster.token_secret is None:
+        return _Logins(lambda _, __: None)
+    from tidelog_node.assembly import logins
+
+    node = cluster.node
+    keys = logins.token_issuer_keys(node, settings)
+    desk = logins.build_login_desk(cluster, dispatch, settings, logins=log, issuer_keys=keys)
+    if cluster.token_secret is None:
+        return _Logins(desk.begin, keys)
+    expiry = logins.token_expiry(node, logins.token_admin(cluster))
+    return _Logins(desk.begin, keys, expiry)
+
+
+def _relayed(
+    stack: AsyncExitStack, node: NodeContext, logs: Logs, routes: Iterable[Route]
+) -> list[Route]:
+    """Return the routes; some of them ask leaders in other zones first."""
+    from tidelog_node.handlers.leader_relay import LeaderRelay
+    from tidelog_node.transactions.peers import Peers
+
+    peers = Peers(node)
+    stack.push_async_callback(peers.close)
+    return list(LeaderRelay(node, replicas=logs.replicas, peers=peers).wrap(routes))
+
+
+def _client_metrics(
+    stack: AsyncExitStack, node: NodeContext
+) -> tuple[Forwarder | None, list[Route]]:
+    """Return the forwarder and the routes of clients' metrics, if these have a place to go."""
+    if not node.static_config.client_metrics_otlp_endpoint:
+        return None, []
+    from tidelog_node.assembly.client_metrics import build_client_metrics
+
+    made = build_client_metrics(stack, node)
+    return made.forwarder, made.routes
+
+
+def _watched(
+    routes: list[Route], node: NodeContext, access: Access | None, audit: AuditLog | None
+) -> list[Route]:
+    """Return the routes behind what guards, records and traces them."""
+    if access is not None:
+        from tidelog_node.authorization.guarded_routes import guard_routes
+
+        routes = guard_routes(routes, access, node.view)
+    if audit is not None:
+        from tidelog_node.audit.audited_routes import audit_routes
+
+        routes = audit_routes(routes, audit, is_mandatory=node.static_config.audit_mandatory)
+    if node.tracer is not None:
+        from tidelog_node.traced_routes import trace_routes
+
+        routes = trace_routes(routes, node.tracer)
+    return routes
+
+
+def _publisher(node: NodeContext, audit: AuditLog | None) -> AuditPublisher | None:
+    """Return what writes the events to their topic, ``None`` if there are none."""
+    if audit is None:
+        return None
+    from tidelog_node.audit.publisher import AuditPublisher
+    from tidelog_node.handlers.administration import cluster_admin
+
+    count = node.static_config.audit_topic_num_partitions
+    return AuditPublisher(node, audit, cluster_admin(node), partition_count=count)
 
 
 def _start_kernel_tls(stack: AsyncExitStack, settings: NodeSettings) -> dict[str, ReadWatch]:
@@ -300,6 +326,8 @@ def _audit_log(node: NodeContext) -> AuditLog | None:
     config = node.static_config
     if not config.audit_enable:
         return None
+    from tidelog_node.audit.audit_log import AuditLog
+
     return AuditLog(
         map(AuditKind, config.audit_event_types),
         clock_ms=node.clock_ms,
@@ -314,6 +342,8 @@ def _recorder_of(
     """Return what records that clients produce or consume, ``None`` if that is not recorded."""
     if audit is None or not audit.wants(kind):
         return None
+    from tidelog_node.audit.transfers import TransferRecorder
+
     return TransferRecorder(audit, kind, node.view)
 
 
@@ -341,56 +371,3 @@ def _start_share_service(stack: AsyncExitStack, node: NodeContext, logs: Logs) -
     service = ShareService(node, replicas=logs.replicas, partitions=partitions)
     stack.push_async_callback(service.close)
     return service
-
-
-def _control_routes(
-    node: NodeContext,
-    logs: Logs,
-    groups: GroupCoordinator,
-    transactions: Transactions,
-    *,
-    access: Access | None,
-    throttle: Throttle,
-    chain_store: ChainStoreCheck,
-    data_dir: Path,
-) -> Iterator[Route]:
-    """Yield the routes outside the hot path."""
-    replicas, coordinator = logs.replicas, transactions.coordinator
-    find_coordinator = FindCoordinatorHandlers(node)
-    handlers = (
-        MetadataHandlers(node, access=access, throttle=throttle, chain_store=chain_store),
-        TopicHandlers(node, access=access, throttle=throttle, chain_store=chain_store),
-        ConfigHandlers(node, chain_store=chain_store),
-        ScramUserHandlers(node),
-        AclHandlers(node),
-        RoleHandlers(node),
-        QuotaHandlers(node, throttle=throttle),
-        ClusterHandlers(node),
-        find_coordinator,
-        GroupHandlers(coordinator=groups, access=access),
-        ShareOffsetHandlers(node, offsets=ShareOffsets(node, coordinator=groups)),
-        OffsetHandlers(
-            node,
-            coordinator=groups,
-            transactional=transactions.offsets,
-            verifier=transactions.verifier,
-        ),
-        ElectionHandlers(node),
-        ReassignmentHandlers(node),
-        ProducerIdHandlers(producer_ids=transactions.producer_ids, coordinator=coordinator),
-        TransactionHandlers(
-            node,
-            coordinator=coordinator,
-            writer=transactions.writer,
-            ensure_shards=find_coordinator.ensure_shards,
-        ),
-        ProducersHandler(node, replicas=replicas),
-        ListOffsetsHandler(node, replicas=replicas, inspector=logs.inspector),
-        LeaderEpochHandler(node, replicas=replicas),
-        LogDirsHandler(node, replicas=replicas, data_dir=data_dir),
-        AlterLogDirsHandler(node, replicas=replicas, data_dir=data_dir),
-        ControllerHandlers(),
-        DeleteRecordsHandler(node, replicas=replicas),
-    )
-    for handler in handlers:
-        yield from handler.routes()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tidelog_node.diskless.gateway.gateway import Gateway
-from tidelog_node.diskless.gateway.taken_batches import Produced
+from typing import TYPE_CHECKING
+
+from tidelog_node.diskless.gateway.produced import Produced
 from tidelog_node.handlers.owed_answers import GATEWAY_WAIT, OwedAck
 from tidelog_node.handlers.produce_batch import require_batch
 from tidelog_node.handlers.produce_partitions import NO_REPLICAS, followed_replicas
@@ -11,6 +12,9 @@ from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import RequestContext
 from tidelog_node.wire.produce import TOPIC_ID_FROM, ProduceRequest, ProduceResult
+
+if TYPE_CHECKING:
+    from tidelog_node.diskless.gateway.gateway import Gateway
 
 
 class PassedBatches:

@@ -19,13 +19,13 @@ the leader again. The client's next request is handled after the batches of this
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from tidelog_core.errors import ErrorCode
 
 from tidelog_node.answers import Answer, CloseConnection
 from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
-from tidelog_node.diskless.gateway.gateway import Gateway
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.passed_batches import PassedBatches
 from tidelog_node.handlers.produce_access import authorized_part
@@ -55,6 +55,9 @@ from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.wire import produce
 from tidelog_node.wire.produce import ProduceRequest, parse_produce
+
+if TYPE_CHECKING:
+    from tidelog_node.diskless.gateway.gateway import Gateway
 
 # Kafka 4 no longer serves versions 0 to 2 but still lists them: librdkafka before 2.8
 # compresses only for brokers that do. Source: KAFKA-18659.

@@ -48,7 +48,8 @@ from tidelog_core.model import (
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.led_shards import Leadership
 from tidelog_node.node_context import NodeContext
-from tidelog_node.transactions.verifier import Retries, TransactionVerifier
+from tidelog_node.transactions.retries import Retries
+from tidelog_node.transactions.verifier import TransactionVerifier
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ Source: KIP-890; ``ReplicaManager.handleProduceAppend`` of Kafka.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tidelog_core.errors import (
     CorruptRecordBatch,
@@ -22,10 +23,11 @@ from tidelog_core.errors import (
     UnsupportedMagic,
 )
 from tidelog_core.log.verification import VerificationGuard
+from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, parse_header
 
 from tidelog_node.replica import Replica
-from tidelog_node.transactions.verifier import Retries, TransactionVerifier
+from tidelog_node.transactions.retries import Retries
 from tidelog_node.wire.produce import ProduceRequest
 
 ADDS_FROM = 12  # from this Produce version on the leader adds partitions
@@ -34,6 +36,21 @@ KNOWS_ABORTABLE_FROM = 11
 Led = Mapping[bytes, Mapping[int, Replica]]
 Turn = asyncio.Future[None]
 Place = tuple[bytes, int]  # a partition, with the topic name's bytes of the request
+
+
+class Verifier(Protocol):
+    """Asks the coordinators of transactions; ``TransactionVerifier`` does."""
+
+    async def ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        adds: bool,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Return for each partition whether it is part of the open transaction."""
 
 
 class NotVerified(TidelogError):
@@ -83,7 +100,7 @@ class _Question:
 class ProduceGate:
     """Verifies the transactional requests of a node. For its event loop only."""
 
-    def __init__(self, verifier: TransactionVerifier) -> None:
+    def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
         self._turns: dict[bytes, Turn] = {}  # the last request in line, by id
 

@@ -8,7 +8,6 @@ Source: KIP-890; ``AddPartitionsToTxnManager`` of Kafka.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection
 
@@ -30,30 +29,7 @@ logger = logging.getLogger(__name__)
 
 ADD_PARTITIONS_TO_TXN = Api(24, 5, 5)
 ANSWER_SECONDS_MAX = 10.0
-RETRY_SECONDS = 0.02
-RETRY_SECONDS_MAX = 0.1
 EPOCH_BUMPING_VERSION = 2  # the transaction version of the clients for which partitions are added
-
-
-class Retries:
-    """Limits repeated questions while the producer's last transaction is being ended.
-
-    A producer would retry much later. A value to compare before and after the question must be
-    read before each attempt: if the last transaction ended between, the earlier value is stale.
-    """
-
-    def __init__(self) -> None:
-        self._deadline = asyncio.get_running_loop().time() + RETRY_SECONDS_MAX
-        self._is_first = True
-
-    async def wait(self) -> bool:
-        """Wait, and return whether to ask again: always once, then until the deadline."""
-        is_late = asyncio.get_running_loop().time() >= self._deadline
-        if is_late and not self._is_first:
-            return False
-        self._is_first = False
-        await asyncio.sleep(RETRY_SECONDS)
-        return True
 
 
 class TransactionVerifier:

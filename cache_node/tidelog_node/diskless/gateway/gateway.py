@@ -54,10 +54,10 @@ from tidelog_node.diskless.gateway.broken_producers import (
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObject, GatewayObjects
 from tidelog_node.diskless.gateway.links import NotSent
 from tidelog_node.diskless.gateway.parked_batches import RETRY_SECONDS, ParkedBatches
+from tidelog_node.diskless.gateway.produced import Produced
 from tidelog_node.diskless.gateway.spool import GatewaySpool
 from tidelog_node.diskless.gateway.taken_batches import (
     GatewayWaiter,
-    Produced,
     SentBatches,
     TakenBatch,
 )

@@ -11,6 +11,7 @@ from tidelog_core.model import NO_LEADER_EPOCH
 
 from tidelog_node.diskless.gateway.broken_producers import ProducerBatch
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObject
+from tidelog_node.diskless.gateway.produced import Produced
 from tidelog_node.replica import Replica
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles
 
@@ -25,20 +26,6 @@ class GatewayWaiter(Protocol):
 
     def fail(self, code: ErrorCode, message: str) -> None:
         """The batch has failed, or it is not known."""
-
-
-class Produced:
-    """The request that has brought a batch."""
-
-    __slots__ = ("acks", "timeout_ms", "transactional_id", "version")
-
-    def __init__(
-        self, version: int, acks: int, timeout_ms: int, transactional_id: bytes | None
-    ) -> None:
-        self.version = version
-        self.acks = acks
-        self.timeout_ms = timeout_ms
-        self.transactional_id = transactional_id
 
 
 class TakenBatch:

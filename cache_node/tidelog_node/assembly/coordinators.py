@@ -1,4 +1,4 @@
-"""Builds the node's transaction coordinator, marker writer and offset store."""
+"""Builds the node's coordinators of groups and transactions, marker writer and offset store."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.hosted_groups import HostedGroups
 from tidelog_node.node_context import NodeContext
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
@@ -18,20 +19,22 @@ from tidelog_node.transactions.verifier import TransactionVerifier
 
 
 @dataclass(frozen=True, slots=True)
-class Transactions:
-    """The node's parts in transactions."""
+class Coordinators:
+    """The node's coordinators, not started, and its other parts in transactions."""
 
+    hosted: HostedGroups
+    groups: GroupCoordinator
     producer_ids: ProducerIds
-    coordinator: TransactionCoordinator  # not started
+    transactions: TransactionCoordinator
     verifier: TransactionVerifier
     writer: MarkerWriter
     offsets: TransactionalOffsets
 
 
-def build_transactions(
-    stack: AsyncExitStack, node: NodeContext, logs: Logs, groups: GroupCoordinator
-) -> Transactions:
+def build_coordinators(stack: AsyncExitStack, node: NodeContext, logs: Logs) -> Coordinators:
     """Return the parts; the stack closes their connections."""
+    hosted = HostedGroups(node)
+    groups = GroupCoordinator(node, hosted)
     # A question about a transaction must not wait behind markers that are being replicated.
     marker_peers, question_peers = Peers(node, connections_max=1), Peers(node)
     stack.push_async_callback(marker_peers.close)
@@ -40,10 +43,10 @@ def build_transactions(
     offsets = TransactionalOffsets(node, groups=groups)
     writer = MarkerWriter(node, replicas=logs.replicas, flusher=logs.flusher, offsets=offsets)
     target = BrokerMarkers(node, own=writer, peers=marker_peers)
-    coordinator = TransactionCoordinator(
+    transactions = TransactionCoordinator(
         node,
         take_producer_id=producer_ids.take,
         markers=MarkerSender(view=node.view, target=target),
     )
-    verifier = TransactionVerifier(node, coordinator=coordinator, peers=question_peers)
-    return Transactions(producer_ids, coordinator, verifier, writer, offsets)
+    verifier = TransactionVerifier(node, coordinator=transactions, peers=question_peers)
+    return Coordinators(hosted, groups, producer_ids, transactions, verifier, writer, offsets)

@@ -1,0 +1,140 @@
+"""Diskless partitions: what they need is imported and started with the cluster's first such topic.
+
+A node that starts in a cluster with such topics, or as a gateway, starts it at once. Any other one
+has a thread import it when its image shows the first topic (``late_routes`` says how the two
+interleave). Until then it is like a node that is slow to enter its partitions. Whatever was elected
+before is entered then: replicas know whether they are to be. What leaders have said of partitions
+that this node follows, they say again with their next records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
+
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.replication.heirs import wants_diskless
+
+from tidelog_node.assembly.cluster import Cluster
+from tidelog_node.assembly.logs import GATEWAY_DIR, Logs
+from tidelog_node.assembly.serving import Serving
+from tidelog_node.follower.fetchers import FollowerFetchers
+from tidelog_node.settings import NodeSettings
+
+if TYPE_CHECKING:
+    from tidelog_node.diskless.chain.node_chain import NodeChain
+
+
+class LateDiskless:
+    """Starts the parts once. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        cluster: Cluster,
+        logs: Logs,
+        fetchers: FollowerFetchers,
+        *,
+        stop: asyncio.Event,
+        serving: Serving,
+    ) -> None:
+        """``stop`` is set if one of the parts fails."""
+        self._settings = settings
+        self._cluster = cluster
+        self._logs = logs
+        self._fetchers = fetchers
+        self._stop = stop
+        self._serving = serving
+        self._chain: NodeChain | None = None
+        self._starting = asyncio.Lock()
+        self._stack = AsyncExitStack()
+        self._is_needed = asyncio.Event()
+        self._is_late = False  # elections may have been missed
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Start the parts if they are needed now; ``run`` does it later."""
+        view = self._cluster.node.view
+        self._serving.chain_store.check = self._check_store
+        if (
+            self._cluster.node.static_config.diskless_gateways_enable
+            or (self._settings.data_dir / GATEWAY_DIR).exists()  # of a node that was one
+        ):
+            self._is_needed.set()
+        self._look(view.image, view.image.topics)
+        if self._is_needed.is_set():
+            await self._started()
+        self._is_late = True
+
+    async def run(self) -> None:
+        """Start the parts once there is a diskless topic, then wait until cancelled."""
+        unsubscribe = self._cluster.node.view.subscribe(self._look)
+        try:
+            self._look(self._cluster.node.view.image, self._cluster.node.view.image.topics)
+            await self._is_needed.wait()
+            with suppress(StoreUnavailable):  # The node is stopping.
+                await self._started()
+        finally:
+            unsubscribe()
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """Stop the parts in order; none is started any more."""
+        async with self._starting:
+            self._is_closed = True
+        await self._stack.aclose()
+
+    def _look(self, image: ClusterImage, names: Iterable[str]) -> None:
+        if not self._is_needed.is_set() and any(_is_diskless(image, name) for name in names):
+            self._is_needed.set()
+
+    async def _check_store(self) -> None:
+        """Make sure that the object store can have chains, as ``NodeChain`` does."""
+        chain = await self._started()
+        await chain.check_store()
+
+    async def _started(self) -> NodeChain:
+        """Start the parts if they are not yet. Raises ``StoreUnavailable`` once it is closed."""
+        async with self._starting:
+            if self._is_closed:
+                raise StoreUnavailable("the node is stopping")
+            if self._chain is None:
+                loop = asyncio.get_running_loop()
+                start = await loop.run_in_executor(self._cluster.node.executor, _load)
+                self._chain = start(
+                    self._settings,
+                    self._stack,
+                    self._cluster,
+                    self._logs,
+                    self._fetchers,
+                    stop=self._stop,
+                    serving=self._serving,
+                )
+                if self._is_late:
+                    self._enter_elected()
+        return self._chain
+
+    def _enter_elected(self) -> None:
+        """Have partitions entered whose elections nobody has taken note of."""
+        replicas = self._logs.replicas
+        for replica in tuple(replicas.replicas()):
+            if replica.is_diskless and not replica.is_leader:
+                replicas.roles.unentered_lead.notify(replica)
+
+
+def _load() -> Callable[..., NodeChain]:
+    from tidelog_node.assembly.diskless import start_diskless
+
+    return start_diskless
+
+
+def _is_diskless(image: ClusterImage, name: str) -> bool:
+    """Return whether the topic is to be diskless, or has partitions in chains."""
+    topic = image.topic(name)
+    if topic is None:
+        return False
+    partitions = image.partitions(name)
+    return wants_diskless(topic) or any(one.is_diskless or one.wal for one in partitions)
