@@ -188,7 +188,8 @@ async def _read_tails(
     for topic, number in diskless:
         if (item := items.get(partition_key(topic.topic_id, number))) is not None:
             with suppress(CorruptItem):  # It is read again for its log start, and reported.
-                chains[PartitionName(topic.topic_id, number)] = Partition.from_item(item).wal
+                name = PartitionName(topic.topic_id, number)
+                chains[name] = Partition.from_item(item).readable_wal
     await tails.read(cluster_id, chains)
 
 

@@ -37,6 +37,10 @@ class EpochChain(NamedTuple):
 
 EpochChains = tuple[EpochChain, ...]  # in order of leader epoch; the last one is the current one
 
+# That are kept although all of their records were deleted. Each of them ended with a leader, and
+# producers repeat a batch for some minutes.
+DELETED_EPOCHS_MAX = 8
+
 
 def end_epoch(chains: EpochChains, end_offset: int, *, next_epoch: int) -> EpochChains:
     """Return the list by which a leader ends its epoch: its chain has all below, and nothing above.
@@ -59,6 +63,24 @@ def cut_tiered(chains: EpochChains, tiered_end: int) -> EpochChains:
         for chain, end_offset in zip(chains, ends, strict=False)
         if end_offset is None or end_offset > tiered_end
     )
+
+
+def cut_history(chains: EpochChains, *, copied_end: int, log_start_offset: int) -> EpochChains:
+    """Return the list that an heir stores: without what the tier has, or has had.
+
+    ``copied_end`` is the tier's end, -1 if it has had nothing. A log start beyond it means that
+    records were deleted before they were tiered: then the chains alone know who has written them.
+    If the heir dies soon, the next one needs the same epochs. So the last of them stay, but for
+    those without records.
+    """
+    kept = cut_tiered(chains, copied_end)
+    live = cut_tiered(kept, log_start_offset)
+    deleted = kept[: len(kept) - len(live)]
+    ends = [one.first_offset for one in kept[1:]]
+    written = [
+        one for one, end_offset in zip(deleted, ends, strict=False) if one.first_offset < end_offset
+    ]
+    return (*written[-DELETED_EPOCHS_MAX:], *live)
 
 
 def is_handed_over(chains: EpochChains, *, leader: int, leader_epoch: int) -> bool:

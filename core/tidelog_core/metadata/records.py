@@ -23,6 +23,7 @@ from tidelog_core.metadata.endpoints import (
 )
 from tidelog_core.metadata.epoch_chains import (
     EpochChains,
+    cut_tiered,
     read_epoch_chains,
     write_epoch_chains,
 )
@@ -258,8 +259,8 @@ class Partition(Record):
     # not known to be deleted, so the bucket does not get this log start. 0: none.
     restored_log_start: Omitted[Natural] = 0
     # Of a diskless partition: the chains of its leader epochs. Epochs that the tier has are left
-    # out. Empty: no leader has appended yet. A partition that was diskless keeps them until the
-    # tier has their records.
+    # out (``cut_history``). Empty: no leader has appended yet. A partition that was diskless keeps
+    # them until the tier has their records.
     wal: Annotated[Omitted[EpochChains], Stored(read_epoch_chains, _write_wal)] = ()
     # None: the chain if ``wal`` has one, else the replicas. The topic's setting is what it is to
     # become (``diskless.enable``).
@@ -271,6 +272,14 @@ class Partition(Record):
         if self.acked_by is None:
             return bool(self.wal)
         return self.acked_by is AckedBy.CHAIN
+
+    @property
+    def readable_wal(self) -> EpochChains:
+        """The chains that may have records at or above the log start, and the current one.
+
+        Those before them say to an heir who has written deleted records. Nobody else needs them.
+        """
+        return cut_tiered(self.wal, self.log_start_offset)
 
     @property
     def awaits_first_leader(self) -> bool:

@@ -193,7 +193,11 @@ class ChainScrub:
             for entry in entries:
                 if entry.end_offset is None or entry.first_offset == entry.end_offset:
                     continue
-                start = max(entry.first_offset, await self._end_of(entry.partition))
+                start = max(
+                    entry.first_offset,
+                    entry.partition.log_start_offset,
+                    await self._end_of(entry.partition),
+                )
                 if start < entry.end_offset and not await self._has_any(chain):
                     self._limit.require()
                     where = self._describe(entry.partition)
@@ -329,8 +333,9 @@ class ChainScrub:
                     continue
                 for item in await self._store.list(partition_collection(topic.topic_id)):
                     partition = Partition.from_item(item)
-                    ends = [*(one.first_offset for one in partition.wal[1:]), None]
-                    for one, end in zip(partition.wal, ends, strict=False):
+                    wal = partition.readable_wal
+                    ends = [*(one.first_offset for one in wal[1:]), None]
+                    for one, end in zip(wal, ends, strict=False):
                         entry = _Entry(partition, one.first_offset, end)
                         found.setdefault(one.chain, []).append(entry)
             self._entries = found

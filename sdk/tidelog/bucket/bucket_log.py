@@ -180,7 +180,7 @@ class LogLoader:
         chains: EpochChains = ()
         if item is not None:
             with suppress(CorruptItem):  # It is read again for its log start, and reported.
-                chains = Partition.from_item(item).wal
+                chains = Partition.from_item(item).readable_wal
         self._forget_idle()
         self._chains.pop(name, None)
         if chains:

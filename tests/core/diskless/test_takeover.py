@@ -27,7 +27,12 @@ from tidelog_core.diskless.wal.epoch_chains import (
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.producer_state import ProducerState
-from tidelog_core.metadata.epoch_chains import EpochChain, cut_tiered
+from tidelog_core.metadata.epoch_chains import (
+    DELETED_EPOCHS_MAX,
+    EpochChain,
+    cut_history,
+    cut_tiered,
+)
 
 from tests.core.diskless.test_chain_sealer import Bucket, data
 from tests.support.wal_objects import (
@@ -221,6 +226,35 @@ def test_epochs_follow_each_other_and_end_where_the_next_begins() -> None:
     assert cut_tiered(chains, 1_000) == chains[2:]
     assert cut_tiered((), 5) == ()
     assert begin_epoch((), CHAIN, 9, after_epoch=5) == (EpochChain(6, CHAIN, 9),)
+
+
+@pytest.mark.parametrize(
+    ("copied_end", "log_start_offset", "epochs"),
+    [
+        (-1, 0, [0, 1, 2, 3, 4]),
+        (-1, 19, [0, 1, 2, 3, 4]),
+        (-1, 20, [0, 2, 3, 4]),  # epoch 1 is empty
+        (-1, 100, [0, 2, 3, 4]),
+        (20, 20, [2, 3, 4]),
+        (20, 40, [2, 3, 4]),  # epoch 2 was deleted, and never tiered
+        (30, 60, [3, 4]),
+        (50, 60, [4]),
+    ],
+)
+def test_an_heir_keeps_epochs_whose_records_were_deleted_before_they_were_tiered(
+    copied_end: int, log_start_offset: int, epochs: list[int]
+) -> None:
+    firsts = (0, 20, 20, 30, 50)
+    chains = tuple(EpochChain(epoch, CHAIN, first) for epoch, first in enumerate(firsts))
+    kept = cut_history(chains, copied_end=copied_end, log_start_offset=log_start_offset)
+    assert [one.leader_epoch for one in kept] == epochs
+
+
+def test_an_heir_keeps_the_last_ones_of_many_deleted_epochs() -> None:
+    chains = tuple(EpochChain(epoch, CHAIN, epoch) for epoch in range(100))
+    kept = cut_history(chains, copied_end=-1, log_start_offset=90)
+    assert [one.leader_epoch for one in kept] == list(range(90 - DELETED_EPOCHS_MAX, 100))
+    assert cut_history((), copied_end=-1, log_start_offset=90) == ()
 
 
 def test_an_epoch_that_an_election_began_is_in_no_chain() -> None:

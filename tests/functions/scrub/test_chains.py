@@ -353,6 +353,21 @@ async def test_a_chain_that_is_needed_and_has_no_object_left_is_a_problem(
     assert "lifecycle rule" in problem
 
 
+@pytest.mark.parametrize("tiered_to", [0, 20], ids=["nothing tiered", "a part tiered"])
+async def test_a_chain_with_deleted_records_alone_is_not_missed(
+    world: ChainWorld, tiered_to: int
+) -> None:
+    """The item keeps it for the next heir, which finds there who has written them."""
+    await world.begin(tiered_to=tiered_to)
+    partition = await world.partition(world.topic)
+    await world.store.commit([records.put(dataclasses.replace(partition, log_start_offset=30))])
+    await scrub_when_old(world)
+    assert await world.chain_keys() == [world.seal_key(), wal_key(CLUSTER_ID, B, 0)]
+    await world.objects.delete([world.seal_key()])
+    report = await world.scrub()
+    assert report.chains.problems == []
+
+
 async def test_a_rule_that_deletes_objects_of_chains_is_a_problem(world: ChainWorld) -> None:
     await world.begin()
     world.objects.rules = [

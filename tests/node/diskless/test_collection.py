@@ -215,6 +215,32 @@ async def test_what_moved_away_and_is_purged_as_it_is_read_goes_with_its_chain(
     assert await collecting.visited() == [2]
 
 
+async def test_deleted_records_of_an_earlier_leader_stay_as_long_as_producers_repeat_them(
+    collecting: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new leader keeps the chain in the item, in case it dies soon."""
+    scene, store = collecting.scene, collecting.store
+    moved, stays = scene.logs
+    for _ in range(2):
+        await collecting.append(0, 1)
+    await collecting.append(1)
+    stays.log.set_tiered_up_to(3)
+    moved.is_leader = False
+    scene.chain.leave(moved)
+    wal = (EpochChain(0, scene.name, 0), EpochChain(1, ChainName(2, UUID(int=2)), 2))
+    item = Partition(
+        topic_id=moved.topic_id, partition=0, replicas=(2,), leader=2, leader_epoch=1, isr=(2,),
+        log_start_offset=2, wal=wal,
+    )  # fmt: skip
+    await store.commit([records.put(item)])
+    for _ in range(2):
+        assert await collecting.visited() == [0, 1, 2]
+    monkeypatch.setattr(collection, "REPEATED_SECONDS", 0.0)
+    again = dataclasses.replace(item, version=1, leader_epoch=2)
+    await store.commit([records.put(again)])
+    assert await collecting.visited() == [2]
+
+
 async def test_of_a_deleted_topic_nothing_is_needed(collecting: Collecting) -> None:
     for _ in range(2):
         await collecting.append(0)

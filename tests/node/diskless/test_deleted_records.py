@@ -12,7 +12,7 @@ from tidelog_core.diskless.chain.store import ListedChain, ListedObject
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata import records
-from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
+from tidelog_core.metadata.epoch_chains import DELETED_EPOCHS_MAX, ChainName, EpochChain
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_node.diskless.recovery import log_recovery
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
@@ -57,6 +57,55 @@ async def test_a_retry_of_a_deleted_record_is_not_doubled_by_an_heir(
         gap = it.node.send_batch(batch_of(b"x", producer=(7, 0, 9)))
         assert gap.error_code is ErrorCode.out_of_order_sequence_number
         assert (await it.send(b"g", producer=(7, 0, 5))).base_offset == 6
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["heirs write nothing", "heirs write"])
+async def test_a_retry_of_a_deleted_record_is_not_doubled_after_several_deaths(
+    tmp_path: Path, goes_on: bool
+) -> None:
+    """Each heir stores the chains in which the next one finds the producers."""
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        await it.until_led()
+        first = await it.send(b"a", b"b", producer=(7, 0, 0))
+        await delete_below(it, 2)
+        last = it.chain.name
+    end = 2
+    for death in range(1, 4):
+        shutil.rmtree(tmp_path / "data")
+        async with entering_node(tmp_path, objects) as it:
+            await it.until_led()
+            assert last in {one.chain for one in it.stored().wal}
+            if goes_on:
+                await it.send(b"c", producer=(100 + death, 0, 0))
+                end += 1
+                await delete_below(it, end)
+                last = it.chain.name
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        log = (await it.until_led()).log
+        assert (log.log_start_offset, log.log_end_offset) == (end, end)
+        again = it.node.send_batch(batch_of(b"a", b"b", producer=(7, 0, 0)))
+        assert again.base_offset == first.base_offset
+        if goes_on:
+            again = it.node.send_batch(batch_of(b"c", producer=(103, 0, 0)))
+            assert again.base_offset == end - 1
+        assert (await it.send(b"d", producer=(7, 0, 2))).base_offset == end
+
+
+async def test_an_item_does_not_grow_with_every_death(tmp_path: Path) -> None:
+    objects = MemoryObjectStore()
+    for death in range(DELETED_EPOCHS_MAX + 3):
+        async with entering_node(tmp_path, objects) as it:
+            if not death:
+                await create(it)
+            await it.until_led()
+            await it.send(b"a", producer=(death, 0, 0))
+            await delete_below(it, death + 1)
+            kept = min(death, DELETED_EPOCHS_MAX)
+            assert len(it.stored().wal) == kept + 1
+        shutil.rmtree(tmp_path / "data")
 
 
 @pytest.mark.parametrize("limit", ["DELETED_BYTES_MAX", "RECOVERED_BYTES_MAX"])

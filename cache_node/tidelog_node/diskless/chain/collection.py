@@ -8,7 +8,9 @@ What the tier has is known of led partitions. Of those that have left the chain,
 is asked, some at a time. A deleted topic's tombstone may be gone before the next visit, so all that
 this node sees are remembered. Log starts do not count, only what the tier has, or has had: an heir
 must find the producers of what was deleted, and without checkpoints only the tier has them. What is
-left of a chain when its node has gone is for the scrub, which collects sealed chains.
+left of a chain when its node has gone is for the scrub, which collects sealed chains. Where another
+leader has led for longer than producers repeat a batch, nobody needs what earlier leaders have of
+deleted records.
 
 The last object of a chain always stays. If nothing follows it for as long as that age, and the tier
 has its records, the chain gets an object without any: then no copy of records outlives its time.
@@ -42,6 +44,7 @@ logger = logging.getLogger(__name__)
 INTERVAL_SECONDS_MAX = 30.0
 VISITS_PER_AGE = 10  # of the age at which segments are sealed
 READ_AT_ONCE_MAX = 100  # partitions that have left, in one visit
+REPEATED_SECONDS = 600.0  # longer than producers repeat a batch
 
 
 class ChainCollection:
@@ -60,6 +63,8 @@ class ChainCollection:
         self._chain = chain
         self._chains = chains
         self._left_ends: dict[PartitionName, int] = {}  # of partitions that are not led here
+        # Their leader epochs, and the loop's time at which each was seen first.
+        self._left_epochs: dict[PartitionName, tuple[int, float]] = {}
         self._deleted_topics: set[UUID] = set()  # that the chain may have records of
         self._idle_end = -1  # the chain's end, since when it has nothing that is needed
         self._idle_since_s = 0.0
@@ -137,6 +142,7 @@ class ChainCollection:
     async def _read_left(self, names: Collection[PartitionName]) -> None:
         """Read where the tiers of some partitions end that are led elsewhere, or are deleted."""
         self._left_ends = {name: end for name, end in self._left_ends.items() if name in names}
+        self._left_epochs = {name: one for name, one in self._left_epochs.items() if name in names}
         # One that is in the image may have an object in flight.
         there = self._node.view.image.deleted_topics
         self._deleted_topics = {
@@ -163,11 +169,22 @@ class ChainCollection:
     async def _stored_end(self, partition: Partition) -> int:
         # No heir looks below the first chain of the item. The leader cuts what the tier has had:
         # of what is purged as it is read the tier itself may have nothing whenever it is read.
-        first = partition.wal[0].first_offset if partition.wal else -1
+        wal = partition.readable_wal if self._is_settled(partition) else partition.wal
+        first = wal[0].first_offset if wal else -1
         start = partition.log_start_offset
         where = partition.topic_id, partition.partition
         end = await read_tiered_end(self._node.store, *where, start)
         return max(end if end > start else -1, first)
+
+    def _is_settled(self, partition: Partition) -> bool:
+        """Whether no producer repeats a batch any more that an earlier leader has taken."""
+        name = PartitionName(partition.topic_id, partition.partition)
+        now_s = asyncio.get_running_loop().time()
+        epoch, since_s = self._left_epochs.get(name, (-1, now_s))
+        if epoch != partition.leader_epoch:
+            since_s = now_s
+            self._left_epochs[name] = partition.leader_epoch, now_s
+        return now_s - since_s >= REPEATED_SECONDS
 
 
 def _roll(replica: Replica, log: LocalLog, age_ms: int) -> None:

@@ -57,6 +57,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.epoch_chains import (
     ChainName,
     EpochChains,
+    cut_history,
     cut_tiered,
     describe_epoch,
     is_handed_over,
@@ -67,7 +68,7 @@ from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.diskless.entering.damaged_partitions import DamagedPartitions
-from tidelog_node.diskless.recovery.log_recovery import LogRecovery
+from tidelog_node.diskless.recovery.log_recovery import LogRecovery, TierEnds
 from tidelog_node.diskless.recovery.sealing import seal_chain
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
@@ -421,7 +422,7 @@ class LeadEntries:
             async for recovered, refused in parts:
                 for name, error in refused.items():
                     self._refuse(taken, name, error)
-                taken.tiered_ends |= {name: one.tiered_end for name, one in recovered.items()}
+                taken.tier_ends |= {name: one.tier for name, one in recovered.items()}
                 taken.slice_counts |= {name: one.slice_count for name, one in recovered.items()}
                 if recovered:
                     yield {name: one.end_offset for name, one in recovered.items()}
@@ -439,7 +440,7 @@ class LeadEntries:
             if name in taken.group and _has_committed(taken.group[name], end_offset):
                 ends[name] = end_offset
         tiered = await self._recovery.tier_ends({name: taken.records[name] for name in ends})
-        taken.tiered_ends |= tiered
+        taken.tier_ends |= tiered
         return {name: ends[name] for name in tiered}
 
     # -- metadata that were set back --
@@ -479,7 +480,11 @@ class LeadEntries:
                     taken.records[name],
                     version=stored.version,
                     leader_epoch=stored.chains[-1].leader_epoch,
-                    wal=cut_tiered(stored.chains, taken.tiered_ends[name]),
+                    wal=cut_history(
+                        stored.chains,
+                        copied_end=taken.tier_ends[name].copied_end,
+                        log_start_offset=taken.records[name].log_start_offset,
+                    ),
                 ),
                 ChangeReason.CHAIN_ENTERED,
             )
@@ -510,7 +515,7 @@ class LeadEntries:
         _require_chain(taken.own)
         if replica.log.log_end_offset != end_offset:  # Its disk has failed, for example.
             raise StorageError(f"the log of {replica.partition} does not end at {end_offset} now")
-        before = cut_tiered(stored.chains, taken.tiered_ends[name])[:-1]
+        before = cut_tiered(stored.chains, taken.tier_ends[name].start_offset)[:-1]
         taken.own.enter(
             replica,
             stored.chains,
@@ -538,7 +543,7 @@ class _Taken:
     sealed_at: int  # the sequence of the seal; -1: there was no chain
     successors: Successors
     records: dict[PartitionName, Partition] = dataclasses.field(default_factory=dict)
-    tiered_ends: dict[PartitionName, int] = dataclasses.field(default_factory=dict)
+    tier_ends: dict[PartitionName, TierEnds] = dataclasses.field(default_factory=dict)
     slice_counts: dict[PartitionName, int] = dataclasses.field(default_factory=dict)
     led: dict[Replica, int] = dataclasses.field(default_factory=dict)  # entered; their epochs
     write_count: int = 0
@@ -549,7 +554,7 @@ class _Taken:
             self,
             group={name: self.group[name] for name in names},
             records={name: self.records[name] for name in names},
-            tiered_ends={name: self.tiered_ends[name] for name in names},
+            tier_ends={name: self.tier_ends[name] for name in names},
             led={},
         )
 

@@ -59,10 +59,17 @@ logger = logging.getLogger(__name__)
 PARTITIONS_AT_ONCE_MAX = 16
 
 
+class TierEnds(NamedTuple):
+    """Where the tier of a partition ends for an heir."""
+
+    start_offset: int  # the tier has everything below, or the log begins there
+    copied_end: int  # the tier has, or has had, every record below; -1: nobody knows of any
+
+
 class RecoveredLog(NamedTuple):
     """A log that has every committed record, and nothing else."""
 
-    tiered_end: int  # the tier has everything below
+    tier: TierEnds
     end_offset: int
     slice_count: int  # of the records between them
 
@@ -115,12 +122,14 @@ class LogRecovery:
         # In this order: what a listing lacks was collected, and the tier has it by then.
         names = sorted({entry.chain for record in records.values() for entry in record.wal})
         listings = await list_chains(self._chains, names)
+        tiers: dict[PartitionName, TierEnds] = {}
         starts: dict[PartitionName, int] = {}
         tails: dict[PartitionName, Tail] = {}
         refused: dict[PartitionName, MetadataSetBack] = {}
 
         async def begin(name: PartitionName) -> None:
-            starts[name] = await self._begin(replicas[name], records[name])
+            tiers[name] = await self._begin(replicas[name], records[name])
+            starts[name] = tiers[name].start_offset
 
         async def find(name: PartitionName) -> None:
             one = replicas[name], records[name], starts[name]
@@ -167,7 +176,7 @@ class LogRecovery:
             }
             await self._each(replicas, failures, explain)
             recovered = {
-                name: RecoveredLog(starts[name], tails[name].end_offset, len(tails[name].slices))
+                name: RecoveredLog(tiers[name], tails[name].end_offset, len(tails[name].slices))
                 for name in wave
                 if name not in failures
             }
@@ -175,12 +184,12 @@ class LogRecovery:
 
     async def tier_ends(
         self, records: Mapping[PartitionName, Partition]
-    ) -> dict[PartitionName, int]:
-        """Return where the partitions' tiers end, or their log starts, of those that can be read.
+    ) -> dict[PartitionName, TierEnds]:
+        """Return where the partitions' tiers end, of those that can be read.
 
         The others are to be recovered: that says what is wrong, and holds up no other.
         """
-        ends: dict[PartitionName, int] = {}
+        ends: dict[PartitionName, TierEnds] = {}
 
         async def find(name: PartitionName, record: Partition) -> None:
             async with self._slots:
@@ -190,8 +199,8 @@ class LogRecovery:
         await asyncio.gather(*(find(*one) for one in records.items()))
         return ends
 
-    async def _tier_end(self, record: Partition) -> int:
-        return _end_of(await self._history.segments(record.topic_id, record.partition), record)
+    async def _tier_end(self, record: Partition) -> TierEnds:
+        return _ends_of(await self._history.segments(record.topic_id, record.partition), record)
 
     async def _each(
         self,
@@ -221,9 +230,9 @@ class LogRecovery:
             for name in names:
                 group.create_task(guarded(name))
 
-    async def _begin(self, replica: Replica, record: Partition) -> int:
-        """Have the log begin at or below the tier's end; return that, or the log start."""
-        return _end_of(await self._catch_up.before_leading(replica), record)
+    async def _begin(self, replica: Replica, record: Partition) -> TierEnds:
+        """Have the log begin at or below the tier's end, or the log start; return both ends."""
+        return _ends_of(await self._catch_up.before_leading(replica), record)
 
     async def _tail(
         self,
@@ -324,6 +333,10 @@ def _with_deleted(
     return Tail(replica, [*below, *slices], end_offset)
 
 
-def _end_of(segments: TieredSegments, record: Partition) -> int:
-    tier = tier_end(segments, record.log_start_offset)
-    return record.log_start_offset if tier is None else tier.offset
+def _ends_of(segments: TieredSegments, record: Partition) -> TierEnds:
+    start = record.log_start_offset
+    tier = tier_end(segments, start)
+    if tier is not None:
+        return TierEnds(tier.offset, tier.offset)
+    before = segments.before(start)
+    return TierEnds(start, -1 if before is None else min(before.end_offset, start))

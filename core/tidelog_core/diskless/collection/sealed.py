@@ -117,11 +117,11 @@ def _has_foreign(footer: WalFooter) -> bool:
 async def unneeded_end(store: MetadataStore, partition: Partition) -> int:
     """Return the offset below which no heir and no reader looks into chains.
 
-    It is the end of the tier, or where the first chain in the item begins: what is before has been
-    tiered. A log start counts only where nothing is tiered: there an heir begins at it.
+    It is the end of the tier, or where the first chain in the item begins that has more than
+    deleted records. A log start counts only where nothing is tiered: there an heir begins at it.
     """
-    start = partition.log_start_offset
-    first = partition.wal[0].first_offset if partition.wal else 0
+    start, wal = partition.log_start_offset, partition.readable_wal
+    first = wal[0].first_offset if wal else 0
     where = (store, partition.topic_id, partition.partition)
     # Not from the log start on: a partition may have a hundred thousand segments.
     end = await read_tiered_end(*where, max(start, first))
