@@ -183,6 +183,7 @@ class ChainTraffic:
     __slots__ = (
         "buffered_bytes",
         "collected_count",
+        "damaged_count",
         "deposed_count",
         "hedge_count",
         "kept_count",
@@ -208,6 +209,7 @@ class ChainTraffic:
         self.collected_count = 0  # objects that were deleted, because the tier has their records
         self.kept_count = 0  # now: committed objects of the current chain that are not deleted
         self.refused_count = 0  # now: partitions whose metadata were set back
+        self.damaged_count = 0  # objects that an heir could not read the footer of; in each try
 
 
 class GatewayTraffic:

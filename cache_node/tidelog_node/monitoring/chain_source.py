@@ -28,6 +28,7 @@ class ChainSource:
             ("collected_objects_total", traffic.collected_count),
             ("kept_objects", traffic.kept_count),
             ("refused_partitions", traffic.refused_count),
+            ("damaged_objects_total", traffic.damaged_count),
         ):
             scrape.add(f"tidelog_diskless_{name}", count)
         scrape.add("tidelog_diskless_put_seconds", histogram(traffic.puts))

@@ -358,6 +358,11 @@ _DISKLESS = (
         " metadata store does not know, because it was set back",
     ),
     _counter(
+        "tidelog_diskless_damaged_objects_total",
+        "Damaged objects of chains that this node has met before it led; counted in every try."
+        " Partitions that may have records in one are not led until it is restored",
+    ),
+    _counter(
         "tidelog_diskless_gateway_batches_total",
         "Batches that this node has taken as a gateway, for leaders in other zones",
     ),

@@ -94,6 +94,32 @@ async def test_a_retry_of_a_deleted_record_is_not_doubled_after_several_deaths(
         assert (await it.send(b"d", producer=(7, 0, 2))).base_offset == end
 
 
+async def test_a_damaged_chain_with_deleted_records_alone_holds_up_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it, partitions=2)
+        for number in range(2):
+            await it.until_led(number)
+        await it.send(b"a", producer=(7, 0, 0))
+        await delete_below(it, 1)
+        key = wal_key(it.cluster_id, it.chain.name, 0)
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        for number in range(2):
+            await it.until_led(number)
+    data = bytearray(await objects.get(key))
+    data[-1] ^= 1
+    await objects.replace(key, bytes(data))
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        for number in range(2):
+            await it.until_led(number)
+        assert it.node.context.counters.chain.damaged_count == 1
+        assert any(key in str(vars(one).get("reason")) for one in caplog.records)
+
+
 async def test_an_item_does_not_grow_with_every_death(tmp_path: Path) -> None:
     objects = MemoryObjectStore()
     for death in range(DELETED_EPOCHS_MAX + 3):

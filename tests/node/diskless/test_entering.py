@@ -158,6 +158,40 @@ async def test_a_damaged_slice_keeps_its_partition_offline_and_no_other(
         assert it.replica(0).log.log_end_offset == 1
 
 
+async def test_a_damaged_footer_keeps_only_those_offline_that_it_may_concern(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody knows whose records the object has. Its own would be missing behind it."""
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it, partitions=4)
+        replicas = [await it.until_led(n) for n in range(4)]
+        # Partition 0 has records in the damaged object alone, 1 in both; 3 has none at all.
+        for numbers in ((0, 1), (1, 2)):
+            some = [replicas[number] for number in numbers]
+            for replica in some:
+                replica.append(bytearray(batch_of(b"kept")))
+            await it.chain.commit(*some)
+        key = wal_key(it.cluster_id, it.chain.name, 0)
+    whole = await objects.get(key)
+    broken = bytearray(whole)
+    broken[-1] ^= 1
+    await objects.replace(key, bytes(broken))
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        await it.until_led(2)
+        await it.until(lambda: it.chain_calls > 3)
+        assert [it.replica(n).is_leader for n in range(4)] == [False, False, True, False]
+        counters = it.node.context.counters
+        assert counters.chain.damaged_count > 0
+        messages = [one.getMessage() for one in caplog.records if key in str(vars(one))]
+        assert "object of a chain is damaged" in messages
+        await objects.replace(key, whole)
+        for number in (0, 1, 3):
+            await it.until_led(number)
+        assert [it.replica(n).log.log_end_offset for n in range(4)] == [1, 2, 1, 0]
+
+
 async def test_a_partition_that_is_tried_again_and_again_leaves_one_note(tmp_path: Path) -> None:
     """Its records are damaged for long, and the node's own chain goes on meanwhile."""
     objects = MemoryObjectStore()

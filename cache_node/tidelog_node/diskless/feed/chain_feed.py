@@ -436,7 +436,9 @@ class ChainFeed:
             for name, start in starts.items()
         }
         async with self._joins:
-            found = (await find_slices(self._chains, wanted, {})).slices
+            read = await find_slices(self._chains, wanted, {})
+        read.require_whole()
+        found = read.slices
         next_sequence = self._next
         if all(name in wanted or not self._feeds(name) for name in self._joined):
             committed = [

@@ -4,6 +4,9 @@ A partition's item names its chains by leader epoch. Of each chain the indexes a
 (``chain.index``), and the footers of objects that they lack, 64 at once; chains do not wait for
 each other. Only the slices that are wanted are kept: those above the end of the tier. The slices
 of a partition follow each other without a gap; what is missing was acknowledged, and is an error.
+
+A damaged footer does not say whose records the object has. Partitions with records in an object
+above it are not concerned: if some of theirs were damaged, there would be a gap.
 """
 
 from __future__ import annotations
@@ -64,6 +67,21 @@ class ReadChains(NamedTuple):
     slices: FoundSlices
     whole_from: Mapping[ChainName, int]  # all objects from there to the chain's end were read
     last_seen: Mapping[tuple[PartitionName, ChainName], int]  # the last object that has any of it
+    damaged: Mapping[ChainName, Mapping[int, CorruptObject]]  # by sequence
+
+    def damage_of(self, name: PartitionName, chain: ChainName) -> CorruptObject | None:
+        """Return the error of an object that may have the partition's end in this chain."""
+        last = self.last_seen.get((name, chain), -1)
+        for sequence, error in sorted(self.damaged.get(chain, {}).items()):
+            if sequence > last:
+                return error
+        return None
+
+    def require_whole(self) -> None:
+        """Raise ``CorruptObject`` if any object is damaged."""
+        for damaged in self.damaged.values():
+            for error in damaged.values():
+                raise error
 
     def is_end_certain(self, name: PartitionName, chain: ChainName) -> bool:
         """Return whether every object of the chain was read that may have the partition's end.
@@ -83,8 +101,7 @@ async def find_slices(
     """Return the slices above each partition's start, of all chains that its item names.
 
     ``ends`` has the sequences of the seals of those chains that are the last of a partition.
-    ``listings`` has the chains, if they were listed before. Raises ``CorruptObject`` for a footer,
-    which may be of any partition, and the store's errors.
+    ``listings`` has the chains, if they were listed before. Raises the store's errors.
     """
     reading = _Reading(chains, wanted)
 
@@ -94,7 +111,7 @@ async def find_slices(
 
     names = sorted({entry.chain for one in wanted.values() for entry in one.chains})
     await for_each(names, read, at_once_max=CHAINS_AT_ONCE_MAX)
-    return ReadChains(reading.found, reading.whole_from, reading.last_seen)
+    return ReadChains(reading.found, reading.whole_from, reading.last_seen, reading.damaged)
 
 
 async def list_chains(
@@ -115,6 +132,7 @@ class _Reading:
         self.found: FoundSlices = {name: defaultdict(list) for name in wanted}
         self.whole_from: dict[ChainName, int] = {}
         self.last_seen: dict[tuple[PartitionName, ChainName], int] = {}
+        self.damaged: dict[ChainName, dict[int, CorruptObject]] = {}
         self._footer_slots = asyncio.Semaphore(FOOTERS_AT_ONCE_MAX)
 
     async def read(self, chain: ChainName, listed: ListedChain, end: int | None) -> None:
@@ -124,8 +142,12 @@ class _Reading:
         read = set[int]()
 
         async def take(one: ListedObject) -> None:
-            async with self._footer_slots:
-                footer = await _footer(self._chains, chain, one)
+            try:
+                async with self._footer_slots:
+                    footer = await _footer(self._chains, chain, one)
+            except CorruptObject as error:
+                self.damaged.setdefault(chain, {})[one.sequence] = error
+                return
             if footer is None:
                 return
             read.add(footer.header.sequence)

@@ -116,8 +116,7 @@ class LogRecovery:
         """Recover the logs of ``records``; yield those that could be, and those that never can.
 
         ``seals`` has where the last chains end. ``is_doubtful`` says that later chains may have
-        had records. Raises the store's errors, and ``CorruptObject`` if it is not known which
-        partitions have records in an object.
+        had records. Raises the store's errors.
         """
         # In this order: what a listing lacks was collected, and the tier has it by then.
         names = sorted({entry.chain for record in records.values() for entry in record.wal})
@@ -157,6 +156,7 @@ class LogRecovery:
         ]
         wanted |= {name: wanted_below(records[name].wal, starts[name]) for name in deleted}
         found = await find_slices(self._chains, wanted, seals, listings)
+        self._note_damaged(found)
         await self._each(replicas, starts, find)
         left_bytes = RECOVERED_BYTES_MAX
         for name in deleted:
@@ -253,9 +253,19 @@ class LogRecovery:
             await self._explain(replica, record, start_offset, error)
             raise
         last = current_chain(record.wal)
+        damage = None if last is None else found.damage_of(name, last.chain)
+        if damage is not None:
+            await self._explain(replica, record, end_offset, damage)
         if last is not None and (is_doubtful or not found.is_end_certain(name, last.chain)):
             await self._require_no_segment(replica, record, end_offset)
         return Tail(replica, slices, end_offset)
+
+    def _note_damaged(self, found: ReadChains) -> None:
+        """Say which objects are damaged: perhaps no partition needs them."""
+        for damaged in found.damaged.values():
+            for error in damaged.values():
+                self._node.counters.chain.damaged_count += 1
+                logger.error("object of a chain is damaged", extra={"reason": str(error)})
 
     async def _explain(
         self, replica: Replica, record: Partition, start_offset: int, error: Exception
