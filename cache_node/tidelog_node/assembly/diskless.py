@@ -158,7 +158,12 @@ def start_diskless(
     entering.add(collection.run())
     entering.add(ChainCheckpoints(node, lambda: node_chain.chain).run())
     has_price = parse_object_location(settings.object_store_url).has_price
-    entering.add(LongTails(lambda: node_chain.chain, PAID if has_price else FREE).run())
+    tails = LongTails(
+        lambda: node_chain.chain,
+        PAID if has_price else FREE,
+        broker_count=lambda: len(node.view.image.brokers),
+    )
+    entering.add(tails.run())
     abandoned = AbandonedChains(
         node,
         membership=cluster.member.membership,

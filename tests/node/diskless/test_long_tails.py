@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 from tidelog_core.metadata.epoch_chains import EpochChain
+from tidelog_node.diskless.chain import long_tails
 from tidelog_node.diskless.chain.long_tails import LongTails, TailLimits
 
 from tests.support.waiting import eventually_async
@@ -42,30 +43,30 @@ async def test_a_tail_of_many_objects_is_sealed_once(scene: WalScene) -> None:
     first, second, _ = scene.logs
     for _ in range(2):
         await commit(scene, first, second)
-        tails.visit()
+        await tails.visit()
     assert sealed_counts(scene) == [0, 0, 0]
     await commit(scene, first)
     for _ in range(3):
-        tails.visit()
+        await tails.visit()
         assert sealed_counts(scene) == [1, 0, 0]
     assert first.changed_count == 1, "nobody is told to tier it"
     for _ in range(2):
         await commit(scene, first)
-    tails.visit()
+    await tails.visit()
     assert sealed_counts(scene) == [1, 0, 0]
     await commit(scene, first, second)
-    tails.visit()
-    tails.visit()
+    await tails.visit()
+    await tails.visit()
     assert sealed_counts(scene) == [2, 1, 0]
 
 
 async def test_a_tail_of_many_bytes_is_sealed(scene: WalScene) -> None:
     tails = LongTails(lambda: scene.chain, LIMITS)
     await commit(scene, *scene.logs[:2], value_size_bytes=5_000)
-    tails.visit()
+    await tails.visit()
     assert sealed_counts(scene) == [0, 0, 0]
     await commit(scene, scene.logs[1], value_size_bytes=5_000)
-    tails.visit()
+    await tails.visit()
     assert sealed_counts(scene) == [0, 1, 0]
 
 
@@ -75,9 +76,45 @@ async def test_the_longest_tails_come_first_and_few_at_a_time(scene: WalScene) -
         await commit(scene, *scene.logs[(0 if count < 3 else 1 if count < 4 else 2) :])
     found = []
     for _ in range(4):
-        tails.visit()
+        await tails.visit()
         found.append(sealed_counts(scene))
     assert found == [[0, 0, 1], [0, 1, 1], [1, 1, 1], [1, 1, 1]]
+
+
+async def test_brokers_share_what_all_of_them_seal(scene: WalScene) -> None:
+    """Each segment is some writes to the metadata store, which every broker reads."""
+    limits = LIMITS._replace(cluster_sealed_per_s=10.0)
+    tails = LongTails(lambda: scene.chain, limits, broker_count=lambda: 40)
+    for _ in range(3):
+        await commit(scene, *scene.logs)
+    found = []
+    for _ in range(12):
+        await tails.visit()
+        found.append(sum(sealed_counts(scene)))
+    assert found == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3]
+
+
+async def test_many_partitions_are_looked_at_less_often_and_sealed_as_fast(
+    scene: WalScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tails = LongTails(lambda: scene.chain, LIMITS)
+    assert tails.interval_s == long_tails.VISIT_SECONDS == 1.0
+    monkeypatch.setattr(long_tails, "LOOKED_AT_PER_S_MAX", 1)
+    assert tails.interval_s == 3.0
+    for _ in range(3):
+        await commit(scene, *scene.logs)
+    for log in scene.logs[2:]:
+        await commit(scene, log)
+    await tails.visit(2.0)
+    assert sealed_counts(scene) == [1, 0, 1]
+    # What was not needed before is not made up for.
+    for _ in range(9):
+        await tails.visit(1.0)
+    for _ in range(3):
+        await commit(scene, *scene.logs)
+    before = sum(sealed_counts(scene))
+    await tails.visit(1.0)
+    assert sum(sealed_counts(scene)) == before + 1
 
 
 async def test_a_partition_with_constant_records_waits_for_the_interval(scene: WalScene) -> None:
@@ -85,13 +122,13 @@ async def test_a_partition_with_constant_records_waits_for_the_interval(scene: W
     tails = LongTails(lambda: scene.chain, LIMITS._replace(interval_s=3_600.0))
     for _ in range(3):
         await commit(scene, log)
-    tails.visit()
+    await tails.visit()
     assert sealed_counts(scene) == [1, 0, 0]
     for _ in range(4):
         await commit(scene, log)
-    tails.visit()
+    await tails.visit()
     assert sealed_counts(scene) == [1, 0, 0]
-    LongTails(lambda: scene.chain, LIMITS).visit()
+    await LongTails(lambda: scene.chain, LIMITS).visit()
     assert sealed_counts(scene) == [2, 0, 0]
 
 
@@ -102,7 +139,7 @@ async def test_a_large_segment_does_not_wait_for_the_interval(scene: WalScene) -
     sealed = []
     for _ in range(9):
         await commit(scene, log, value_size_bytes=6_000)
-        tails.visit()
+        await tails.visit()
         sealed.append(sealed_counts(scene)[0])
     # The first one with 10,000 bytes, the others with 20,000.
     assert sealed == [0, 1, 1, 1, 1, 2, 2, 2, 2]
@@ -116,9 +153,9 @@ async def test_the_tail_that_a_partition_is_entered_with_counts(scene: WalScene)
     stored = (EpochChain(1, scene.name, 1),)
     scene.chain.enter(log, stored, end_offset=1, tail_count=3)
     scene.logs.append(log)
-    tails.visit()
+    await tails.visit()
     assert sealed_counts(scene) == [0, 0, 0, 1]
-    tails.visit()
+    await tails.visit()
     assert sealed_counts(scene) == [0, 0, 0, 1]
 
 
@@ -127,19 +164,19 @@ async def test_what_is_in_sealed_segments_already_does_not_count(scene: WalScene
     tails = LongTails(lambda: scene.chain, LIMITS)
     for _ in range(2):
         await commit(scene, log)
-    tails.visit()
+    await tails.visit()
     log.log.roll()
     for _ in range(2):
         await commit(scene, log)
-        tails.visit()
+        await tails.visit()
     assert len(log.log.sealed_segments()) == 1
 
 
 async def test_only_led_diskless_partitions_are_sealed(scene: WalScene) -> None:
-    tails = LongTails(lambda: scene.chain, LIMITS._replace(sealed_max=9))
+    tails = LongTails(lambda: scene.chain, LIMITS._replace(sealed_per_s=9.0))
     for _ in range(3):
         await commit(scene, *scene.logs)
     scene.logs[0].is_leader = False
     scene.logs[1].is_diskless = False  # about to become so: its segments are held
-    tails.visit()
+    await tails.visit()
     assert sealed_counts(scene) == [0, 0, 1]

@@ -159,6 +159,11 @@ class OwnedChain:
         """The partitions that have entered."""
         return tuple(self._partitions.values())
 
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions that have entered."""
+        return len(self._partitions)
+
     def enter(
         self,
         replica: Replica,
