@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shutil
 from collections.abc import Collection, Sequence
 from itertools import pairwise
@@ -15,6 +16,7 @@ from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.header import WalKind
 from tidelog_core.diskless.wal.keys import heirs_prefix, wal_key
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
+from tidelog_core.metadata import records
 from tidelog_core.metadata.store import Check, Item, ItemKey, Write
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import topic_manifest_key
@@ -254,6 +256,38 @@ async def test_elections_begin_no_series_of_tries_of_their_own(
         # The last one may have been noted when a try was about to begin.
         pauses = [after - before for before, after in pairwise(tries[noted + 1 :])]
         assert min(pauses) >= 0.9 * pause_s
+
+
+async def test_only_a_change_of_its_item_has_a_failed_partition_tried_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every change of its topic notes it: in a large topic it would be tried all the time."""
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        replica = await it.until_led()
+        replica.append(bytearray(batch_of(b"kept")))
+        await it.chain.commit(replica)
+        key = wal_key(it.cluster_id, it.chain.name, 0)
+    broken = bytearray(await objects.get(key))
+    broken[112 + 61] ^= 1
+    await objects.replace(key, bytes(broken))
+    shutil.rmtree(tmp_path / "data")
+    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 3_600.0)
+    monkeypatch.setattr(lead_entries, "DAMAGED_SECONDS_MAX", 3_600.0)
+    async with entering_node(tmp_path, objects) as it:
+        await it.until(lambda: bool(it.entries._failed))
+        assert it.chain_calls == 1
+        for _ in range(20):
+            it.node.replicas.follow_again("t")
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert it.chain_calls == 1
+        assert it.entries.has_unentered
+        elected = dataclasses.replace(it.stored(), leader_epoch=it.stored().leader_epoch + 1)
+        await it.node.store.commit([records.put(elected)])
+        await it.node.view.refresh()
+        await it.until(lambda: it.chain_calls == 2)
 
 
 async def test_a_log_that_changes_in_the_meantime_is_not_entered(tmp_path: Path) -> None:

@@ -93,6 +93,18 @@ class Before(NamedTuple):
     is_handed_over: bool = False  # its leader has ended their epochs in the items
 
 
+class _Failed(NamedTuple):
+    """A partition that was not led, and when it is tried again."""
+
+    due_s: float  # the loop's time
+    replica: Replica
+    version: int  # of the item, as this node knew it
+
+    def is_of(self, replica: Replica, partition: Partition) -> bool:
+        """Whether nothing has changed since."""
+        return replica is self.replica and partition.version == self.version
+
+
 class OwnChainEnded(StoreUnavailable):
     """This node's chain ended while partitions were about to enter it.
 
@@ -158,8 +170,7 @@ class LeadEntries:
         self._manifests = manifests
         self._waiting: dict[PartitionName, Replica] = {}
         self._entering: set[PartitionName] = set()
-        # The loop's time at which they are tried again, unless they are noted before.
-        self._failed: dict[PartitionName, float] = {}
+        self._failed: dict[PartitionName, _Failed] = {}  # they are tried again
         self._damaged = DamagedPartitions()
         recovery.damaged.subscribe(self._damaged.note)
         # By the chain before: groups whose items are not read yet. Elections come some at a time,
@@ -210,8 +221,11 @@ class LeadEntries:
             if name in self._entering:
                 continue  # Noted again when that has ended.
             del self._waiting[name]
-            self._failed.pop(name, None)
             partition = self._unentered(replica)
+            failed = self._failed.get(name)
+            if partition is not None and failed is not None and failed.is_of(replica, partition):
+                continue  # Noted again when it is due.
+            self._failed.pop(name, None)
             if partition is not None:
                 groups.setdefault(_before(partition), {})[name] = replica
         return groups
@@ -273,19 +287,24 @@ class LeadEntries:
             del self._open[before]
 
     def _try_again(self, replicas: Sequence[Replica], seconds: float) -> None:
-        """Note the replicas after this time, but for those that somebody notes before.
+        """Note the replicas after this time, but for those whose items change before.
 
-        Elections note them, and leads of other partitions of the topic. If each of these began a
-        series of tries of its own, damaged partitions would be tried all the time in the end.
+        Others note them, too: they are noted with all changes of other partitions of the topic.
+        Damaged partitions of a large topic would be tried all the time.
         """
         loop = asyncio.get_running_loop()
         due_s = loop.time() + seconds
-        self._failed.update((name_of(replica), due_s) for replica in replicas)
+        for replica in replicas:
+            partition = self._unentered(replica)
+            if partition is not None:
+                self._failed[name_of(replica)] = _Failed(due_s, replica, partition.version)
         loop.call_at(due_s, self._note_due, replicas, due_s)
 
     def _note_due(self, replicas: Iterable[Replica], due_s: float) -> None:
         for replica in replicas:
-            if self._failed.get(name_of(replica)) == due_s:
+            failed = self._failed.get(name_of(replica))
+            if failed is not None and failed.due_s == due_s:
+                del self._failed[name_of(replica)]
                 self._note(replica)
 
     async def _take_over(self, before: Before, group: dict[PartitionName, Replica]) -> None:
