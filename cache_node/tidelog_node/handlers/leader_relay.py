@@ -1,10 +1,11 @@
 """Asks the leaders for what clients ask of the replica of their zone.
 
-Metadata names that replica as the leader. So a client sends ListOffsets, OffsetForLeaderEpoch and
-DeleteRecords to this node too. The partitions that this node follows as a gateway are asked of
-their leaders, in the client's version. All others, and those whose leader does not answer, are left
-to this node's own handler: it says NOT_LEADER_OR_FOLLOWER, and the client tries again. Requests of
-nodes are never passed on. Which topics a client may name is decided before.
+Metadata names that replica as the leader. So a client sends ListOffsets, OffsetForLeaderEpoch,
+DeleteRecords and DescribeProducers to this node too. The partitions that this node follows as a
+gateway are asked of their leaders, in the client's version. All others, and those whose leader does
+not answer, are left to this node's own handler: it says NOT_LEADER_OR_FOLLOWER, and the client
+tries again. Requests of nodes are never passed on. Which topics a client may name is decided
+before.
 """
 
 from __future__ import annotations
@@ -38,12 +39,14 @@ class _Names(NamedTuple):
 
     topic: str
     partition: str
+    asked: str = "partitions"  # of a topic in a request; they may be numbers alone
 
 
 _NAMES: Mapping[int, _Names] = {
     2: _Names("name", "partition_index"),  # ListOffsets
     21: _Names("name", "partition_index"),  # DeleteRecords
     23: _Names("topic", "partition"),  # OffsetForLeaderEpoch
+    61: _Names("name", "partition_index", "partition_indexes"),  # DescribeProducers
 }
 
 
@@ -79,7 +82,7 @@ class LeaderRelay:
         names, turn = _NAMES[route.api_key], RequestTurn()
         counts: Counter[TopicPartition] = Counter()
         async for topic in turn.each(request.topics):
-            async for one in turn.each(topic.partitions):
+            async for one in turn.each(getattr(topic, names.asked)):
                 counts[_key(topic, one, names)] += 1
         by_leader: dict[int, set[TopicPartition]] = defaultdict(set)
         async for key in turn.each(counts):
@@ -135,18 +138,18 @@ class LeaderRelay:
 
 
 def _key(topic: Any, partition: Any, names: _Names) -> TopicPartition:
-    return TopicPartition(getattr(topic, names.topic), getattr(partition, names.partition))
+    index = partition if isinstance(partition, int) else getattr(partition, names.partition)
+    return TopicPartition(getattr(topic, names.topic), index)
 
 
 async def _only(request: Any, wanted: Set[TopicPartition], names: _Names, turn: RequestTurn) -> Any:
     """Return the request with these partitions alone, and the topics that name none."""
     topics = []
     async for topic in turn.each(request.topics):
-        some = [
-            one async for one in turn.each(topic.partitions) if _key(topic, one, names) in wanted
-        ]
-        if some or not topic.partitions:
-            topics.append(replace(topic, partitions=tuple(some)))
+        asked = getattr(topic, names.asked)
+        some = [one async for one in turn.each(asked) if _key(topic, one, names) in wanted]
+        if some or not asked:
+            topics.append(replace(topic, **{names.asked: tuple(some)}))
     return replace(request, topics=tuple(topics))
 
 
@@ -161,12 +164,13 @@ async def _merged(
     topics = []
     own_topics = iter(own)
     async for topic in turn.each(asked):
-        keys = [_key(topic, one, names) async for one in turn.each(topic.partitions)]
+        partitions = getattr(topic, names.asked)
+        keys = [_key(topic, one, names) async for one in turn.each(partitions)]
         known = [found[key] for key in keys if key in found]
         answer = known[0].topic if len(known) == len(keys) and known else next(own_topics)
         own_partitions = iter(answer.partitions if len(known) < len(keys) else ())
-        partitions = tuple(
+        answered = tuple(
             found[key].partition if key in found else next(own_partitions) for key in keys
         )
-        topics.append(replace(answer, partitions=partitions))
+        topics.append(replace(answer, partitions=answered))
     return tuple(topics)
