@@ -8,7 +8,7 @@ from collections.abc import Sequence, Set
 from tidelog_core.admin.partition_changes import Decide
 from tidelog_core.errors import InvalidReplicationFactor
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.records import Partition, check
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import change_followers, move_lead
@@ -32,7 +32,8 @@ def reassignment(target: Sequence[int] | None, *, view: ClusterView, may_resize:
         if target is None and partition.is_diskless and is_reassigning(partition):
             return _stay(partition)
         if target is None:
-            return cancel_reassignment(partition)
+            leader = view.image.brokers.get(partition.leader)
+            return cancel_reassignment(partition, () if leader is None else (check(leader),))
         if partition.is_diskless:
             return _move_diskless(partition, target, view.image.brokers.keys())
         before = len(target_replicas(partition))

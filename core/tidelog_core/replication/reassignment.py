@@ -105,11 +105,14 @@ def unasked(partition: Partition) -> Partition:
     return dataclasses.replace(partition, replicas=replicas, adding=(), removing=())
 
 
-def cancel_reassignment(partition: Partition) -> PartitionChange:
+def cancel_reassignment(
+    partition: Partition, leader_checks: tuple[Check, ...] = ()
+) -> PartitionChange:
     """Return the write that removes the added replicas.
 
     If one of them already leads, it must hand back first: then the original replicas
-    become the target of a reassignment in the other direction. Raises
+    become the target of a reassignment in the other direction. ``leader_checks`` say that the
+    leader has not registered again, as for ``end_reassignment``. Raises
     ``NoReassignmentInProgress``, or ``InvalidReplicaAssignment`` if no original replica
     is in sync (Kafka would need an unclean election there).
     """
@@ -121,11 +124,13 @@ def cancel_reassignment(partition: Partition) -> PartitionChange:
         raise InvalidReplicaAssignment(
             "Unable to revert partition assignment: no original replica is in sync."
         )
+    checks: tuple[Check, ...] = ()
     if partition.leader in partition.adding:
         after = dataclasses.replace(
             partition, replicas=(*original, *partition.adding), adding=(), removing=partition.adding
         )
     else:
+        checks = leader_checks if partition.adding else ()
         after = dataclasses.replace(
             partition,
             replicas=original,
@@ -134,7 +139,7 @@ def cancel_reassignment(partition: Partition) -> PartitionChange:
             adding=(),
             removing=(),
         )
-    return PartitionChange(after, ChangeReason.REASSIGNMENT_ENDED)
+    return PartitionChange(after, ChangeReason.REASSIGNMENT_ENDED, checks)
 
 
 def end_reassignment(

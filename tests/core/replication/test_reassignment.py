@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from tidelog_core.errors import InvalidReplicaAssignment, NoReassignmentInProgress
-from tidelog_core.metadata.records import check
+from tidelog_core.metadata.records import Partition, check
 from tidelog_core.replication.reassignment import (
     OngoingReassignment,
     cancel_reassignment,
@@ -89,6 +89,24 @@ def test_cancelling_takes_the_added_replicas_out() -> None:
     after = cancel_reassignment(reassigning).after
     assert (after.replicas, after.isr) == ((2, 3, 1), (1, 2))
     assert (after.adding, after.removing) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("partition", "begins_an_epoch"),
+    [
+        (make_partition((4, 2, 3, 1), isr=(1, 2, 4), adding=(4,), removing=(1,)), True),
+        (make_partition((2, 3, 1), removing=(1,)), False),
+        (make_partition((4, 2, 1), leader=4, isr=(1, 2, 4), adding=(4,), removing=(1,)), False),
+    ],
+    ids=["replicas are taken out", "nothing was added", "an added replica leads"],
+)
+def test_cancelling_begins_an_epoch_only_if_the_leader_has_not_registered_again(
+    partition: Partition, begins_an_epoch: bool
+) -> None:
+    registered = check(make_brokers(1)[1])
+    change = cancel_reassignment(partition, (registered,))
+    assert change.after.leader_epoch == partition.leader_epoch + begins_an_epoch
+    assert change.checks == ((registered,) if begins_an_epoch else ())
 
 
 def test_cancelling_turns_around_where_an_added_replica_leads() -> None:
