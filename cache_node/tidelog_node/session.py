@@ -40,6 +40,7 @@ class Session:
         "groups",
         "header",
         "is_by_token",
+        "is_sharing",
         "limits",
         "listener",
         "mute_connection",
@@ -66,6 +67,7 @@ class Session:
         self.principal: Principal = ANONYMOUS
         self.groups: tuple[str, ...] = ()  # of the principal
         self.is_by_token = False  # whether a delegation token proves the principal
+        self.is_sharing = False  # whether the client has fetched for a share group
         self.decisions: Decisions | None = None  # what the principal may do
         self.limits: ClientLimits | None = None  # the quotas of the principal and the client id
         # While the client logs in, and later if it has to authenticate again. Else ``None``.

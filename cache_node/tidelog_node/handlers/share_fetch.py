@@ -85,6 +85,7 @@ class ShareFetchHandler:
 
     def handle(self, request: ShareFetchRequest, context: RequestContext) -> Answer:
         """Return the answer, or a reply that will have it."""
+        context.session.is_sharing = True
         try:
             self._require_member(request, context.session)
             session = self._session(request, context.session)

@@ -3,6 +3,10 @@
 Producers write where Metadata says that the leader is. If nodes are gateways, every replica of a
 diskless partition takes records. So a client whose zone is known is told its zone's replica, and
 its records stay in the zone. The leader epoch is the leader's.
+
+Share groups are with the leader alone. Java's consumers ignore a leader's name in a refusal if its
+epoch is not new, and ask for Metadata instead. So a connection on which a client has fetched for a
+share group is told the real leaders from then on.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ class ZoneLeaders:
 
     def zone_of(self, session: Session) -> str:
         """Return the client's zone; empty if it is not known, or nodes are no gateways."""
-        if self._zones is None or session.node_id != NO_NODE:
+        if self._zones is None or session.node_id != NO_NODE or session.is_sharing:
             return ""
         return self._zones.of(session) or ""
 

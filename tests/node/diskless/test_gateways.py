@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from kio.schema.metadata.v12 import request as metadata_request
+from tidelog_core.wire_messages import build
 
 from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
+from tests.support.share_member import ShareMember, make_group
 from tests.support.waiting import eventually
+from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.slow
 TOPIC = "t"
@@ -25,8 +30,8 @@ def values(begin: int, end: int) -> list[bytes]:
 
 
 @contextmanager
-def gateways(folder: Path) -> Iterator[ReplicatedCluster]:
-    config = {"diskless.gateways.enable": "true"}
+def gateways(folder: Path, **more: str) -> Iterator[ReplicatedCluster]:
+    config = {"diskless.gateways.enable": "true", **more}
     with replicated_cluster(folder, racks=True, config=config) as cluster:
         cluster.create(TOPIC, diskless_enable="true")
         cluster.wait_isr(TOPIC, {1, 2, 3})
@@ -111,6 +116,34 @@ def test_a_zones_node_answers_what_clients_ask_of_a_leader(tmp_path: Path) -> No
         assert next(iter(deleted.values())).result(20).low_watermark == 50
         assert patiently(lambda: consumer.get_watermark_offsets(place, timeout=10)) == (50, 210)
         consumer.close()
+
+
+def test_a_member_of_a_share_group_finds_the_leader_in_another_zone(tmp_path: Path) -> None:
+    zones = ",".join(f"127.0.0.{10 + n}/32=rack{n}" for n in (1, 2, 3))
+    with gateways(tmp_path, **{"client.az.cidr.map": zones}) as cluster:
+        leader, (gateway, _) = cluster.leader(TOPIC), cluster.followers(TOPIC)
+        make_group(gateway.port, "g", TOPIC)
+        with ShareMember(gateway.port, "g", str(uuid4()), TOPIC) as member:
+            member.client.socket.close()
+            member.client = WireClient(gateway.port, host=f"127.0.0.{10 + gateway.broker_id}")
+            assert named_leader(member.client) == gateway.broker_id
+            (partition,) = member.fetch().responses[0].partitions
+            assert partition.error_code.name == "not_leader_or_follower"
+            # Metadata names the real leader from now on.
+            assert named_leader(member.client) == leader
+
+
+def named_leader(client: WireClient) -> int:
+    """Return the leader that Metadata names."""
+    topic = build(metadata_request.MetadataRequestTopic, topic_id=None, name=TOPIC)
+    request = build(
+        metadata_request.MetadataRequest,
+        topics=(topic,),
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
+    leader_id: int = client.call(request).topics[0].partitions[0].leader_id
+    return leader_id
 
 
 def test_transactions_through_a_gateway_are_read_when_they_are_committed(tmp_path: Path) -> None:

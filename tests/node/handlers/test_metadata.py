@@ -475,6 +475,10 @@ async def test_a_client_is_told_the_replica_of_its_zone_if_nodes_are_gateways(
                 assert await leaders(here.encode(), version) == [1, 1, 1]
                 assert await leaders(there.encode(), version) == [2, 1, 1]
         assert await leaders(b"client,diskless_az=elsewhere") == [1, 1, 1]
+        # Share groups are with the real leader, also if the answers are in the cache.
+        node.session.is_sharing = True
+        assert await leaders(there.encode()) == [1, 1, 1]
+        node.session.is_sharing = False
         # Without a replica in the zone it is the leader.
         partition = node.view.image.partition(TopicPartition("d", 0))
         assert partition is not None
