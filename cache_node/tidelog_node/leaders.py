@@ -35,11 +35,14 @@ class Leaders:
 
     def find(self, topic: bytes, partition: int, *, is_id: bool) -> CurrentLeader | None:
         """Return the partition's leader, ``None`` if it has none."""
-        image = self._view.image
-        found = _partition(image, topic, partition, is_id=is_id)
+        found = self.partition_of(topic, partition, is_id=is_id)
         if found is None or found.leader < 0 or found.awaits_first_leader:
             return None
         return CurrentLeader(found.leader, found.leader_epoch)
+
+    def partition_of(self, topic: bytes, partition: int, *, is_id: bool) -> Partition | None:
+        """Return the partition in the image, ``None`` if there is no such one."""
+        return _partition(self._view.image, topic, partition, is_id=is_id)
 
     def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
         """Return a broker's endpoint for clients of a listener, ``None`` if it has none."""

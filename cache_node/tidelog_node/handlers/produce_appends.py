@@ -102,7 +102,7 @@ class ProduceAppends:
                     info = append_batch(replica, records, request, version, guard, known)
                 except TidelogError as error:
                     self._counters.note_error(API_KEY, error.code)
-                    self._refused.note(replica, records, error)
+                    self._refused.note(context, name, index, records, error=error)
                     # Its traceback would hold this frame, and so the request's records.
                     failures.append((index, error.with_traceback(None)))
                     results.append(failed_result(index, replica, error))
@@ -118,7 +118,10 @@ class ProduceAppends:
                 if waits and replica.role is not None:
                     required_offset = info.last_offset + 1
                     if replica.log.high_watermark < required_offset:
-                        owed_acks.append(self._owe(replica, records, required_offset, results))
+                        place_in_answer = len(results) - 1
+                        owed_acks.append(
+                            OwedAck(replica, required_offset, results, place_in_answer)
+                        )
             topics.append((name, results))
         if not acks:
             _require_no_failure(failures)
@@ -129,18 +132,6 @@ class ProduceAppends:
             self._owed.wait_for_acks(owed, owed_acks, timeout_ms=request.timeout_ms)
             return owed
         return self._answers.encode(context, topics)
-
-    def _owe(
-        self,
-        replica: Replica,
-        records: memoryview | None,
-        required_offset: int,
-        results: list[ProduceResult],
-    ) -> OwedAck:
-        """Return the ack of the last result."""
-        if replica.is_diskless:
-            self._refused.watch(replica, records, required_offset)
-        return OwedAck(replica, required_offset, results, len(results) - 1)
 
     def _due_flushes(self, replica: Replica, results: list[ProduceResult]) -> list[OwedFlush]:
         """Return the flushes that the last result waits for."""

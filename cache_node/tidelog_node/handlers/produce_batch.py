@@ -99,18 +99,17 @@ def require_batch(
     return records
 
 
-def idempotent_batch(replica: Replica | None, records: memoryview | None) -> ProducerBatch | None:
+def idempotent_batch(where: PartitionName, records: memoryview | None) -> ProducerBatch | None:
     """Return which batch of an idempotent producer the records are, ``None`` for others.
 
     It is none if ``require_batch`` would refuse the records.
     """
-    if replica is None or records is None or len(records) < HEADER_SIZE:
+    if records is None or len(records) < HEADER_SIZE:
         return None
     size_bytes, magic, _ = _BATCH_HEAD.unpack_from(records, 8)
     if size_bytes + LOG_OVERHEAD != len(records) or magic != MAGIC:
         return None
-    name = PartitionName(replica.topic_id, replica.partition.partition)
-    return producer_batch(name, parse_header(records))
+    return producer_batch(where, parse_header(records))
 
 
 def _require_schemas(known: tuple[InspectionResults, int] | None) -> None:

@@ -1,8 +1,16 @@
 """Keeps a producer's batches in order when this node refuses one that may be taken later.
 
 A log takes any sequence as the first one of a producer that it does not know. If it took a
-producer's second batch, librdkafka would take the first one for delivered. So a refused batch is
-remembered (``BrokenProducers``), and later ones of its producer are refused until it comes again.
+producer's second batch, librdkafka would take the first one for delivered. So every refusal of an
+idempotent batch that its producer repeats passes ``RefusedBatches.note``, whoever has refused it
+and whether this node leads the partition or not: it may in the next turn, when the next batch
+comes. Later batches of the producer are refused until the first one comes again
+(``BrokenProducers``). A log that knows the producer refuses them by itself.
+
+    refused     the batch is noted
+    appended    when the lead ends, what is not committed may be cut from the log: it is noted then
+    damaged     its header cannot be trusted: for a time, producers that the log does not know must
+                begin with sequence 0 (``MissedBatches``)
 
 This node may stop leading a partition in the next turn. As a gateway it then takes what was sent
 behind the refused batch, so the gateway must know of it, too; and when the node begins to lead, the
@@ -13,21 +21,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidelog_core.errors import NotLeaderOrFollower, RequestTimedOut, TidelogError
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.errors import (
+    CorruptRecordBatch,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    TidelogError,
+)
 
-from tidelog_node.diskless.gateway.broken_producers import BrokenProducers
+from tidelog_node.diskless.gateway.broken_producers import (
+    BehindLost,
+    BrokenProducers,
+    ProducerBatch,
+)
+from tidelog_node.diskless.gateway.missed_batches import MissedBatches
 from tidelog_node.handlers.passed_batches import PassedBatches
 from tidelog_node.handlers.produce_batch import idempotent_batch
-from tidelog_node.handlers.produce_partitions import NO_REPLICAS, followed_replicas, led_replicas
-from tidelog_node.inspection.inspector import NotInspected
+from tidelog_node.handlers.produce_partitions import NO_REPLICAS, led_replicas
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import RequestContext
-from tidelog_node.wire.produce import ProduceRequest
+from tidelog_node.wire.produce import TOPIC_ID_FROM, ProduceRequest
+
+
+class BehindRefused(RequestTimedOut):
+    """An earlier batch of the producer was refused, and has not come again."""
 
 
 class RefusedBatches:
-    """The refused batches of led partitions. For the node's event loop only."""
+    """The refused batches of this node's partitions. For the node's event loop only."""
 
     def __init__(
         self, replicas: ReplicaManager, passed: PassedBatches, now_s: Callable[[], float]
@@ -35,28 +57,44 @@ class RefusedBatches:
         self._replicas = replicas
         self._passed = passed
         self._broken = BrokenProducers(now_s)
+        self._damaged = MissedBatches(now_s)
+        replicas.roles.ending_lead.subscribe(self._note_uncommitted)
 
     def note_request(self, request: ProduceRequest, context: RequestContext) -> None:
         """Note that all batches of the request are refused."""
-        led_by = led_replicas(self._replicas, context)
-        followed_by = followed_replicas(self._replicas, context)
-        gateway = self._passed.gateway
+        error = RequestTimedOut("the request is refused")
         for name, partitions in request.topics:
             for index, records in partitions:
-                self._note_led(led_by.get(name, NO_REPLICAS).get(index), records)
-                followed = followed_by.get(name, NO_REPLICAS).get(index)
-                producer = idempotent_batch(followed, records)
-                if producer is not None and gateway is not None:
-                    gateway.refuse(producer)
+                self.note(context, name, index, records, error=error)
 
     def note(
-        self, replica: Replica | None, records: memoryview | None, error: TidelogError
+        self,
+        context: RequestContext,
+        name: bytes,
+        index: int,
+        records: memoryview | None,
+        *,
+        error: TidelogError,
     ) -> None:
-        """Note a batch that was refused with this error, unless its log has the order itself."""
-        if isinstance(error, NotInspected):
-            self._note_led(replica, records)
-        elif replica is not None and isinstance(error, NotLeaderOrFollower):
-            self._tell_gateway(replica, records)
+        """Note a batch that was refused with this error, if its producer repeats it then."""
+        if not error.retriable or isinstance(error, BehindRefused | BehindLost):
+            return
+        is_id = context.api_version >= TOPIC_ID_FROM
+        partition = self._replicas.leaders.partition_of(name, index, is_id=is_id)
+        if partition is None:
+            return
+        where = PartitionName(partition.topic_id, index)
+        if isinstance(error, CorruptRecordBatch):
+            self._damaged.note(where)
+            return
+        producer = idempotent_batch(where, records)
+        if producer is None:
+            return
+        replica = led_replicas(self._replicas, context).get(name, NO_REPLICAS).get(index)
+        if replica is None or not _is_known(replica, producer):
+            self._broken.lose(producer, 0)
+        if partition.is_diskless:
+            self._tell_gateway(producer, is_led=replica is not None)
 
     def require_takes(
         self, replica: Replica, records: memoryview | None, *, can_serve: bool
@@ -69,9 +107,10 @@ class RefusedBatches:
         if not (can_serve or replica.is_diskless):
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
         gateway = self._passed.gateway if replica.is_diskless else None
-        if not self._broken and gateway is None:
+        if not (self._broken or self._damaged) and gateway is None:
             return
-        producer = idempotent_batch(replica, records)
+        where = name_of(replica)
+        producer = idempotent_batch(where, records)
         if producer is None:
             return
         if gateway is not None and gateway.owes(producer):
@@ -84,28 +123,39 @@ class RefusedBatches:
             self._broken.note_log(producer, 0, log.producers.state, log.log_end_offset)
         is_behind = gateway is not None and gateway.has_lost_before(producer, replica.log)
         if is_behind or self._broken.blocks(producer, 0):
-            raise RequestTimedOut("an earlier batch of the producer was refused")
+            raise BehindRefused("an earlier batch of the producer was refused")
+        if producer.sequence > 0 and self._damaged.has(where) and not _is_known(replica, producer):
+            raise BehindRefused("an earlier batch of the partition was damaged")
         self._broken.has_come(producer)
         if gateway is not None:
             gateway.has_come(producer)
 
-    def watch(self, replica: Replica, records: memoryview | None, required_offset: int) -> None:
-        """Have the gateway know of a batch of a chain if the lead ends before its commit."""
-        gateway = self._passed.gateway
-        if gateway is not None:
-            producer = idempotent_batch(replica, records)
-            if producer is not None:
-                gateway.watch(producer, replica, required_offset)
-
-    def _note_led(self, replica: Replica | None, records: memoryview | None) -> None:
-        producer = idempotent_batch(replica, records)
-        if producer is not None:
-            self._broken.lose(producer, 0)
-
-    def _tell_gateway(self, replica: Replica, records: memoryview | None) -> None:
-        gateway = self._passed.gateway
-        if gateway is None or not replica.is_diskless:
+    def _note_uncommitted(self, replica: Replica) -> None:
+        """Note what a chain has not committed of a partition whose lead ends."""
+        log = replica.opened_log
+        if log is None or log.log_end_offset <= log.high_watermark:
             return
-        producer = idempotent_batch(replica, records)
-        if producer is not None and not gateway.owes(producer):
+        where, end_offset = name_of(replica), log.high_watermark
+        for producer_id, entry in log.producers.state.items():
+            for one in entry.batches:
+                if one.last_offset >= end_offset:
+                    lost = ProducerBatch(where, producer_id, entry.epoch, one.first_sequence)
+                    self._broken.lose(lost, 0)
+                    self._tell_gateway(lost, is_led=True)
+                    break
+
+    def _tell_gateway(self, producer: ProducerBatch, *, is_led: bool) -> None:
+        gateway = self._passed.gateway
+        if gateway is not None and not (is_led and gateway.owes(producer)):
             gateway.refuse(producer)
+
+
+def name_of(replica: Replica) -> PartitionName:
+    """Return the replica's partition by its topic's id."""
+    return PartitionName(replica.topic_id, replica.partition.partition)
+
+
+def _is_known(replica: Replica, producer: ProducerBatch) -> bool:
+    """Return whether the log knows the producer, and so asks for every sequence."""
+    log = replica.opened_log
+    return log is not None and log.producers.state.entry(producer.producer_id) is not None

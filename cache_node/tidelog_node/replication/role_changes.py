@@ -36,6 +36,8 @@ class RoleChanges:
         # subscribers.
         self.uncertain_lead = Subscribers[Replica]()
         self.led_by_chain: set[Replica] = set()  # the diskless ones that this node leads
+        # The lead of a diskless partition ends; what is not committed is in its log for now.
+        self.ending_lead = Subscribers[Replica]()
         # It leads a diskless partition by its record, but no chain of this node has the leader
         # epoch. It leads once the partition is entered (``ReplicaManager.confirm_lead``). May be
         # notified again for the same epoch.
@@ -87,6 +89,7 @@ class RoleChanges:
                 is_ahead = replica.settled_epoch > partition.leader_epoch
                 if not is_ahead:
                     leave_chain(replica)
+                self._note_ending(replica, role)
                 self._keep_waiting(replica, role, partition)
                 if not is_ahead:
                     self.unentered_lead.notify(replica)
@@ -100,6 +103,7 @@ class RoleChanges:
         was_leader = replica.is_leader
         if not leads:
             leave_chain(replica)
+            self._note_ending(replica, role)
             _cut_uncommitted(replica, role)
         elif replica.chain is not None and not _may_keep_chain(replica, role, partition):
             leave_chain(replica)
@@ -130,6 +134,7 @@ class RoleChanges:
         if role is None or partition is None or not replica.is_leader:
             return
         leave_chain(replica)
+        self._note_ending(replica, role)
         self._keep_waiting(replica, role, partition)
         replica.settled_epoch = -1
         if self._node.standing.leads(partition):
@@ -141,6 +146,10 @@ class RoleChanges:
         replica.is_leader, replica.leader_epoch = False, partition.leader_epoch
         self.led_by_chain.discard(replica)
         replica.wake()
+
+    def _note_ending(self, replica: Replica, role: ReplicaRole) -> None:
+        if replica.is_diskless and role.leader is not None:
+            self.ending_lead.notify(replica)
 
     def drop(self, replica: Replica) -> None:
         """End the role of a replica that is gone from this node."""

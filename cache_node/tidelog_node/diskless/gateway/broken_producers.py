@@ -24,12 +24,17 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.errors import NotLeaderOrFollower
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.records.batch import BatchHeader
 
 PRODUCERS_MAX = 10_000  # that are remembered
 BREAK_SECONDS = 600.0  # longer than producers repeat a batch
 SEQUENCE_MASK = 0x7FFF_FFFF  # sequences begin again at 0 behind it
+
+
+class BehindLost(NotLeaderOrFollower):
+    """An earlier batch of the producer was lost, and has not come again."""
 
 
 class ProducerBatch(NamedTuple):

@@ -32,7 +32,6 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
-    NotLeaderOrFollower,
     RequestTimedOut,
     TidelogError,
 )
@@ -47,6 +46,7 @@ from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.gateway.broken_producers import (
+    BehindLost,
     BrokenProducers,
     ProducerBatch,
     producer_batch,
@@ -164,7 +164,7 @@ class Gateway:
             if log is not None and self._broken.blocks(producer, number):
                 self._broken.note_log(producer, number, log.producers.state, log.high_watermark)
             if self._broken.blocks(producer, number):
-                raise NotLeaderOrFollower("an earlier batch of the producer is missing")
+                raise BehindLost("an earlier batch of the producer is missing")
         try:
             offset_count = self._check(replica, batch, produced)
             place = self._spool.write(batch)
@@ -219,16 +219,8 @@ class Gateway:
         """Note that this node takes the batch as the leader."""
         self._broken.has_come(producer)
 
-    def watch(self, producer: ProducerBatch, replica: Replica, required_offset: int) -> None:
-        """Note the batch as lost if the lead ends before the log is committed up to there."""
-        role = replica.role
-        if role is None or role.leader is None:
-            self.refuse(producer)
-        else:
-            role.owe_ack(required_offset, _LedBatch(self, producer))
-
     def refuse(self, producer: ProducerBatch) -> None:
-        """Note that a batch was refused before it came here."""
+        """Note a batch that was refused before it came here, or is lost with this node's lead."""
         self._number += 1
         self._broken.lose(producer, self._number)
 
@@ -606,21 +598,6 @@ class Gateway:
         if is_full != self.is_full:
             self.is_full = is_full
             self.fullness.notify(is_full)
-
-
-class _LedBatch:
-    """Waits for the commit of a batch that this node has appended as the leader."""
-
-    __slots__ = ("_gateway", "_producer")
-
-    def __init__(self, gateway: Gateway, producer: ProducerBatch) -> None:
-        self._gateway = gateway
-        self._producer = producer
-
-    def on_ack(self, error: TidelogError | None) -> None:
-        """Take the ack, or the error instead."""
-        if isinstance(error, NotLeaderOrFollower):
-            self._gateway.refuse(self._producer)
 
 
 def _producer_of(one: TakenBatch) -> tuple[PartitionName, int]:

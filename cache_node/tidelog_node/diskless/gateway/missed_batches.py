@@ -28,6 +28,10 @@ class MissedBatches:
         self._now_s = now_s
         self._missed_s: OrderedDict[PartitionName, float] = OrderedDict()
 
+    def __len__(self) -> int:
+        """Return the number of partitions that are remembered."""
+        return len(self._missed_s)
+
     def note(self, partition: PartitionName) -> None:
         """A batch was not appended."""
         self._missed_s[partition] = self._now_s()
