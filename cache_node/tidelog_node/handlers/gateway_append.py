@@ -36,9 +36,11 @@ from tidelog_core.records.batch import HEADER_SIZE, parse_header
 
 from tidelog_node.answers import Answer, CloseConnection, Reply, TaskReply
 from tidelog_node.diskless.chain.chain_partition import ChainPartition, CommittedForeign
+from tidelog_node.diskless.gateway.broken_producers import producer_batch
 from tidelog_node.diskless.gateway.gateway import may_pass
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches, require_first
 from tidelog_node.diskless.gateway.read_slots import ReadSlots
+from tidelog_node.diskless.gateway.strange_producers import StrangeProducers
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
 from tidelog_node.handlers.produce_batch import append_batch
 from tidelog_node.node_context import NodeContext
@@ -69,6 +71,10 @@ RETRY_SECONDS = 0.1
 Turn = asyncio.Future[None]
 
 
+class _TooEarly(RequestTimedOut):
+    """An earlier batch of the producer may be on its way through another gateway."""
+
+
 class _Ack:
     """Waits for the commit of one batch."""
 
@@ -96,7 +102,9 @@ class GatewayAppends:
         self.store: ObjectStore | None = None  # of the chains; None: nothing is led yet
         self.is_full: Callable[[], bool] = lambda: False  # whether the chain owes too much
         self._reads = ReadSlots()
-        self._missed = MissedBatches(asyncio.get_running_loop().time)
+        now_s = asyncio.get_running_loop().time
+        self._missed = MissedBatches(now_s)
+        self._strange = StrangeProducers(now_s)
         self._usual_s = USUAL_SECONDS  # the average time of a read
         self._turns: dict[int, Turn] = {}  # the last request in line, by gateway
         self._tasks: set[asyncio.Task[Reply]] = set()
@@ -295,8 +303,7 @@ class GatewayAppends:
             replica, chain = self._led(one)
             batch = produced.topics[0][1][0][1]
             assert batch is not None
-            if len(batch) >= HEADER_SIZE and self._missed.has(_name_of(one)):
-                require_first(parse_header(batch), replica.log.producers.state)
+            self._require_order(_name_of(one), replica, batch)
             with chain.referring_to(foreign):
                 info = append_batch(replica, batch, produced, one.produce_version, guard, None)
         except TidelogError as error:
@@ -314,8 +321,22 @@ class GatewayAppends:
             role.owe_ack(info.last_offset + 1, ack)
         return ack
 
+    def _require_order(self, name: PartitionName, replica: Replica, batch: memoryview) -> None:
+        """Raise if the log would take the batch before an earlier one of its producer."""
+        if len(batch) < HEADER_SIZE:
+            return
+        header, known = parse_header(batch), replica.log.producers.state
+        producer = producer_batch(name, header)
+        if producer is None or known.entry(producer.producer_id) is not None:
+            return
+        if self._missed.has(name):
+            require_first(header, known)
+        if not self._strange.may_take(producer):
+            raise _TooEarly("an earlier batch of the producer may be with another gateway")
+
     def _refused(self, one: GatewaySlice, error: TidelogError) -> _Ack:
-        self._missed.note(_name_of(one))
+        if not isinstance(error, _TooEarly):  # Nothing has got lost.
+            self._missed.note(_name_of(one))
         self._node.counters.gateway.refused_count += 1
         ack = _Ack(GatewayResult(error.code, -1, is_referenced=False))
         ack.on_ack(None)

@@ -35,6 +35,7 @@ from tidelog_node.diskless.gateway.broken_producers import (
     ProducerBatch,
 )
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches
+from tidelog_node.diskless.gateway.strange_producers import StrangeProducers
 from tidelog_node.handlers.passed_batches import PassedBatches
 from tidelog_node.handlers.produce_batch import idempotent_batch
 from tidelog_node.handlers.produce_partitions import NO_REPLICAS, led_replicas
@@ -58,6 +59,7 @@ class RefusedBatches:
         self._passed = passed
         self._broken = BrokenProducers(now_s)
         self._damaged = MissedBatches(now_s)
+        self._strange = StrangeProducers(now_s)
         replicas.roles.ending_lead.subscribe(self._note_uncommitted)
 
     def note_request(self, request: ProduceRequest, context: RequestContext) -> None:
@@ -126,9 +128,11 @@ class RefusedBatches:
             raise BehindRefused("an earlier batch of the producer was refused")
         if producer.sequence > 0 and self._damaged.has(where) and not _is_known(replica, producer):
             raise BehindRefused("an earlier batch of the partition was damaged")
-        self._broken.has_come(producer)
         if gateway is not None:
+            if not (_is_known(replica, producer) or self._strange.may_take(producer)):
+                raise BehindRefused("an earlier batch of the producer may be with a gateway")
             gateway.has_come(producer)
+        self._broken.has_come(producer)
 
     def _note_uncommitted(self, replica: Replica) -> None:
         """Note what a chain has not committed of a partition whose lead ends."""

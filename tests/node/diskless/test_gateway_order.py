@@ -18,6 +18,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.model import Principal
 from tidelog_core.security.authorization import Authorizer
 from tidelog_node.authorization.access import Access
+from tidelog_node.diskless.gateway import strange_producers
 from tidelog_node.handlers.produce import ProduceHandler
 
 from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, World, gateway_world, refused
@@ -232,7 +233,7 @@ async def test_a_client_without_the_right_has_no_batches_of_others_refused(world
     alice.become(Principal("User", "alice"))
     answer = await refused(leader, numbered(0, epoch=32_000), mallory)
     assert answer.error_code is ErrorCode.topic_authorization_failed
-    assert await codes(leader.send(numbered(1), session=alice)) == [OK]
+    assert await codes(leader.send(numbered(0), session=alice)) == [OK]
     answer = await refused(leader, numbered(5), alice)
     assert answer.error_code is ErrorCode.request_timed_out
 
@@ -247,3 +248,40 @@ async def test_a_batch_of_an_impossible_length_is_refused_as_any_other(
     assert (await refused(node, wrong)).error_code is ErrorCode.request_timed_out
     assert await codes(node.send(wrong)) == [ErrorCode.corrupt_message]
     assert await codes(node.send(numbered(0))) == [OK]
+
+
+@pytest.mark.parametrize("where", ["gateway", "leader"])
+async def test_a_damaged_batch_says_nothing_about_the_producer_in_its_header(
+    world: World, where: str
+) -> None:
+    node = getattr(world, where)
+    wrong = numbered(0, epoch=32_000)
+    wrong[-1] ^= 1
+    assert await codes(node.send(wrong)) == [ErrorCode.corrupt_message]
+    assert await codes(node.send(numbered(1))) == [ErrorCode.request_timed_out]
+    assert await codes(node.send(numbered(0)), node.send(numbered(1))) == [OK, OK]
+
+
+async def test_a_leader_takes_no_batch_before_one_that_is_with_a_gateway(world: World) -> None:
+    """Metadata has named a gateway first, and then the leader."""
+    world.tickets = asyncio.Semaphore(0)
+    first = world.gateway.send(numbered(0))
+    await eventually_async(lambda: len(world.forwarded) == 1)
+    assert await codes(world.leader.send(numbered(1))) == [ErrorCode.request_timed_out]
+    world.tickets.release()
+    assert ((await first).error_code, (await first).base_offset) == (OK, 0)
+    assert await codes(world.leader.send(numbered(1))) == [OK]
+
+
+@pytest.mark.parametrize("where", ["gateway", "leader"])
+async def test_a_producer_that_the_log_has_forgotten_is_taken_in_the_end(
+    world: World, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = getattr(world, where)
+    for _ in range(2):
+        assert await codes(node.send(numbered(5))) == [ErrorCode.request_timed_out]
+    assert await codes(node.send(batch(1, producer_id=8, producer_epoch=0, base_sequence=0))) == [
+        OK
+    ]
+    monkeypatch.setattr(strange_producers, "STRANGE_SECONDS", 0.0)
+    assert await codes(node.send(numbered(5)), node.send(numbered(6))) == [OK, OK]

@@ -1,5 +1,6 @@
-"""Producers write through a gateway while it and its leaders get into trouble: seeded schedules.
+"""Producers write while their gateway and its leaders get into trouble: seeded schedules.
 
+Some write through the gateway, some to the leader, and some go from one to the other at any time.
 The producers do what librdkafka does with the answers. Whatever gets lost, what one of them takes for
 delivered is in the log, in its order, and once as long as the producer has not begun another epoch.
 """
@@ -17,7 +18,7 @@ from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.decode import decode_records
 from tidelog_core.records.header import iter_headers
 
-from tests.node.diskless.gateway_world import World
+from tests.node.diskless.gateway_world import Node, World
 from tests.support import virtual_time
 from tests.support.batches import batch_of
 from tests.support.inline_executor import InlineExecutor
@@ -27,6 +28,8 @@ IN_FLIGHT_MAX = 5
 MESSAGES = 8
 PRODUCERS = 15  # that begin one after the other: no log knows them then
 BEGIN_SECONDS_MAX = 0.5
+WAY_SECONDS = 0.01  # of a request or an answer between a producer and its leader
+DIRECT = "l"  # as in a cluster without gateways
 SKIPPED = (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id)
 AGAIN = (
     ErrorCode.not_leader_or_follower,
@@ -39,8 +42,11 @@ AGAIN = (
 class Producer:
     """Sends numbered messages, one a batch, and repeats them as librdkafka does."""
 
-    def __init__(self, world: World, producer_id: int) -> None:
+    def __init__(self, world: World, producer_id: int, ways: str, chance: Random) -> None:
+        """``ways`` has the nodes that it may write to, by their initial letters."""
         self.world = world
+        self._ways = ways
+        self._chance = chance
         self.producer_id = producer_id
         self.delivered: set[int] = set()
         self.epoch = 0
@@ -74,7 +80,11 @@ class Producer:
                 producer=(self.producer_id, self.epoch, sequence),
             )
         )
-        answer = await self.world.gateway.send(data)
+        if self._ways == DIRECT:
+            await asyncio.sleep(WAY_SECONDS)
+        answer = await self._node().send(data)
+        if self._ways == DIRECT:
+            await asyncio.sleep(WAY_SECONDS)
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.none:
             self.delivered.add(message)
@@ -98,6 +108,10 @@ class Producer:
             self._queue = sorted([*self._queue, message])
         del self._in_flight[message]
         self._stir.set()
+
+    def _node(self) -> Node:
+        is_direct = self._chance.choice(self._ways) == "l"
+        return self.world.leader if is_direct else self.world.gateway
 
     def _told(self, message: int, code: ErrorCode) -> str:
         log = [
@@ -172,18 +186,23 @@ TROUBLE: tuple[Callable[[World, Random], Awaitable[None]], ...] = (
 )
 
 
-async def run_schedule(folder: Path, seed: int) -> list[Producer]:
+async def run_schedule(folder: Path, seed: int, ways: str = "g") -> list[Producer]:
     """Run one schedule; return its producers."""
     chance = Random(seed)
     world = World(
         folder, objects=MemoryObjectStore(), executor=InlineExecutor(), chance=Random(seed)
     )
     await world.start()
+    if ways == DIRECT:
+        world.leader.produce.gateway = None
     try:
         world.store.faults = Faults(
             refused=0.05, lost=0.1, vanished=0.05, slow_s=0.005, slow_read_s=0.005
         )
-        producers = [Producer(world, producer_id) for producer_id in range(PRODUCERS)]
+        producers = [
+            Producer(world, producer_id, ways, Random(seed + producer_id))
+            for producer_id in range(PRODUCERS)
+        ]
         tasks = [
             asyncio.create_task(producer.run(chance.random() * BEGIN_SECONDS_MAX))
             for producer in producers
@@ -217,12 +236,15 @@ def check(world: World, producers: list[Producer]) -> None:
         assert producer.epoch or len(found) == len(firsts), "nothing is doubled in an epoch"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_what_a_producer_takes_for_delivered_is_in_the_log(tmp_path: Path, seed: int) -> None:
-    virtual_time.run(run_schedule(tmp_path, seed))
+@pytest.mark.parametrize(("ways", "seed"), [("g", 1), ("g", 2), ("l", 10), ("l", 11), ("gl", 4)])
+def test_what_a_producer_takes_for_delivered_is_in_the_log(
+    tmp_path: Path, ways: str, seed: int
+) -> None:
+    virtual_time.run(run_schedule(tmp_path, seed, ways))
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("ways", ["g", "l", "gl"])
 @pytest.mark.parametrize("seed", range(10, 40))
-def test_many_schedules(tmp_path: Path, seed: int) -> None:
-    virtual_time.run(run_schedule(tmp_path, seed))
+def test_many_schedules(tmp_path: Path, seed: int, ways: str) -> None:
+    virtual_time.run(run_schedule(tmp_path, seed, ways))

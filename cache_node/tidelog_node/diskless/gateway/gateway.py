@@ -30,6 +30,7 @@ from uuid import UUID
 from crc32c import crc32c
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import (
+    CorruptRecordBatch,
     ErrorCode,
     InvalidRequest,
     RequestTimedOut,
@@ -168,8 +169,9 @@ class Gateway:
         try:
             offset_count = self._check(replica, batch, produced)
             place = self._spool.write(batch)
-        except TidelogError:
-            if producer is not None:
+        except TidelogError as error:
+            # Of a damaged batch nobody knows the producer.
+            if producer is not None and not isinstance(error, CorruptRecordBatch):
                 self._broken.lose(producer, number)
             raise
         one = TakenBatch(
