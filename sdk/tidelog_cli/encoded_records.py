@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidelog.registry_http import path_segment
+
 from tidelog_cli.decoded_records import BYTES
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.record_lines import LineParser, LineRecord
 from tidelog_cli.registry_access import RegistryCodecs, registry_client
-from tidelog_cli.registry_client import segment
 
 if TYPE_CHECKING:
     from tidelog_core.schemas.values.codecs import ValueCodec
@@ -101,7 +102,7 @@ def _schema_id(registry: str, topic: str, wanted: Wanted) -> int:
     if given is not None and given.isascii() and given.isdecimal():
         return int(given)
     client = registry_client(registry)
-    path = f"/subjects/{segment(f'{topic}-{wanted.part}')}/versions"
+    path = f"/subjects/{path_segment(f'{topic}-{wanted.part}')}/versions"
     if given is None:
         found = client.get(f"{path}/latest")
     else:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from tidelog.registry_http import path_segment
 
 from tidelog_cli.connecting import connection
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.registry_client import RegistryClient, RegistryFailed, segment
+from tidelog_cli.registry_client import RegistryClient, RegistryFailed
 
 if TYPE_CHECKING:
     from tidelog_core.schemas.values.codecs import ValueCodec
@@ -100,4 +101,6 @@ class RegistryCodecs:
             raise CommandFailed(f"the registry's answer has no schema: {error!r}") from None
 
     def _version(self, subject: str, version: int) -> Any:
-        return self._client.get(f"/subjects/{segment(subject)}/versions/{version}", deleted="true")
+        return self._client.get(
+            f"/subjects/{path_segment(subject)}/versions/{version}", deleted="true"
+        )

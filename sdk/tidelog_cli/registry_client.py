@@ -1,21 +1,17 @@
-"""A client of a schema registry's REST API, with the standard library only."""
+"""A client of a schema registry's REST API, for commands."""
 
 from __future__ import annotations
 
-import base64
 import json
-import ssl
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from tidelog.registry_http import NoRegistry, NotRegistryUrl, RegistryAnswer, RegistryHttp
+
 from tidelog_cli.failures import CommandFailed, UsageError
 
-CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 SECONDS_MAX = 60.0
 ANSWER_BYTES_MAX = 64 << 20
 START_HINT = "check its address; `tidelog up --registry-port 8081` starts one on this machine"
@@ -29,11 +25,6 @@ class RegistryFailed(CommandFailed):
         self.code = code
 
 
-def segment(name: str) -> str:
-    """Return a name as a part of a path."""
-    return urllib.parse.quote(name, safe="")
-
-
 class RegistryClient:
     """Sends requests to one registry. Each raises ``CommandFailed`` with what the registry says."""
 
@@ -42,20 +33,16 @@ class RegistryClient:
 
         Raises ``UsageError``.
         """
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            shown = url.rpartition("@")[2]  # without a password
-            raise UsageError(f"--registry must be a URL such as http://host:8081, not {shown!r}")
-        address = parts.netloc.rpartition("@")[2]
-        self._url = f"{parts.scheme}://{address}{parts.path.rstrip('/')}"
-        self._headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE}
-        if parts.username is not None:
-            login = f"{urllib.parse.unquote(parts.username)}:"
-            login += urllib.parse.unquote(parts.password or "")
-        if login:
-            encoded = base64.b64encode(login.encode()).decode()
-            self._headers["Authorization"] = f"Basic {encoded}"
-        self._tls = ssl.create_default_context(cafile=ca_file) if parts.scheme == "https" else None
+        try:
+            self._http = RegistryHttp(
+                url,
+                ca_file=ca_file,
+                login=login,
+                seconds_max=SECONDS_MAX,
+                answer_bytes_max=ANSWER_BYTES_MAX,
+            )
+        except NotRegistryUrl as error:
+            raise UsageError(f"--registry must be {error}") from None
 
     def get(self, path: str, **query: str) -> Any:
         """Return the answer to GET."""
@@ -74,45 +61,28 @@ class RegistryClient:
         return self._call("DELETE", path, query)
 
     def _call(self, method: str, path: str, query: Mapping[str, str], body: object = None) -> Any:
-        url = self._url + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
+        path += f"?{urllib.parse.urlencode(query)}" if query else ""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data, self._headers, method=method)
-        handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirects()]
-        if self._tls is not None:
-            handlers.append(urllib.request.HTTPSHandler(context=self._tls))
-        opener = urllib.request.build_opener(*handlers)
         try:
-            with opener.open(request, timeout=SECONDS_MAX) as response:
-                return _parsed(response.read(ANSWER_BYTES_MAX), self._url)
-        except urllib.error.HTTPError as error:
-            with error:
-                raise _failure(error) from None
-        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
-            reason = getattr(error, "reason", None) or error
-            message = f"no registry answers at {self._url}: {reason}; {START_HINT}"
-            raise CommandFailed(message) from None
+            answer = self._http.call(method, path, data)
+        except NoRegistry as error:
+            raise CommandFailed(f"{error}; {START_HINT}") from None
+        if answer.is_refusal:
+            raise _failure(answer)
+        try:
+            return json.loads(answer.body)
+        except ValueError:
+            problem = f"{self._http.url} is no schema registry: its answer is no JSON"
+            raise CommandFailed(problem) from None
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Makes a redirect an error: urllib would send the password on to the other host."""
-
-    def redirect_request(self, *_: Any) -> None:
-        """Follow none."""
-
-
-def _parsed(data: bytes, url: str) -> Any:
-    try:
-        return json.loads(data)
-    except ValueError:
-        raise CommandFailed(f"{url} is no schema registry: its answer is no JSON") from None
-
-
-def _failure(error: urllib.error.HTTPError) -> RegistryFailed:
+def _failure(answer: RegistryAnswer) -> RegistryFailed:
     """Return what the registry says, or the status."""
     try:
-        found = json.loads(error.read(ANSWER_BYTES_MAX))
+        found = json.loads(answer.body)
         code = int(found["error_code"])
         return RegistryFailed(f"{found['message']} (error {code})", code)
     except (ValueError, KeyError, TypeError):
-        message = f"the registry answers with HTTP status {error.code}"
-        return RegistryFailed(message, error.code)
+        return RegistryFailed(
+            f"the registry answers with HTTP status {answer.status}", answer.status
+        )

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from tidelog.registry_http import path_segment
 
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.output import counted, note
 from tidelog_cli.registry_access import DEFAULT_REGISTRY, Registry, registry_client
-from tidelog_cli.registry_client import RegistryFailed, segment
+from tidelog_cli.registry_client import RegistryFailed
 from tidelog_cli.schemas import CaFile
 
 PAGE = 100  # schemas of full length fit into one answer
@@ -37,7 +38,7 @@ def export(
     levels = {"": client.get("/config")["compatibilityLevel"]}
     for subject in dict.fromkeys(one["subject"] for one in schemas):
         try:
-            found = client.get(f"/config/{segment(subject)}")
+            found = client.get(f"/config/{path_segment(subject)}")
         except RegistryFailed as error:
             if error.code != NO_OWN_LEVEL:
                 raise
@@ -64,14 +65,14 @@ def import_(
     try:
         for one in ordered(schemas):
             body = {name: one[name] for name in KEPT if name in one}
-            client.post(f"/subjects/{segment(one['subject'])}/versions", body)
+            client.post(f"/subjects/{path_segment(one['subject'])}/versions", body)
         for one in reversed(ordered([one for one in schemas if one.get("deleted")])):
-            client.delete(f"/subjects/{segment(one['subject'])}/versions/{one['version']}")
+            client.delete(f"/subjects/{path_segment(one['subject'])}/versions/{one['version']}")
     finally:
         for context in contexts:
             client.put(_mode(context), {"mode": "READWRITE"})
     for subject, level in levels.items():
-        path = f"/config/{segment(subject)}" if subject else "/config"
+        path = f"/config/{path_segment(subject)}" if subject else "/config"
         client.put(path, {"compatibility": level})
     note(f"{counted(len(schemas), 'version')} imported")
 
@@ -90,7 +91,7 @@ def _context(subject: str) -> str:
 
 
 def _mode(context: str) -> str:
-    return f"/mode/{segment(context)}" if context else "/mode"
+    return f"/mode/{path_segment(context)}" if context else "/mode"
 
 
 def ordered(schemas: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

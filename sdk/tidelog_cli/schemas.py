@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from tidelog.registry_http import path_segment
 
 from tidelog_cli.failures import FAILED, CommandFailed, UsageError
 from tidelog_cli.options import Json, require_choice
 from tidelog_cli.output import counted, print_json, print_table
 from tidelog_cli.registry_access import DEFAULT_REGISTRY, Registry, registry_client
-from tidelog_cli.registry_client import segment
 
 # Those of tidelog_core, which is not imported for the help. A test compares them.
 TYPES = ("AVRO", "JSON", "PROTOBUF")
@@ -51,8 +51,8 @@ def list_(
     names = client.get("/subjects", **query, **({"subjectPrefix": prefix} if prefix else {}))
     rows = []
     for name in names:
-        versions = client.get(f"/subjects/{segment(name)}/versions", **query)
-        found = client.get(f"/subjects/{segment(name)}/versions/{versions[-1]}", **query)
+        versions = client.get(f"/subjects/{path_segment(name)}/versions", **query)
+        found = client.get(f"/subjects/{path_segment(name)}/versions/{versions[-1]}", **query)
         rows.append(
             {
                 "subject": name,
@@ -83,7 +83,9 @@ def get(
     if id is not None:
         found = client.get(f"/schemas/ids/{id}")
     else:
-        found = client.get(f"/subjects/{segment(subject or '')}/versions/{segment(version)}")
+        found = client.get(
+            f"/subjects/{path_segment(subject or '')}/versions/{path_segment(version)}"
+        )
     if json:
         print_json(found)
     else:
@@ -103,8 +105,8 @@ def register(
     """Register a schema under a subject; one that is there already gets no new version."""
     body = _body(file, schema_type, reference)
     client = registry_client(registry, ca_file)
-    client.post(f"/subjects/{segment(subject)}/versions", body)
-    found = client.post(f"/subjects/{segment(subject)}", body)
+    client.post(f"/subjects/{path_segment(subject)}/versions", body)
+    found = client.post(f"/subjects/{path_segment(subject)}", body)
     if json:
         print_json(found)
     else:
@@ -123,7 +125,7 @@ def check(
     """Check whether a schema may become the next version. Exit status 1 if it may not."""
     body = _body(file, schema_type, reference)
     client = registry_client(registry, ca_file)
-    path = f"/compatibility/subjects/{segment(subject)}/versions"
+    path = f"/compatibility/subjects/{path_segment(subject)}/versions"
     found = client.post(path, body, verbose="true")
     if found["is_compatible"]:
         print(f"compatible with {subject}")
@@ -148,9 +150,9 @@ def delete(
     """Delete a subject or one version; --permanent removes what was deleted."""
     query = {"permanent": "true"} if permanent else {}
     client = registry_client(registry, ca_file)
-    path = f"/subjects/{segment(subject)}"
+    path = f"/subjects/{path_segment(subject)}"
     if version is not None:
-        path += f"/versions/{segment(version)}"
+        path += f"/versions/{path_segment(version)}"
     found = client.delete(path, **query)
     versions = found if isinstance(found, list) else [found]
     verb = "removed for ever" if permanent else "deleted"
@@ -175,7 +177,7 @@ def config(
     if compatibility is not None and remove:
         raise UsageError("give either --set or --remove")
     client = registry_client(registry, ca_file)
-    path = "/config" if subject is None else f"/config/{segment(subject)}"
+    path = "/config" if subject is None else f"/config/{path_segment(subject)}"
     if compatibility is not None:
         require_choice("--set", compatibility.upper(), LEVELS)
         client.put(path, {"compatibility": compatibility.upper()})

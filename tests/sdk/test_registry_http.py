@@ -1,4 +1,4 @@
-"""What a host can do to the client of a schema registry."""
+"""What a host can do to the clients of a schema registry, and addresses that are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from tidelog.arrow.registry_source import RegistrySource
+from tidelog.errors import ConnectionFailed, InvalidConfig
+from tidelog_cli.failures import UsageError
 from tidelog_cli.registry_client import RegistryClient, RegistryFailed
+
+WRONG = ("user:secret@node1:8081", "ftp://user:secret@node1:8081")
 
 
 @contextmanager
@@ -42,8 +47,19 @@ def host(redirects_to: str | None = None) -> Iterator[tuple[int, list[str | None
 
 def test_a_redirect_is_an_error_and_takes_no_password_elsewhere() -> None:
     with host() as (other, stolen), host(f"http://localhost:{other}/") as (port, seen):
-        client = RegistryClient(f"http://ann:secret@127.0.0.1:{port}")
+        url = f"http://ann:secret@127.0.0.1:{port}"
         with pytest.raises(RegistryFailed, match="HTTP status 302"):
-            client.get("/subjects")
-    assert seen == ["Basic YW5uOnNlY3JldA=="]
+            RegistryClient(url).get("/subjects")
+        with pytest.raises(ConnectionFailed, match="HTTP status 302"):
+            RegistrySource(url).by_id(1)
+    assert seen == ["Basic YW5uOnNlY3JldA=="] * 2
     assert stolen == []
+
+
+@pytest.mark.parametrize("url", WRONG)
+def test_the_error_of_a_wrong_address_has_no_password(url: str) -> None:
+    with pytest.raises(InvalidConfig, match="not 'node1:8081'") as of_source:
+        RegistrySource(url)
+    with pytest.raises(UsageError, match="not 'node1:8081'") as of_client:
+        RegistryClient(url)
+    assert "secret" not in f"{of_source.value}{of_client.value}"
