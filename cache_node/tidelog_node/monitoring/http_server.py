@@ -1,6 +1,6 @@
 """A small HTTP server for probes and scrapes, bounded in every direction.
 
-Theory of operation. aiohttp reads and writes HTTP; ``_Door`` decides who may stay. A connection
+Theory of operation. aiohttp reads and writes HTTP; ``HttpDoor`` decides who may stay. A connection
 carries one request and is closed. It ends without an answer if its request is not complete within
 ``REQUEST_SECONDS_MAX``, and in any case after ``CONNECTION_SECONDS_MAX``, so a client that reads
 slowly holds its answer no longer. If there are ``CONNECTIONS_MAX`` connections, a new one replaces
@@ -14,11 +14,10 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 
+from tidelog_node.http_door import DoorLimits, HttpDoor
 from tidelog_node.http_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
 from tidelog_node.http_listener import HttpListener
 from tidelog_node.tracing.tracer import Tracer
@@ -35,9 +34,6 @@ BODY_BUFFER_BYTES = 4_096  # requests have no body; one that comes is not read f
 TEXT = "text/plain; charset=utf-8"
 TRACE_HEADER = "traceparent"  # of W3C's Trace Context
 _METHODS = frozenset({"GET", "HEAD"})
-# The client's mistakes, which are its own concern. Ours are logged by ``HttpServer``.
-_SILENT = logging.Logger("http-protocol")
-_SILENT.disabled = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +62,16 @@ class HttpServer:
         self._pages = pages
         self._tracer = tracer
         self._hosts = hosts
-        self._door = _Door(self._answer)
+        limits = DoorLimits(
+            connections_max=CONNECTIONS_MAX,
+            begin_seconds_max=CONNECTION_SECONDS_MAX,
+            keepalive_seconds_max=REQUEST_SECONDS_MAX,
+            line_bytes_max=LINE_BYTES_MAX,
+            field_bytes_max=FIELD_BYTES_MAX,
+            headers_max=HEADERS_MAX,
+            read_buffer_bytes=BODY_BUFFER_BYTES,
+        )
+        self._door = HttpDoor(self._answer, limits)
         self._listener = HttpListener("HTTP", self._begin)
 
     async def start(self, host: str, port: int) -> int:
@@ -83,7 +88,7 @@ class HttpServer:
         await asyncio.get_running_loop().connect_accepted_socket(self._door, sock)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._door.note_request(request.protocol)
+        self._door.begin_request(request.protocol)
         method, path = request.method, request.path
         unknown = self._hosts.refusal(request.transport, request.headers.getall("Host", ()))
         if unknown is not None:
@@ -115,63 +120,3 @@ class HttpServer:
         except Exception:
             logger.exception("http request failed", extra={"path": path})
             return Page(b"the request failed; the log of the node has the reason\n", status=500)
-
-
-class _Door(web.Server):
-    """Limits the number of connections, and how long each one lasts."""
-
-    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
-        super().__init__(
-            handler,
-            handler_cancellation=True,
-            keepalive_timeout=REQUEST_SECONDS_MAX,  # counts from the connection's begin
-            lingering_time=0,
-            max_line_size=LINE_BYTES_MAX,
-            max_field_size=FIELD_BYTES_MAX,
-            max_headers=HEADERS_MAX,
-            read_bufsize=BODY_BUFFER_BYTES,
-            auto_decompress=False,
-            access_log=None,
-            logger=_SILENT,
-        )
-        self._open: dict[Any, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}  # oldest first
-        self._answered: set[Any] = set()  # connections whose request has come
-
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        """Let the client in, or turn it away."""
-        super().connection_made(handler, transport)
-        if len(self._open) >= CONNECTIONS_MAX and not self._end_oldest_silent():
-            transport.abort()
-            return
-        loop = asyncio.get_running_loop()
-        self._open[handler] = transport, loop.call_later(CONNECTION_SECONDS_MAX, transport.abort)
-
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        """Forget the client."""
-        super().connection_lost(handler, exc)
-        self._forget(handler)
-
-    def note_request(self, handler: object) -> None:
-        """Note that the connection has sent its request: it is not ended for a new one."""
-        if handler in self._open:
-            self._answered.add(handler)
-
-    def end_all(self) -> None:
-        """End every connection."""
-        for handler, (transport, _) in tuple(self._open.items()):
-            self._forget(handler)
-            transport.abort()
-
-    def _end_oldest_silent(self) -> bool:
-        for handler, (transport, _) in self._open.items():
-            if handler not in self._answered:
-                self._forget(handler)
-                transport.abort()
-                return True
-        return False
-
-    def _forget(self, handler: object) -> None:
-        self._answered.discard(handler)
-        known = self._open.pop(handler, None)
-        if known is not None:
-            known[1].cancel()

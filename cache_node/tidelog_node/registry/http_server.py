@@ -1,9 +1,8 @@
 """The registry's HTTP server, bounded in every direction.
 
 Theory of operation. aiohttp reads and writes HTTP, and connections are kept for further requests.
-Each connection has one timer that ends it: until its next request is there, and then until that
-is answered. If there are ``CONNECTIONS_MAX``, a new one takes the place of the one that has said
-nothing for the longest time. At most ``REQUESTS_MAX`` requests of known callers have a body in
+Each connection has one timer that ends it (``HttpDoor``): until its next request is there, and then
+until that is answered. At most ``REQUESTS_MAX`` requests of known callers have a body in
 memory or are answered; the others wait for their turn, and the client's data waits in its socket.
 """
 
@@ -16,17 +15,16 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 from tidelog_core.schema_registry.api import RegistryApi, interrupted
 from tidelog_core.schema_registry.calls import Answer, Call, Permissions
 from tidelog_core.schema_registry.changes import Change
 from tidelog_core.schemas.refusals import TIMEOUT_ERROR, RegistryRefusal
 
 from tidelog_node.counters import SchemaTraffic
+from tidelog_node.http_door import DoorLimits, HttpDoor
 from tidelog_node.http_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
 from tidelog_node.http_listener import HttpListener
 from tidelog_node.registry.call_records import CallRecords
@@ -47,9 +45,6 @@ LINE_BYTES_MAX = 8_190
 HEADERS_MAX = 64
 READ_BUFFER_BYTES = 65_536
 FOREIGN_SITES = frozenset({"cross-site", "same-site"})
-# The client's mistakes, which are its own concern. Ours are logged by ``RegistryServer``.
-_SILENT = logging.Logger("registry-protocol")
-_SILENT.disabled = True
 
 
 class BodyUnread(Exception):
@@ -85,7 +80,16 @@ class RegistryServer:
         self._tls = tls
         self._hosts = hosts
         self._records = records or CallRecords(SchemaTraffic())
-        self._door = _Door(self._answer)
+        limits = DoorLimits(
+            connections_max=CONNECTIONS_MAX,
+            begin_seconds_max=SILENT_SECONDS_MAX,
+            keepalive_seconds_max=IDLE_SECONDS_MAX,
+            line_bytes_max=LINE_BYTES_MAX,
+            field_bytes_max=LINE_BYTES_MAX,
+            headers_max=HEADERS_MAX,
+            read_buffer_bytes=READ_BUFFER_BYTES,
+        )
+        self._door = HttpDoor(self._answer, limits)
         self._turns = asyncio.Semaphore(REQUESTS_MAX)
         self._listener = HttpListener("schemas", self._accept)
         self._beginning: dict[asyncio.Task[None], None] = {}  # oldest first
@@ -139,14 +143,14 @@ class RegistryServer:
             )
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._door.begin_request(request.protocol)
+        self._door.begin_request(request.protocol, seconds_max=REQUEST_SECONDS_MAX)
         began = time.monotonic()
         try:
             answer, keeps = await self._answer_caller(request)
             seconds = time.monotonic() - began
             self._records.note(request.method, _segments(request), answer, seconds)
         finally:
-            self._door.end_request(request.protocol)
+            self._door.end_request(request.protocol, seconds_max=IDLE_SECONDS_MAX)
         headers = {"Content-Type": answer.content_type, "X-Content-Type-Options": "nosniff"}
         if answer.status == web.HTTPUnauthorized.status_code:
             headers["WWW-Authenticate"] = 'Basic realm="tidelog"'
@@ -261,83 +265,3 @@ async def _read_body(request: web.BaseRequest) -> bytes:
     except (web.PayloadAccessError, web.RequestPayloadError, ValueError) as error:
         raise BodyUnread(400, f"the body cannot be read: {error}") from None
     return b"".join(parts)
-
-
-@dataclass(slots=True)
-class _Connection:
-    """An open connection. The door has the one that waits for the longest time first."""
-
-    transport: asyncio.Transport
-    timer: asyncio.TimerHandle
-    has_request: bool = False
-
-
-class _Door(web.Server):
-    """Limits the number of connections, and how long each may wait."""
-
-    def __init__(self, handler: Callable[[web.BaseRequest], Any]) -> None:
-        super().__init__(
-            handler,
-            handler_cancellation=True,
-            keepalive_timeout=IDLE_SECONDS_MAX,
-            lingering_time=0,
-            max_line_size=LINE_BYTES_MAX,
-            max_field_size=LINE_BYTES_MAX,
-            max_headers=HEADERS_MAX,
-            read_bufsize=READ_BUFFER_BYTES,
-            auto_decompress=False,
-            access_log=None,
-            logger=_SILENT,
-        )
-        self._open: dict[Any, _Connection] = {}
-
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        """Let the client in, or turn it away."""
-        super().connection_made(handler, transport)
-        if len(self._open) >= CONNECTIONS_MAX and not self._end_longest_waiting():
-            transport.abort()
-            return
-        timer = asyncio.get_running_loop().call_later(SILENT_SECONDS_MAX, transport.abort)
-        self._open[handler] = _Connection(transport, timer)
-
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        """Forget the client."""
-        super().connection_lost(handler, exc)
-        self._forget(handler)
-
-    def begin_request(self, handler: object) -> None:
-        """Note that the connection has a request: it is not ended for a new one."""
-        self._restart(handler, REQUEST_SECONDS_MAX, has_request=True)
-
-    def end_request(self, handler: object) -> None:
-        """Note that its answer is sent, and the connection waits for the next request."""
-        self._restart(handler, IDLE_SECONDS_MAX, has_request=False)
-
-    def end_all(self) -> None:
-        """End every connection."""
-        for handler, connection in tuple(self._open.items()):
-            self._forget(handler)
-            connection.transport.abort()
-
-    def _restart(self, handler: object, seconds: float, *, has_request: bool) -> None:
-        connection = self._open.pop(handler, None)
-        if connection is None:
-            return
-        connection.timer.cancel()
-        loop = asyncio.get_running_loop()
-        connection.timer = loop.call_later(seconds, connection.transport.abort)
-        connection.has_request = has_request
-        self._open[handler] = connection
-
-    def _end_longest_waiting(self) -> bool:
-        for handler, connection in self._open.items():
-            if not connection.has_request:
-                self._forget(handler)
-                connection.transport.abort()
-                return True
-        return False
-
-    def _forget(self, handler: object) -> None:
-        known = self._open.pop(handler, None)
-        if known is not None:
-            known.timer.cancel()

@@ -140,11 +140,15 @@ async def test_callers_who_are_not_known_get_no_turn_for_their_bodies() -> None:
         await server.close()
 
 
-async def test_connections_that_say_nothing_are_ended(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For servers that start afterwards."""
     monkeypatch.setattr(http_server, "SILENT_SECONDS_MAX", 0.05)
     monkeypatch.setattr(http_server, "IDLE_SECONDS_MAX", 0.05)
+
+
+@pytest.mark.usefixtures("short_waits")
+async def test_connections_that_say_nothing_are_ended(connect: Connect) -> None:
     assert await (await connect()).ends()
     assert await (await connect(b"GET /sub")).ends()
     client = await connect(GET)
