@@ -182,7 +182,11 @@ def _subject(program: Program) -> str:
 
 def _outcome(results: ElementTree.ElementTree[ElementTree.Element[str]], program: Program) -> str:
     module = program.tests.removesuffix(".py").replace("/", ".")
-    cases = [case for case in results.iter("testcase") if case.get("classname") == module]
+    cases = [
+        case
+        for case in results.iter("testcase")
+        if f"{case.get('classname')}.".startswith(f"{module}.")  # or of a class in the module
+    ]
     failed = sum(
         case.find("failure") is not None or case.find("error") is not None for case in cases
     )

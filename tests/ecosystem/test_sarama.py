@@ -2,34 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from tests.ecosystem.copying import (
-    CopyClient,
-    copy_while_both_are_killed,
-    produce_while_the_node_is_killed,
-)
-from tests.support.node_process import NodeProcess
+from tests.ecosystem.go_copying import GoCopyContract
 from tools import sarama
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-
-@pytest.fixture
-def client(tmp_path: Path) -> CopyClient:
-    program = sarama.COPY.command()
-    if program is None:
-        pytest.skip("sarama is not built: run `make test-ecosystem`")
-    return CopyClient((str(program),), tmp_path / "client.log")
-
-
-def test_an_idempotent_producer_stores_each_record_once(
-    client: CopyClient, node: NodeProcess
-) -> None:
-    produce_while_the_node_is_killed(client, node, count=300_000)
-
-
-def test_a_group_copies_each_record_once(client: CopyClient, node: NodeProcess) -> None:
-    copy_while_both_are_killed(client, node, count=30_000)
+class TestSarama(GoCopyContract):
+    program = sarama.COPY
