@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import platform
 import signal
 import sys
 import tempfile
@@ -17,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.free_memory import touch_free_memory
+from bench.machine_facts import machine_facts
 from bench.peers import (
     cold,
     kafka_tools,
@@ -110,10 +109,7 @@ def _tell(figure: Figure, seconds: float) -> None:
 def _facts(repeats: int, load_before: float, seconds: float) -> Sequence[str]:
     server_core, client_core = server_and_client_core()
     return [
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {seconds / 60:.0f} minutes",
-        f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, "
-        f"Python {platform.python_version()}",
-        f"load of the machine before (1 minute): {load_before:.1f}",
+        *machine_facts(seconds=seconds, load_before=load_before),
         f"servers on core {server_core}, all clients on core {client_core}; "
         "the machine's own work is on both",
         f"medians of {repeats} rounds (lowest–highest), the peers in turns in each",

@@ -7,9 +7,7 @@ node without them.
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -19,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.free_memory import touch_free_memory
+from bench.machine_facts import machine_facts
 from bench.peers import report, requests
 from bench.peers.figures import Case, Figure, spreads
 from bench.peers.goals import Goal, judge
@@ -122,10 +121,7 @@ def _matrix(tls: Tls) -> list[tuple[list[Case], tuple[Peer, ...]]]:
 
 def _facts(repeats: int, load_before: float, seconds: float) -> Sequence[str]:
     return [
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {seconds / 60:.0f} minutes",
-        f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, "
-        f"Python {platform.python_version()}",
-        f"load of the machine before (1 minute): {load_before:.1f}",
+        *machine_facts(seconds=seconds, load_before=load_before),
         "servers on one core, all clients on another",
         f"medians of {repeats} rounds (lowest–highest), the servers in turns in each",
         "TLS 1.3 with AES-256-GCM, ECDSA P-256, certificates of both sides",

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
 import os
-import platform
 import signal
 import sys
 import tempfile
@@ -19,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.free_memory import touch_free_memory
+from bench.machine_facts import machine_facts
 from bench.peers import report, start, throughput
 from bench.peers.clients import Load
 from bench.peers.figures import Case, Figure
@@ -109,10 +108,7 @@ def _tell(number: int, figure: Figure, seconds: float) -> None:
 
 def _facts(arguments: argparse.Namespace, load_before: float, seconds: float) -> list[str]:
     return [
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {seconds / 60:.0f} minutes",
-        f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, "
-        f"Python {platform.python_version()}",
-        f"load of the machine before (1 minute): {load_before:.1f}",
+        *machine_facts(seconds=seconds, load_before=load_before),
         "servers on one core, all clients on another",
         f"{arguments.runs} whole runs, each with {arguments.repeats} rounds, the servers in turns",
         *(["quick: the loads are too small for the figures to count"] if arguments.quick else []),
