@@ -10,13 +10,12 @@ the time, idempotent, with acks=all. A node joins (``tidelog node scale``), and 
 - records that were refused, or are there twice: none may be.
 
 Nothing is reassigned. Times are on the wall clock: other work on the machine only lengthens them,
-so the ratio to the quiet time before says more than the seconds.
-
-    python -m bench.elastic [trials]
+so the ratio to the quiet time before says more than the seconds. A trial takes a minute.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_node.cluster_size import ask_for_nodes
 
+from bench.command_line import parser_of
 from tools.ports import free_ports
 
 TOPIC, PARTITIONS = "t", 24
@@ -49,9 +49,9 @@ RESULTS = Path(__file__).parent / "results" / "elastic.json"
 
 def main() -> None:
     """Measure and print."""
-    trials = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    trial_count: int = _parser().parse_args().trials
     found = []
-    for number in range(trials):
+    for number in range(trial_count):
         with tempfile.TemporaryDirectory() as folder:
             found.append(measure(Path(folder) / "data"))
         print(f"trial {number + 1}: {json.dumps(found[-1])}", flush=True)
@@ -67,6 +67,12 @@ def main() -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     print(json.dumps(results["worst"]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("elastic", __doc__)
+    parser.add_argument("trials", nargs="?", type=int, default=3, metavar="N", help="how many (3)")
+    return parser
 
 
 def measure(data_dir: Path) -> dict[str, float]:

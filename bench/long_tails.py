@@ -5,16 +5,15 @@ first node. A producer fills them, so that nothing of it is tiered, and the node
 ``kill -9``. The heir refills its logs from the chain before it leads, short tails first. The pause
 is the time from the kill to the next acknowledgement of a partition. One partition more has a
 single record: it shows what a short tail waits beside long ones. Other work on the machine can only
-lengthen the pauses, so the heir's CPU time is measured too (the node's, without its workers).
-
-    python -m bench.long_tails [MiB:partitions ...]
+lengthen the pauses, so the heir's CPU time is measured too (the node's, without its workers). All
+shapes take five minutes. Writes bench/results/long_tails.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.command_line import parser_of
 from tests.support.node_process import NodeProcess
 
 TOPIC = "t"
@@ -77,14 +77,34 @@ class Sending:
 
 def main() -> None:
     """Measure and print."""
-    wanted = [tuple(map(int, word.split(":"))) for word in sys.argv[1:]] or SHAPES
     results = []
-    for mebibytes, partitions in wanted:
+    for mebibytes, partitions in _parser().parse_args().shapes or SHAPES:
         with tempfile.TemporaryDirectory() as folder:
             results.append(_measure(Path(folder), mebibytes, partitions))
         print(json.dumps(results[-1]), flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("long_tails", __doc__)
+    usual = " ".join(f"{mebibytes}:{partitions}" for mebibytes, partitions in SHAPES)
+    parser.add_argument(
+        "shapes",
+        nargs="*",
+        type=_shape,
+        metavar="MIB:PARTITIONS",
+        help=f"what the heir refills ({usual})",
+    )
+    return parser
+
+
+def _shape(text: str) -> tuple[int, int]:
+    """Return mebibytes and partitions. Raises ``ArgumentTypeError``."""
+    mebibytes, _, partitions = text.partition(":")
+    if not (mebibytes.isdecimal() and partitions.isdecimal() and int(partitions)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not such as 64:1, 64 MiB in one partition")
+    return int(mebibytes), int(partitions)
 
 
 def _measure(folder: Path, mebibytes: int, partitions: int) -> dict[str, object]:

@@ -3,7 +3,8 @@
 1 KB records, one partition, librdkafka clients. Node CPU is user and system time of the
 node's processes from /proc; the clients' time is not counted. The hot path is compiled, as
 in a wheel; small requests are also measured uncompiled. The bare loops of ``limits`` run in
-the same run on the same machine, so that the ratios can be compared with other machines'.
+the same run on the same machine, so that the ratios can be compared with other machines'. It takes
+a minute.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import limits
+from bench.command_line import parser_of
 from bench.process import Node, running_node
 from bench.small_requests import send_small_requests
 
@@ -33,6 +35,7 @@ RESULTS = Path(__file__).parent / "results" / "node.json"
 
 def main() -> None:
     """Run every measurement once; print and write the figures."""
+    parser_of("node", __doc__).parse_args()
     figures: dict[str, float | int | str] = {
         "cores": os.cpu_count() or 0,
         "machine": platform.machine(),

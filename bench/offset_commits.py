@@ -5,7 +5,7 @@ commit in flight. Librdkafka (confluent-kafka) commits as a member of a group: o
 another, one every few milliseconds, and as fast as it can. An item's version increases by one
 with every write, so the versions before and after give the exact number of item writes. The
 transactions are counted at the store (``stores``). The figures are compared with one write for
-every committed partition.
+every committed partition. Both stores take two minutes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import selectors
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import ItemKey
 from tidelog_core.wire_messages import build
 
+from bench.command_line import parser_of
 from bench.process import Node, running_node
 from bench.stores import MeasuredStore, store_named
 from tests.support.wire_client import WireClient, encode, frame
@@ -55,9 +55,13 @@ class Shape:
 
 def main() -> None:
     """Measure and print a table for each store."""
-    stores = sys.argv[1:] or list(COMMIT_COUNT)
+    parser = parser_of("offset_commits", __doc__)
+    parser.add_argument("stores", nargs="*", metavar="STORE", help=", ".join(COMMIT_COUNT))
+    wanted: list[str] = parser.parse_args().stores
+    if unknown := set(wanted) - set(COMMIT_COUNT):
+        parser.error(f"no such store: {', '.join(sorted(unknown))}")
     results: dict[str, list[dict[str, object]]] = {}
-    for name in stores:
+    for name in wanted or COMMIT_COUNT:
         with (
             tempfile.TemporaryDirectory() as folder,
             store_named(name, Path(folder)) as store,

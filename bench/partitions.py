@@ -4,16 +4,14 @@ One node on SQLite with 1, 100, 1,000 and 10,000 partitions in topics of at most
 record in each and a megabyte in a hundred of them. Its start after a clean stop is measured, then
 metadata requests, an idle time, a read of every partition, and a start after a kill. CPU time and
 memory are those of the node's process, from /proc. The tier worker is left out because its costs
-do not depend on partitions.
-
-    python -m bench.partitions [count ...]
+do not depend on partitions. All counts take three minutes.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
-import sys
 import tempfile
 import threading
 import time
@@ -29,6 +27,7 @@ from kio.schema.metadata.v9 import request as metadata
 from kio.schema.produce.v8 import request as produce
 from tidelog_core.wire_messages import build
 
+from bench.command_line import parser_of
 from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.wire_client import WireClient, api_versions_request, encode, frame, milliseconds
@@ -51,7 +50,7 @@ Figures = dict[str, float]
 def main() -> None:
     """Measure with every count; print and write the figures."""
     results: dict[str, dict[str, float]] = {}
-    for count in [int(argument) for argument in sys.argv[1:]] or COUNTS:
+    for count in _parser().parse_args().counts or COUNTS:
         with tempfile.TemporaryDirectory() as folder:
             results[str(count)] = _measure(Path(folder), count)
         print(f"{count}: {json.dumps(results[str(count)])}", flush=True)
@@ -61,6 +60,18 @@ def main() -> None:
         print(f"{name}: {widest[name]} of at most {limit:g}: {verdict}")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"wanted": WANTED, **results}, indent=2) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("partitions", __doc__)
+    parser.add_argument(
+        "counts",
+        nargs="*",
+        type=int,
+        metavar="COUNT",
+        help=f"of partitions ({' '.join(map(str, COUNTS))})",
+    )
+    return parser
 
 
 def _measure(folder: Path, count: int) -> Figures:

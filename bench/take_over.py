@@ -4,15 +4,12 @@ Three real nodes on SQLite and on DynamoDB Local. A leader is ended with ``kill 
 then produce with acks=all to every partition it led, at the remaining nodes, until each partition
 has acknowledged one record. The pause is the time from the kill to the last acknowledgement. The
 nodes are killed in turns. Leases are in real time, so wall time is measured; other work on the
-machine can only lengthen it.
-
-    python -m bench.take_over [sqlite|dynamodb] [default|short|wide]
+machine can only lengthen it. All trials on both stores take five minutes.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Iterable
@@ -25,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.produce.v8 import request as produce
 from tidelog_core.wire_messages import build
 
+from bench.command_line import parser_of
 from bench.stores import MeasuredStore, store_named
 from tests.support.batches import batch_of
 from tests.support.replicated_cluster import (
@@ -53,6 +51,7 @@ class Trial:
     beyond_lease: bool = False  # the goal counts from the lease's end
 
 
+STORES = ("sqlite", "dynamodb")
 TRIALS = {
     "default": Trial(9000, partitions=12, kills=3, settle_seconds=2, wanted_seconds=12),
     "short": Trial(2000, partitions=12, kills=4, settle_seconds=2, wanted_seconds=3),
@@ -64,11 +63,19 @@ TRIALS = {
 
 def main() -> None:
     """Measure and print."""
-    stores = [name for name in sys.argv[1:] if name not in TRIALS] or ["sqlite", "dynamodb"]
-    trials = [name for name in sys.argv[1:] if name in TRIALS] or list(TRIALS)
+    parser = parser_of("take_over", __doc__)
+    parser.add_argument(
+        "wanted",
+        nargs="*",
+        metavar="NAME",
+        help=f"stores ({', '.join(STORES)}) and trials ({', '.join(TRIALS)}); without one, all",
+    )
+    wanted: list[str] = parser.parse_args().wanted
+    if unknown := set(wanted) - {*STORES, *TRIALS}:
+        parser.error(f"no such store or trial: {', '.join(sorted(unknown))}")
     results: dict[str, dict[str, object]] = {}
-    for store_name in stores:
-        for trial_name in trials:
+    for store_name in [name for name in STORES if name in wanted] or STORES:
+        for trial_name in [name for name in TRIALS if name in wanted] or TRIALS:
             with (
                 tempfile.TemporaryDirectory() as folder,
                 store_named(store_name, Path(folder)) as store,
