@@ -5,12 +5,9 @@ Source: Kafka's ``AclControlManager`` with its codes and messages, ``AclBindingF
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
-from functools import partial
 
-from tidelog_core.admin.changing import change_each
-from tidelog_core.admin.commit import commit_together
+from tidelog_core.admin.each_change import commit_each
 from tidelog_core.errors import InvalidRequest, PolicyViolation, StoreUnavailable, TidelogError
 from tidelog_core.metadata.acls import acl_id, acl_key, stored_acl
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -139,27 +136,8 @@ class AclAdmin:
     async def _change(
         self, wanted: dict[Acl, Acl], *, is_creation: bool
     ) -> dict[Acl, TidelogError | None]:
-        if not wanted:
-            return {}
         decide = _creation if is_creation else _deletion
-        outcomes = await change_each(
-            wanted,
-            lambda image: partial(decide, image),
-            partial(
-                commit_together,
-                self._store,
-                writes_of=lambda writes: writes,
-                write_count=len,
-            ),
-            newest=self._view.refresh,
-        )
-        # The committed changes are done, even if the store is unavailable now.
-        with contextlib.suppress(StoreUnavailable):
-            await self._view.refresh()
-        return {
-            acl: outcome if isinstance(outcome, TidelogError) else None
-            for acl, outcome in outcomes.items()
-        }
+        return await commit_each(self._store, self._view, wanted, decide)
 
 
 async def find_acls(image: ClusterImage, wanted: AclFilter) -> list[Acl]:

@@ -6,16 +6,12 @@ messages.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from tidelog_core.admin.changing import change_each
-from tidelog_core.admin.commit import commit_together
+from tidelog_core.admin.each_change import commit_each
 from tidelog_core.errors import (
     InvalidRequest,
-    StoreUnavailable,
     TidelogError,
     UnsupportedVersion,
 )
@@ -83,27 +79,10 @@ class QuotaAdmin:
                 wanted[key] = _checked(one)
             except InvalidRequest as error:
                 refused[key] = error.with_traceback(None)
-        outcomes: dict[EntityKey, list[Write] | TidelogError] = {}
-        if wanted:
-            outcomes = await change_each(
-                wanted,
-                lambda image: partial(_decide, image),
-                partial(
-                    commit_together,
-                    self._store,
-                    writes_of=lambda writes: writes,
-                    write_count=len,
-                ),
-                newest=self._view.refresh,
-                validate_only=validate_only,
-            )
-            # The committed changes are done, even if the store is unavailable now.
-            with contextlib.suppress(StoreUnavailable):
-                await self._view.refresh()
-        return {
-            key: outcome if isinstance(outcome, TidelogError) else None
-            for key, outcome in outcomes.items()
-        } | refused
+        done = await commit_each(
+            self._store, self._view, wanted, _decide, validate_only=validate_only
+        )
+        return {**done, **refused}
 
 
 def entity_key(names: Names) -> EntityKey:

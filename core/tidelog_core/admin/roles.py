@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from tidelog_core.admin.changing import change_each
-from tidelog_core.admin.commit import commit_together
+from tidelog_core.admin.each_change import commit_each
 from tidelog_core.errors import (
     DuplicateResource,
     InvalidRequest,
@@ -84,24 +81,8 @@ class RoleAdmin:
             refused |= self._without_room(wanted, await self._view.refresh())
         except StoreUnavailable as error:
             return {**dict.fromkeys(wanted, error), **refused}
-        outcomes = await change_each(
-            {name: one for name, one in wanted.items() if name not in refused},
-            lambda image: partial(_decide, image),
-            partial(
-                commit_together,
-                self._store,
-                writes_of=lambda writes: writes,
-                write_count=len,
-            ),
-            newest=self._view.refresh,
-        )
-        # The committed changes are done, even if the store is unavailable now.
-        with contextlib.suppress(StoreUnavailable):
-            await self._view.refresh()
-        done = {
-            name: outcome if isinstance(outcome, TidelogError) else None
-            for name, outcome in outcomes.items()
-        }
+        wanted = {name: one for name, one in wanted.items() if name not in refused}
+        done = await commit_each(self._store, self._view, wanted, _decide)
         return {**done, **refused}
 
     def _without_room(

@@ -11,15 +11,12 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
-from tidelog_core.admin.changing import change_each
-from tidelog_core.admin.commit import commit_together
+from tidelog_core.admin.each_change import commit_each
 from tidelog_core.errors import (
     CorruptItem,
     DuplicateResource,
     ResourceNotFound,
-    StoreUnavailable,
     TidelogError,
     UnacceptableCredential,
     UnsupportedSaslMechanism,
@@ -137,25 +134,8 @@ class ScramUserAdmin:
         except TidelogError as error:
             return dict.fromkeys((one.user for one in alterations), error)
         wanted, refused = await _checked(image, alterations)
-        outcomes = await change_each(
-            wanted,
-            lambda image: partial(_decide, image),
-            partial(
-                commit_together,
-                self._store,
-                writes_of=lambda write: [write],
-                write_count=lambda _: 1,
-            ),
-            newest=self._view.refresh,
-        )
-        if wanted:
-            # The committed changes are done, even if the store is unavailable now.
-            with contextlib.suppress(StoreUnavailable):
-                await self._view.refresh()
-        return {
-            user: outcome if isinstance(outcome, TidelogError) else None
-            for user, outcome in outcomes.items()
-        } | refused
+        done = await commit_each(self._store, self._view, wanted, _decide)
+        return {**done, **refused}
 
 
 async def ensure_decoy_secret(
@@ -219,21 +199,21 @@ def _check(image: ClusterImage, one: Alteration) -> None:
         raise UnacceptableCredential("Salted password must not be empty")
 
 
-def _decide(image: ClusterImage, one: Alteration) -> Write:
+def _decide(image: ClusterImage, one: Alteration) -> list[Write]:
     """Return the write that makes the alteration. Raises ``ResourceNotFound``."""
     _check(image, one)
     mechanism = MECHANISMS_BY_NUMBER[one.mechanism_number]
     key = scram_credential_key(one.user, mechanism)
     version = _stored_version(image, key)
     if isinstance(one, ScramDeletion):
-        return Write(key, None, version)
+        return [Write(key, None, version)]
     credential = credential_from(
         mechanism, one.salted_password, salt=one.salt, iterations=one.iterations
     )
     record = UserScramCredential(
         user=one.user, mechanism=mechanism, credential=credential, version=version
     )
-    return put(record)
+    return [put(record)]
 
 
 def _stored_version(image: ClusterImage, key: ItemKey) -> int:
