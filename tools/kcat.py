@@ -6,7 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from tools.places import TOOLS_DIR, ToolAbsent, require, run
+from tools.debian import unpack
+from tools.places import TOOLS_DIR
 
 PACKAGES = ("kcat", "librdkafka1", "libyajl2")
 _ROOT = TOOLS_DIR / "kcat"
@@ -16,15 +17,7 @@ def install() -> None:
     """Make ``command`` work, unless the machine has kcat already."""
     if shutil.which("kcat") or (_ROOT / "usr" / "bin" / "kcat").exists():
         return
-    require("dpkg")
-    _ROOT.mkdir(parents=True, exist_ok=True)
-    try:
-        run([require("apt-get"), "download", *PACKAGES], cwd=_ROOT)
-    except ToolAbsent:
-        run([require("apt-get"), "update"])  # the package lists may be missing or old
-        run([require("apt-get"), "download", *PACKAGES], cwd=_ROOT)
-    for package in _ROOT.glob("*.deb"):
-        run(["dpkg", "-x", package, _ROOT])
+    unpack(PACKAGES, _ROOT)
 
 
 def command() -> tuple[Path, dict[str, str]] | None:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.places import TOOLS_DIR, ToolAbsent, require, run
+from tools.debian import unpack
+from tools.places import TOOLS_DIR, ToolAbsent
 from tools.ports import free_port
 
 PACKAGES = ("postgresql-15", "postgresql-client-15", "libpq5")
@@ -26,15 +27,7 @@ def install() -> None:
     """Make ``serving`` work, unless the machine has PostgreSQL already."""
     if programs() is not None:
         return
-    require("dpkg")
-    _ROOT.mkdir(parents=True, exist_ok=True)
-    try:
-        run([require("apt-get"), "download", *PACKAGES], cwd=_ROOT)
-    except ToolAbsent:
-        run([require("apt-get"), "update"])  # the package lists may be missing or old
-        run([require("apt-get"), "download", *PACKAGES], cwd=_ROOT)
-    for package in _ROOT.glob("*.deb"):
-        run(["dpkg", "-x", package, _ROOT])
+    unpack(PACKAGES, _ROOT)
 
 
 def programs() -> Path | None:

@@ -137,22 +137,13 @@ class Segments:
         )
 
     async def _upload(self, meta: SegmentMeta, sealed: SealedSegment) -> UploadResult:
-        source = SegmentSource(
+        source = SegmentSource.of_sealed(
+            sealed,
             topic_id=meta.topic_id,
             partition=meta.partition,
             segment_id=meta.segment_id,
             leader_epoch=meta.leader_epoch,
-            base_offset=sealed.base_offset,
-            end_offset=sealed.end_offset,
-            size_bytes=sealed.size_bytes,
-            path=sealed.path,
-            offset_index=sealed.offset_index,
-            time_index=sealed.time_index,
-            producer_snapshot=sealed.producer_snapshot,
-            leader_epochs=sealed.leader_epochs,
-            aborted=(),
             previous_hash=NO_HASH,
-            key_filter_records_max=0,
         )
         keys = segment_keys(CLUSTER, TOPIC, meta)
         with ThreadPoolExecutor(1) as executor:

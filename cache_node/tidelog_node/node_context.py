@@ -13,6 +13,7 @@ from typing import Protocol
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import NotLeaderOrFollower
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.metadata.store import MetadataStore
@@ -72,3 +73,8 @@ class NodeContext:
     may_expire: Callable[[], bool]  # whether ``clock_ms`` can be trusted for expiry
     counters: NodeCounters = field(default_factory=NodeCounters)
     tracer: Tracer | None = None  # ``None``: nothing is traced
+
+    def require_serving(self) -> None:
+        """Raise ``NotLeaderOrFollower`` if this node may not answer as a leader now."""
+        if not self.standing.can_serve():
+            raise NotLeaderOrFollower("this node has lost touch with the cluster")

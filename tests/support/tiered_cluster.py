@@ -153,19 +153,12 @@ class TieredCluster:
         """Store a sealed segment as it lies on disk, its index object and its metadata."""
         hashes = self._hashes.setdefault((topic, partition), {})
         before = max((base for base in hashes if base < sealed.base_offset), default=None)
-        source = SegmentSource(
+        source = SegmentSource.of_sealed(
+            sealed,
             topic_id=self._topics[topic].topic_id,
             partition=partition,
             segment_id=uuid.uuid4(),
             leader_epoch=leader_epoch,
-            base_offset=sealed.base_offset,
-            end_offset=sealed.end_offset,
-            size_bytes=sealed.size_bytes,
-            path=sealed.path,
-            offset_index=sealed.offset_index,
-            time_index=sealed.time_index,
-            producer_snapshot=sealed.producer_snapshot,
-            leader_epochs=sealed.leader_epochs,
             aborted=aborted,
             previous_hash=bytes(32) if before is None else hashes[before],
             key_filter_records_max=key_filter_records_max,

@@ -17,7 +17,6 @@ from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.errors import (
     ErrorCode,
     InvalidTopic,
-    NotLeaderOrFollower,
     OffsetOutOfRange,
     PolicyViolation,
     TidelogError,
@@ -91,8 +90,7 @@ class DeleteRecordsHandler:
 
     async def _delete(self, partition: TopicPartition, offset: int) -> int:
         replica = self._replicas.leader(partition)
-        if not self._node.standing.can_serve():
-            raise NotLeaderOrFollower("this node has lost touch with the cluster")
+        self._node.require_serving()
         replica.require_readable()
         if replica.is_internal:
             raise InvalidTopic(f"{partition.topic} is not for clients to change")

@@ -6,7 +6,7 @@ import logging
 
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
-from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
+from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.node_context import NodeContext
@@ -57,8 +57,7 @@ class LeaderEpochHandler:
         partition = TopicPartition(topic, wanted.partition)
         try:
             replica = self._replicas.leader(partition, wanted.current_leader_epoch)
-            if not self._node.standing.can_serve():
-                raise NotLeaderOrFollower("this node has lost touch with the cluster")
+            self._node.require_serving()
             replica.require_readable()
             epoch, end_offset = replica.unified_log.offset_for_leader_epoch(wanted.leader_epoch)
         except TidelogError as error:

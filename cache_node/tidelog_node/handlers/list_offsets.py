@@ -17,7 +17,6 @@ from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
     LeaderNotAvailable,
-    NotLeaderOrFollower,
     OffsetNotAvailable,
     TidelogError,
     UnsupportedVersion,
@@ -106,8 +105,7 @@ class ListOffsetsHandler:
             if is_unknown or context.api_version < SINCE_VERSION.get(timestamp, 1):
                 raise UnsupportedVersion(f"timestamp {timestamp} has no meaning in this version")
             replica = self._replicas.leader(partition, wanted.current_leader_epoch)
-            if not self._node.standing.can_serve():
-                raise NotLeaderOrFollower("this node has lost touch with the cluster")
+            self._node.require_serving()
             replica.require_readable()
             bound = _bound(replica, request)
             found = await self._find(replica, timestamp, bound, host=context.session.client_host)

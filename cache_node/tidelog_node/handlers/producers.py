@@ -8,7 +8,7 @@ from __future__ import annotations
 from kio.schema.describe_producers.v0 import request as producers_request
 from kio.schema.describe_producers.v0 import response as producers_response
 from tidelog_core.admin.names import validate_topic_name
-from tidelog_core.errors import ErrorCode, InvalidTopic, NotLeaderOrFollower, TidelogError
+from tidelog_core.errors import ErrorCode, InvalidTopic, TidelogError
 from tidelog_core.log.producer_state import ProducerEntry
 from tidelog_core.model import TopicPartition
 
@@ -60,8 +60,7 @@ class ProducersHandler:
         try:
             validate_topic_name(partition.topic)
             replica = self._replicas.leader(partition)
-            if not self._node.standing.can_serve():
-                raise NotLeaderOrFollower("this node has lost touch with the cluster")
+            self._node.require_serving()
             producers = () if replica.is_internal else tuple(replica.log.producers.items())
         except InvalidTopic as error:
             return _failed(partition, ErrorCode.invalid_topic_exception, str(error))

@@ -320,19 +320,12 @@ class Copier:
             up_to=sealed.end_offset,
             include_aborted=True,
         )
-        return SegmentSource(
+        return SegmentSource.of_sealed(
+            sealed,
             topic_id=meta.topic_id,
             partition=meta.partition,
             segment_id=meta.segment_id,
             leader_epoch=meta.leader_epoch,
-            base_offset=sealed.base_offset,
-            end_offset=sealed.end_offset,
-            size_bytes=sealed.size_bytes,
-            path=sealed.path,
-            offset_index=sealed.offset_index,
-            time_index=sealed.time_index,
-            producer_snapshot=sealed.producer_snapshot,
-            leader_epochs=sealed.leader_epochs,
             aborted=read.aborted_transactions,
             previous_hash=await self._previous_hash(led, sealed.base_offset),
             key_filter_records_max=self._node.config().tier_key_filter_records_max,

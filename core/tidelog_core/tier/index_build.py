@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tidelog_core.errors import CorruptRecordBatch
-from tidelog_core.log.values import AbortedTransaction
+from tidelog_core.log.values import AbortedTransaction, SealedSegment
 from tidelog_core.model import NO_TIMESTAMP
 from tidelog_core.records.batch import Buffer, check_crc, iter_headers
 from tidelog_core.tier.index_file import (
@@ -64,6 +64,38 @@ class SegmentSource:
     previous_hash: bytes  # of the partition's segment before this one
     key_filter_records_max: int  # no key filter for more records than this; 0 for none at all
     rewrite: RewriteFacts | None = None  # None: the bytes are the log's own
+
+    @classmethod
+    def of_sealed(
+        cls,
+        sealed: SealedSegment,
+        *,
+        topic_id: UUID,
+        partition: int,
+        segment_id: UUID,
+        leader_epoch: int,
+        aborted: Sequence[AbortedTransaction] = (),
+        previous_hash: bytes,
+        key_filter_records_max: int = 0,
+    ) -> SegmentSource:
+        """Return the source of a log's own sealed segment."""
+        return cls(
+            topic_id=topic_id,
+            partition=partition,
+            segment_id=segment_id,
+            leader_epoch=leader_epoch,
+            base_offset=sealed.base_offset,
+            end_offset=sealed.end_offset,
+            size_bytes=sealed.size_bytes,
+            path=sealed.path,
+            offset_index=sealed.offset_index,
+            time_index=sealed.time_index,
+            producer_snapshot=sealed.producer_snapshot,
+            leader_epochs=sealed.leader_epochs,
+            aborted=aborted,
+            previous_hash=previous_hash,
+            key_filter_records_max=key_filter_records_max,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,22 +198,13 @@ def test_log_that_begins_in_the_tier_has_the_producers_of_its_past(tmp_path: Pat
     source.roll()
     (sealed,) = source.sealed_segments()
     built = build_index_file(
-        SegmentSource(
+        SegmentSource.of_sealed(
+            sealed,
             topic_id=TOPIC_ID,
             partition=0,
             segment_id=SEGMENT_ID,
             leader_epoch=0,
-            base_offset=sealed.base_offset,
-            end_offset=sealed.end_offset,
-            size_bytes=sealed.size_bytes,
-            path=sealed.path,
-            offset_index=sealed.offset_index,
-            time_index=sealed.time_index,
-            producer_snapshot=sealed.producer_snapshot,
-            leader_epochs=sealed.leader_epochs,
-            aborted=(),
             previous_hash=NO_HASH,
-            key_filter_records_max=0,
         )
     )
     source.close()

@@ -11,7 +11,6 @@ from tidelog_core.errors import (
     InvalidRecordState,
     InvalidRequest,
     InvalidShareSessionEpoch,
-    NotLeaderOrFollower,
     TidelogError,
 )
 
@@ -58,8 +57,7 @@ class ShareService:
         replica = self.replicas.led_by_id.get(topic_id, _NONE).get(index)
         if replica is None:
             raise self.replicas.leaders.refusal(topic_id, index, is_id=True)
-        if not self._node.standing.can_serve():
-            raise NotLeaderOrFollower("this node has lost touch with the cluster")
+        self._node.require_serving()
         replica.require_readable()
         return replica
 
