@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from tests.kafka.compare import Pair
+from tests.kafka.pairs import pair_with
 from tests.support.client_quotas import alter_quotas, op
 from tests.support.kafka_messages import API_KEYS
-from tests.support.node_process import NodeProcess
 from tests.support.peer import Peer
-from tools import kafka_broker
-from tools.places import ToolAbsent
 
 pytestmark = pytest.mark.slow  # ``tests/node/throttling`` has limits of a node alone
 
@@ -33,15 +31,8 @@ CONFIG = {
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     root = tmp_path_factory.mktemp("limited")
-    with ExitStack() as stack:
-        try:
-            port = stack.enter_context(kafka_broker.serve(root / "kafka", CONFIG))
-        except ToolAbsent as absent:
-            pytest.skip(str(absent))
-        node = stack.enter_context(NodeProcess(root / "tidelog", config=CONFIG))
-        peers = Pair(Peer("kafka", port), Peer("tidelog", node.port))
+    with pair_with(root, CONFIG) as peers:
         yield peers
-        peers.close()
 
 
 def both(pair: Pair, case: Callable[[Peer], Any]) -> tuple[Any, Any]:

@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from tests.kafka.batches import good_batch
 from tests.kafka.compare import Pair
+from tests.kafka.pairs import pair_with
 from tests.support.client_quotas import alter_quotas, component, describe_quotas, op
-from tests.support.node_process import NodeProcess
 from tests.support.peer import Peer
-from tools import kafka_broker
-from tools.places import ToolAbsent
 
 # They measure times. ``tests/node/throttling`` and ``tests/core/quotas/test_kafkas_quotas.py``, which
 # asks Kafka's own classes, have the same rules without a clock on the wall.
@@ -39,15 +37,8 @@ Waits = list[tuple[str, int]]
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Give brokers that have no quotas yet."""
     root = tmp_path_factory.mktemp("throttled")
-    with ExitStack() as stack:
-        try:
-            port = stack.enter_context(kafka_broker.serve(root / "kafka", CONFIG))
-        except ToolAbsent as absent:
-            pytest.skip(str(absent))
-        node = stack.enter_context(NodeProcess(root / "tidelog", config=CONFIG))
-        peers = Pair(Peer("kafka", port), Peer("tidelog", node.port))
+    with pair_with(root, CONFIG) as peers:
         yield peers
-        peers.close()
 
 
 def both(pair: Pair, name: str, case: Callable[[Peer], Any], **quotas: float) -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ from tidelog_core.records.batch import iter_headers
 
 from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
+from tests.support.outside_stores import node_with_outside_stores
 from tests.support.stored_items import overwrite_body, stored_items
 from tests.support.wire_client import WireClient
 
@@ -28,16 +29,9 @@ BATCH_COUNT = 10
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node whose stores outlive its data directory."""
-    process = NodeProcess(
-        tmp_path / "node",
-        metadata_store=f"sqlite://{tmp_path}/metadata.db",
-        object_store=f"file://{tmp_path}/objects",
-        config={"remote.task.interval.ms": "100"},
-    )
-    process.start()
-    yield process
-    if process.process is not None:
-        process.stop()
+    config = {"remote.task.interval.ms": "100"}
+    with node_with_outside_stores(tmp_path, config) as process:
+        yield process
 
 
 def create(node: NodeProcess, name: str, **configs: str) -> None:

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.records.batch import iter_headers
 
 from tests.support.node_process import NodeProcess
+from tests.support.outside_stores import node_with_outside_stores
 from tests.support.wire_client import TIMEOUT_SECONDS, WireClient
 
 SEGMENT_BYTES = 100_000
@@ -23,16 +24,9 @@ DEADLINE_SECONDS = 120.0
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node whose stores outlive its data directory."""
-    process = NodeProcess(
-        tmp_path / "node",
-        metadata_store=f"sqlite://{tmp_path}/metadata.db",
-        object_store=f"file://{tmp_path}/objects",
-        config={"remote.task.interval.ms": "100"},
-    )
-    process.start()
-    yield process
-    if process.process is not None:
-        process.stop()
+    config = {"remote.task.interval.ms": "100"}
+    with node_with_outside_stores(tmp_path, config) as process:
+        yield process
 
 
 def value_of(index: int) -> bytes:

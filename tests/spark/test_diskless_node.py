@@ -19,6 +19,7 @@ from tidelog import BucketReader
 
 from tests.spark.micro_batches import MicroBatches
 from tests.support.node_process import NodeProcess
+from tests.support.outside_stores import node_with_outside_stores
 from tools.places import ROOT
 
 pytestmark = pytest.mark.slow  # ``test_chain_tail`` and ``test_bucket_reader`` are the small twins
@@ -29,21 +30,14 @@ Rows = list[tuple[int, bytes | None]]
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node whose stores outlive its data directory."""
-    process = NodeProcess(
-        tmp_path / "node",
-        metadata_store=f"sqlite://{tmp_path}/metadata.db",
-        object_store=f"file://{tmp_path}/objects",
-        config={
-            "transaction.state.log.num.partitions": "2",
-            "offsets.topic.num.partitions": "2",
-            "remote.task.interval.ms": "50",
-            "log.retention.check.interval.ms": "200",
-        },
-    )
-    process.start()
-    yield process
-    if process.process is not None:
-        process.stop()
+    config = {
+        "transaction.state.log.num.partitions": "2",
+        "offsets.topic.num.partitions": "2",
+        "remote.task.interval.ms": "50",
+        "log.retention.check.interval.ms": "200",
+    }
+    with node_with_outside_stores(tmp_path, config) as process:
+        yield process
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
+from tests.support.outside_stores import node_with_outside_stores
 from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient
 
@@ -27,20 +28,13 @@ PRODUCER = 7_000
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node whose stores outlive its data directory."""
-    process = NodeProcess(
-        tmp_path / "node",
-        metadata_store=f"sqlite://{tmp_path}/metadata.db",
-        object_store=f"file://{tmp_path}/objects",
-        config={
-            "transaction.state.log.num.partitions": "2",
-            "offsets.topic.num.partitions": "2",
-            "remote.task.interval.ms": "200",
-        },
-    )
-    process.start()
-    yield process
-    if process.process is not None:
-        process.stop()
+    config = {
+        "transaction.state.log.num.partitions": "2",
+        "offsets.topic.num.partitions": "2",
+        "remote.task.interval.ms": "200",
+    }
+    with node_with_outside_stores(tmp_path, config) as process:
+        yield process
 
 
 def create(node: NodeProcess, name: str = TOPIC, partitions: int = 1) -> None:
