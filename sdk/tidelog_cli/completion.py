@@ -39,10 +39,10 @@ def _ask(
     from tidelog.errors import TidelogError
 
     from tidelog_cli.clients import client_factory
-    from tidelog_cli.options import DEFAULT_BOOTSTRAP, take_chosen
+    from tidelog_cli.options import DEFAULT_BOOTSTRAP, choose_cluster
 
     given = context.find_root().params
-    take_chosen(given.get("context"), given.get("command_config"))
+    choose_cluster(given.get("context"), given.get("command_config"))
     bootstrap = context.params.get("bootstrap") or DEFAULT_BOOTSTRAP
     timeout_ms = int(SECONDS_MAX * 1000)
 

@@ -39,7 +39,7 @@ from tidelog_cli.iam_token import iam_token
 from tidelog_cli.job_compact import compact
 from tidelog_cli.job_iceberg import iceberg
 from tidelog_cli.jobs import job
-from tidelog_cli.options import take_chosen
+from tidelog_cli.options import choose_cluster
 from tidelog_cli.produce import produce
 from tidelog_cli.repair import repair
 from tidelog_cli.restore import restore
@@ -56,7 +56,7 @@ app = Commands(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.callback()(take_chosen)
+app.callback()(choose_cluster)
 
 topic = Commands(cls=CommandGroup, help="Topics: settings, partitions, records, leaders and sizes.")
 topic.command("create")(topics.create)
@@ -143,6 +143,7 @@ context.command("show")(contexts.show)
 context.command("use")(contexts.use)
 context.command("add")(contexts.add)
 context.command("remove")(contexts.remove)
+
 measuring = Commands(cls=CommandGroup, help="Measure the cluster: throughput and latency.")
 measuring.command("produce")(bench.produce)
 measuring.command("consume")(bench.consume)

@@ -49,7 +49,7 @@ def _print_version(is_wanted: bool) -> None:
 _CHOSEN: ContextVar[Chosen | None] = ContextVar("how to reach the cluster", default=None)
 
 
-def take_chosen(
+def choose_cluster(
     context: Annotated[
         str | None,
         typer.Option(

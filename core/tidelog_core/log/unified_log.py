@@ -1,4 +1,4 @@
-"""All records of one partition, local or remote: reads, and offsets by time and epoch.
+"""The whole log of one partition: reads its local and remote records, finds offsets by time.
 
     log start offset ≤ … local log start offset ≤ … log end offset
     [------ remote source ------)
@@ -52,7 +52,7 @@ class RemoteRead:
         return self._local.partition
 
     async def wait(self) -> LogRead:
-        """Return the records. Raises as ``RecordSource.read`` and ``LocalLog.read``."""
+        """Return the records. Raises like ``RecordSource.read`` and ``LocalLog.read``."""
         local, limits = self._local, self._limits
         self._check_start()
         found = await self._source.read(self.offset, limits)
@@ -125,15 +125,15 @@ class UnifiedLog:
     ) -> TimestampOffset | None:
         """Return the first record at or after a time, if there is one.
 
-        «First» means the lowest offset. Not bounded by the high watermark. Raises
+        That is the one with the lowest offset, even above the high watermark. Raises
         ``StorageError``, and the errors of ``search`` and of the remote source.
         """
         local = self.local
         while True:
             start_offset = local.local_log_start_offset
-            source = self._evicted()
+            source = self._evicted_records()
             if source is not None:
-                # It holds the older part of the log.
+                # The remote source has the older part of the log.
                 found = await source.offset_for_timestamp(
                     timestamp_ms, start_offset=local.log_start_offset
                 )
@@ -144,16 +144,16 @@ class UnifiedLog:
             found = await search(partial(local.offset_for_timestamp, timestamp_ms))
             if local.local_log_start_offset == start_offset:
                 return found
-            # Segments that were evicted during the search may have been searched in neither.
+            # A segment that was evicted meanwhile may have been searched in neither: search again.
 
     async def max_timestamp(self, search: SearchLocal) -> TimestampOffset | None:
         """Return the first record that has the greatest timestamp, if any has one.
 
-        Not bounded by the high watermark. Raises as ``offset_for_timestamp``.
+        Its offset may be above the high watermark. Raises like ``offset_for_timestamp``.
         """
         # The local log first: a segment evicted after that is found in the remote source.
         newest = await search(self.local.max_timestamp)
-        source = self._evicted()
+        source = self._evicted_records()
         if source is None:
             return newest
         older = await source.max_timestamp(start_offset=self.local.log_start_offset)
@@ -172,7 +172,7 @@ class UnifiedLog:
         """Return the epoch that wrote ``offset``, evicted or not, -1 if it is not known."""
         return self.local.leader_epoch_for(offset)
 
-    def _evicted(self) -> RecordSource | None:
+    def _evicted_records(self) -> RecordSource | None:
         """Return the remote source if it has records that are no longer in the local log."""
         local = self.local
         if self._remote is None or local.log_start_offset >= local.local_log_start_offset:

@@ -1,8 +1,8 @@
-"""The consumer's side of its membership: coming to rest, revoking and adding partitions.
+"""The consumer's side of its membership: polling, revoking and adding partitions.
 
-The user is at rest while inside ``poll`` (or waiting in ``async for``). From then on
-partitions to revoke are held: no record of them is handed out after their offsets were
-committed.
+The application polls while it is inside ``poll`` (or waits in ``async for``). Its records are
+processed then, so partitions are revoked only while it polls. A partition to be revoked is held:
+none of its records is returned after its offsets were committed.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class GroupLife:
         self._commits = commits
         self._options = options
         self._notify = notify
-        self._is_at_rest = False
+        self._is_polling = False
         self._waiting: list[tuple[list[PartitionState], asyncio.Future[None]]] = []
         self._in_hand: list[PartitionState] = []
-        self.is_rest_wanted = False  # an iteration comes to rest at its next record
+        self.is_poll_wanted = False  # an iteration polls before its next record
 
-    # -- called by the user --
+    # -- called by the consumer --
 
-    def rest(self, *, has_dealt_with: bool = True) -> None:
-        """Note that the user is inside poll, and whether it has processed its records."""
-        self._is_at_rest = True
-        self.is_rest_wanted = False
-        if has_dealt_with:
+    def begin_poll(self, *, are_records_processed: bool = True) -> None:
+        """Note that the application polls, and whether it has processed its last records."""
+        self._is_polling = True
+        self.is_poll_wanted = False
+        if are_records_processed:
             for state in self._in_hand:
                 state.safe_position = state.position
         self._in_hand = []
@@ -61,9 +61,9 @@ class GroupLife:
             if not future.done():
                 future.set_result(None)
 
-    def hand_out(self, states: list[PartitionState]) -> None:
-        """Note that the user is given records of these partitions."""
-        self._is_at_rest = False
+    def end_poll(self, states: list[PartitionState]) -> None:
+        """Note that the application gets records of these partitions."""
+        self._is_polling = False
         self._in_hand = states
 
     # -- called by the membership --
@@ -82,15 +82,15 @@ class GroupLife:
         return self._subscription.server_pattern
 
     def hold(self) -> None:
-        """Hand out no more records: no partition is certainly ours."""
+        """Return no more records: another member may have any of the partitions."""
         _hold(self._positions)
 
     async def revoke(self, partitions: Collection[TopicPartition], *, is_lost: bool) -> None:
-        """Wait until the user is at rest, then commit, call the listener and drop these."""
+        """Wait until the application polls, then commit, call the listener and drop these."""
         states = [s for p in partitions if (s := self._positions.get(p)) is not None]
         if not states:
             return
-        await self._hold_at_rest(states)
+        await self._hold_during_poll(states)
         listener = self._subscription.listener
         dropped = frozenset(state.partition for state in states)
         if not is_lost and self._commits is not None and self._options.enable_auto_commit:
@@ -136,21 +136,21 @@ class GroupLife:
         }
 
     def progress(self) -> object:
-        """Return a value that changes whenever the user has processed more records."""
+        """Return a value that changes whenever the application has processed more records."""
         return [(state.partition, state.position) for state in self._in_hand]
 
     def notify(self) -> None:
         """Wake a poll to start a rebalance or raise an error."""
-        self.is_rest_wanted = True
+        self.is_poll_wanted = True
         self._notify()
 
-    async def _hold_at_rest(self, states: list[PartitionState]) -> None:
-        if self._is_at_rest:
+    async def _hold_during_poll(self, states: list[PartitionState]) -> None:
+        if self._is_polling:
             _hold(states)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((states, future))
-        self.is_rest_wanted = True
+        self.is_poll_wanted = True
         await future
 
 

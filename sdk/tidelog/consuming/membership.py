@@ -1,10 +1,10 @@
 """The parts of group membership that Kafka's two group protocols share.
 
 A rebalance runs in its own task, so a caller that stops waiting for it does not break
-it. But partitions are revoked only while the user is at rest, that is inside ``poll``:
-then every record handed out has been processed, its offset is committed first, and the
-next owner continues right after it. A user that does not poll again within
-``max_poll_interval_ms`` loses the partitions: the member leaves the group.
+it. But partitions are revoked only while the application polls: then every returned record
+has been processed, its offset is committed first, and the next owner continues right after
+it. An application that does not poll again within ``max_poll_interval_ms`` loses the
+partitions: the member leaves the group.
 
 ``ClassicMembership`` and ``ConsumerMembership`` define the join, the heartbeat and the
 rebalance of their protocols.
@@ -50,7 +50,7 @@ class Member(Protocol):
         """Hand out no more records: no partition is certainly ours."""
 
     async def revoke(self, partitions: Collection[TopicPartition], *, is_lost: bool) -> None:
-        """Wait until the user is at rest, then commit, call the listener and drop these."""
+        """Wait until the application polls, then commit, call the listener and drop these."""
 
     async def assign_partitions(
         self, partitions: Iterable[TopicPartition], added: Collection[TopicPartition]
@@ -94,18 +94,20 @@ class Membership(ABC):
         self._interval_s = interval_s  # until the next heartbeat
         self._beat_now = asyncio.Event()  # set: send the next heartbeat now
         self._error: BaseException | None = None
-        self._left_rest_s: float | None = None  # loop time; None while the user is at rest
+        self._polled_s: float | None = (
+            None  # when the last poll ended, in loop time; None during a poll
+        )
 
     # -- called by the consumer --
 
-    def on_rest(self) -> None:
-        """Note that the user is inside poll; start a rebalance if one is due.
+    def on_poll(self) -> None:
+        """Note that the application polls; start a rebalance if one is due.
 
         Raises the error that ended the last rebalance. It is raised once, as the next poll tries
         again; but every time if another consumer uses our ``group_instance_id``, because the two
         would fence each other forever.
         """
-        self._left_rest_s = None
+        self._polled_s = None
         if self._error is not None:
             error = self._error
             if not isinstance(error, FencedInstanceId):
@@ -116,13 +118,13 @@ class Membership(ABC):
         if self._is_rebalance_due:
             self._start_rebalance()
 
-    def on_unrest(self) -> None:
-        """Note that the user is processing records."""
-        self._left_rest_s = asyncio.get_running_loop().time()
+    def on_poll_end(self) -> None:
+        """Note that the application is processing records."""
+        self._polled_s = asyncio.get_running_loop().time()
 
     @abstractmethod
     def on_subscription(self) -> None:
-        """Note that the user has changed its subscription."""
+        """Note that the application has changed its subscription."""
 
     @abstractmethod
     async def on_metadata(self) -> None:
@@ -161,14 +163,14 @@ class Membership(ABC):
         progress = self._member.progress()
         while True:
             wait_s = self._interval_s
-            if self._left_rest_s is not None:
-                wait_s = min(wait_s, max(0.01, self._left_rest_s + poll_interval_s - loop.time()))
+            if self._polled_s is not None:
+                wait_s = min(wait_s, max(0.01, self._polled_s + poll_interval_s - loop.time()))
             await wait_and_clear(self._beat_now, wait_s)
             if not self._is_stable:
                 continue
-            if progress != (progress := self._member.progress()) and self._left_rest_s is not None:
-                self._left_rest_s = loop.time()
-            if self._left_rest_s is not None and loop.time() - self._left_rest_s > poll_interval_s:
+            if progress != (progress := self._member.progress()) and self._polled_s is not None:
+                self._polled_s = loop.time()
+            if self._polled_s is not None and loop.time() - self._polled_s > poll_interval_s:
                 await self._give_up()
                 continue
             try:
@@ -180,7 +182,7 @@ class Membership(ABC):
                 )
 
     async def _give_up(self) -> None:
-        """Leave the group because the user has not polled in time."""
+        """Leave the group because the application has not polled in time."""
         logger.warning(
             "poll was not called within max_poll_interval_ms, leaving the group",
             extra={

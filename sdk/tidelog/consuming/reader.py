@@ -85,7 +85,7 @@ class RecordReader(Client):
         self._membership: Membership | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: BaseException | None = None
-        # A subscribed topic that may not be read, raised once after each answer that says so.
+        # The refusal of a subscribed topic, raised once after each answer that has it.
         self._refusal: TidelogError | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
@@ -118,7 +118,7 @@ class RecordReader(Client):
         self._changed.set()
         try:
             if self._tasks:
-                self._life.rest(has_dealt_with=not has_failed)
+                self._life.begin_poll(are_records_processed=not has_failed)
                 await self._leave()
         finally:
             await self._locator.close()
@@ -138,7 +138,7 @@ class RecordReader(Client):
         """Close; after an exception, the current record is not committed."""
         await self.close(has_failed=exc is not None)
 
-    # -- what to read --
+    # -- subscribing and assigning --
 
     def subscribe(
         self,
@@ -191,7 +191,7 @@ class RecordReader(Client):
 
     async def unsubscribe(self) -> None:
         """Leave the group, or drop the partitions assigned by hand."""
-        self._life.rest()
+        self._life.begin_poll()
         await self._leave()
         self._positions.replace(())
 
@@ -226,7 +226,7 @@ class RecordReader(Client):
     async def poll(
         self, *, max_records: int | None = None, timeout_ms: float = 1_000
     ) -> list[ConsumerRecord]:
-        """Return records as soon as there are some; an empty list after the timeout.
+        """Return records as soon as there are any, or an empty list after the timeout.
 
         Calling ``poll`` again marks the records of the last poll as processed. Raises the
         error that prevents reading: ``NoOffsetForPartition``, ``OffsetOutOfRange``,
@@ -246,13 +246,13 @@ class RecordReader(Client):
         timeout_ms: float = 1_000,
         decode: SchemaDecoder | None = None,
     ) -> list[pa.RecordBatch]:
-        """Return records as Arrow, as soon as there are some; an empty list after the timeout.
+        """Return records as Arrow, as soon as there are any, or an empty list after the timeout.
 
         Each batch has records of one partition in order of offset. Its columns are those of
         Spark's Kafka source: ``key``, ``value``, ``topic``, ``partition``, ``offset``,
         ``timestamp``, ``timestampType``, and ``headers`` if they are included. No Python object
         is made for a record. Partitions take turns until the columns have about ``max_bytes``;
-        ``max_poll_records`` does not count here. Otherwise as ``poll``, and the two may be mixed.
+        ``max_poll_records`` does not apply. Otherwise like ``poll``; a program may use both.
         With ``decode`` values become structs, in a thread; if one cannot be decoded, it raises
         ``InvalidRecord``, and the next poll returns the same records. Raises ``InvalidConfig``
         without the extra ``arrow``.
@@ -273,7 +273,7 @@ class RecordReader(Client):
         try:
             return await asyncio.to_thread(lambda: [decode.decode(batch) for batch in found])
         except BaseException:
-            for batch in reversed(found):  # They were not handed out.
+            for batch in reversed(found):  # They were not returned.
                 self._unread(batch)
             raise
 
@@ -290,20 +290,20 @@ class RecordReader(Client):
     ) -> list[T]:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
-        await self._come_to_rest()
+        await self._begin_poll()
         while True:
-            self._attend()
+            self._raise_or_rebalance()
             records, states = take()
             if records:
-                self._hand_out(states)
+                self._end_poll(states)
                 return records
             if not await self._wait(deadline_s):
                 if self._membership is not None:
-                    self._membership.on_unrest()  # The next poll has a time limit too.
+                    self._membership.on_poll_end()  # The next poll has a time limit too.
                 return []
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Read record by record, for as long as the loop goes on."""
+        """Yield records one by one, until the caller stops."""
         return self._iterate()
 
     async def _iterate(self) -> AsyncIterator[ConsumerRecord]:
@@ -313,13 +313,13 @@ class RecordReader(Client):
 
     async def next_run(self) -> PartitionState:
         """Wait for a partition with records and return it. Used by ``SyncConsumer``."""
-        await self._come_to_rest()
+        await self._begin_poll()
         while True:
-            self._attend()
+            self._raise_or_rebalance()
             state = self._positions.next_ready(may_raise=True)
             if state is not None:
                 self._positions.rotate(state.partition)
-                self._hand_out([state])
+                self._end_poll([state])
                 return state
             await self._wait(None)
 
@@ -337,7 +337,7 @@ class RecordReader(Client):
         while (
             state.version == version
             and (index := state.index) <= last
-            and not (state.is_paused or life.is_rest_wanted)
+            and not (state.is_paused or life.is_poll_wanted)
         ):
             record = records[index]
             state.index = index + 1
@@ -464,21 +464,21 @@ class RecordReader(Client):
     # -- waiting and returning records --
 
     async def _begin(self) -> None:
-        """Start if needed; while closing, listeners may still call the consumer."""
+        """Start if needed. Listeners may call the consumer even while it is closed."""
         if not self._tasks:
             await self.start()
 
-    async def _come_to_rest(self) -> None:
+    async def _begin_poll(self) -> None:
         await self._begin()
         self._check_open()
-        self._life.rest()
-        self._attend()
-        # Other tasks must run even if records are always available; tasks that wait for the
-        # user to come to rest, and a rebalance that this poll starts, go first.
+        self._life.begin_poll()
+        self._raise_or_rebalance()
+        # Other tasks must run even if records are always available. Tasks that wait for a poll, and
+        # a rebalance that this poll starts, run first.
         await asyncio.sleep(0)
 
     async def _wait(self, deadline_s: float | None) -> bool:
-        """Wait for a change while at rest; return whether it was in time."""
+        """Wait for a change during a poll; return whether it came in time."""
         self._locator.start()
         self._fetcher.wake()
         return await self._wait_for_change(deadline_s)
@@ -499,7 +499,7 @@ class RecordReader(Client):
         self._check_open()
         return deadline_s is None or loop.time() < deadline_s
 
-    def _attend(self) -> None:
+    def _raise_or_rebalance(self) -> None:
         """Raise background failures; start a due rebalance."""
         if self._failure is not None:
             raise self._failure
@@ -507,14 +507,14 @@ class RecordReader(Client):
             refusal, self._refusal = self._refusal, None
             raise refusal
         if self._membership is not None:
-            self._membership.on_rest()
+            self._membership.on_poll()
         elif not len(self._positions):
             raise InvalidRequest("nothing to read: subscribe to topics or assign partitions first")
 
-    def _hand_out(self, states: list[PartitionState]) -> None:
-        self._life.hand_out(states)
+    def _end_poll(self, states: list[PartitionState]) -> None:
+        self._life.end_poll(states)
         if self._membership is not None:
-            self._membership.on_unrest()
+            self._membership.on_poll_end()
         self._fetcher.wake()
 
     # -- internals --

@@ -15,7 +15,7 @@ from tidelog_core.metadata.stored_cluster import select_topics
 from tidelog_cli.failures import EXIT_STATUS, CommandFailed, CommandGroup
 from tidelog_cli.help_names import Commands
 from tidelog_cli.jobs import JAVA_VERSION
-from tidelog_cli.options import take_chosen
+from tidelog_cli.options import choose_cluster
 from tidelog_cli.stores import opened_metadata
 
 
@@ -33,7 +33,7 @@ def run_job(name: str, command: Callable[..., Any]) -> None:
     )
     jobs.command(name, epilog=EXIT_STATUS)(command)
     # The callback makes the single command part of a group, which reports failures.
-    jobs.callback()(take_chosen)
+    jobs.callback()(choose_cluster)
     jobs([name, *sys.argv[1:]], prog_name="tidelog job")
 
 
