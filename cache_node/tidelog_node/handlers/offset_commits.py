@@ -1,0 +1,298 @@
+"""OffsetCommit and TxnOffsetCommit.
+
+Topics are named up to version 9 of OffsetCommit, and given by id from version 10 on. The
+coordinator stores both, so that a topic created again never inherits offsets.
+Source: ``KafkaApis`` and ``OffsetMetadataManager`` of Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol
+from uuid import UUID
+
+from kio.schema.offset_commit.v4 import request as commit_request_v4
+from kio.schema.offset_commit.v9 import request as commit_request_v9
+from kio.schema.offset_commit.v9 import response as commit_response_v9
+from kio.schema.offset_commit.v10 import request as commit_request
+from kio.schema.offset_commit.v10 import response as commit_response
+from kio.schema.txn_offset_commit.v5 import request as txn_request
+from kio.schema.txn_offset_commit.v5 import response as txn_response
+from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.records import Topic
+
+from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.failures import offset_commit_error_code
+from tidelog_node.node_context import NodeContext
+from tidelog_node.request_turns import RequestTurn
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.transactions.group_offsets import TransactionalOffsets
+from tidelog_node.transactions.verifier import TransactionVerifier
+from tidelog_node.wire.messages import build
+
+OFFSET_COMMIT_KEY = 8
+TXN_OFFSET_COMMIT_KEY = 28
+
+NO_TOPIC_ID = UUID(int=0)
+
+Named = Mapping[str, object]  # a topic's ``name`` or ``topic_id``, depending on the version
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class _CommitPartition(Protocol):
+    """A partition of an OffsetCommit request, of any version."""
+
+    @property
+    def partition_index(self) -> int: ...
+    @property
+    def committed_offset(self) -> int: ...
+    @property
+    def committed_metadata(self) -> str | None: ...
+
+
+@dataclass(slots=True)
+class _TopicCommit:
+    """A topic's commit: its refused partitions and the offsets to store."""
+
+    named: Named
+    topic: Topic | None
+    errors: dict[int, ErrorCode] = field(default_factory=dict)  # by partition, in order
+    offsets: dict[int, CommittedOffset] = field(default_factory=dict)
+
+
+class OffsetCommitHandlers:
+    """Stores offsets, at once or with a transaction."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        *,
+        coordinator: GroupCoordinator,
+        transactional: TransactionalOffsets,
+        verifier: TransactionVerifier,
+    ) -> None:
+        self._node = node
+        self._coordinator = coordinator
+        self._transactional = transactional
+        self._verifier = verifier
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [
+            Route(OFFSET_COMMIT_KEY, 2, 4, self.commit_with_retention),
+            Route(OFFSET_COMMIT_KEY, 5, 9, self.commit_by_name),
+            Route(OFFSET_COMMIT_KEY, 10, 10, self.commit),
+            Route(TXN_OFFSET_COMMIT_KEY, 0, 5, self.commit_with_transaction),
+        ]
+
+    # -- OffsetCommit --
+
+    async def commit_with_retention(
+        self, request: commit_request_v4.OffsetCommitRequest, context: RequestContext
+    ) -> commit_response_v9.OffsetCommitResponse:
+        """Store offsets with the client's retention, if the request has one."""
+        retention_ms = request.retention_time // _MILLISECOND
+        return await self._commit_by_name(
+            request, context, retention_ms=None if retention_ms < 0 else retention_ms
+        )
+
+    async def commit_by_name(
+        self, request: commit_request_v9.OffsetCommitRequest, context: RequestContext
+    ) -> commit_response_v9.OffsetCommitResponse:
+        """Store offsets for the group's lifetime and the retention after it."""
+        return await self._commit_by_name(request, context, retention_ms=None)
+
+    async def commit(
+        self, request: commit_request.OffsetCommitRequest, context: RequestContext
+    ) -> commit_response.OffsetCommitResponse:
+        """Store offsets of topics given by id."""
+        turn = RequestTurn()
+        commits = [
+            await self._check_commit(
+                turn,
+                {"topic_id": topic.topic_id},
+                self._node.view.image.topic_by_id(topic.topic_id or NO_TOPIC_ID),
+                topic.partitions,
+                unknown=ErrorCode.unknown_topic_id,
+            )
+            async for topic in turn.each(request.topics)
+        ]
+        await self._store(request, context, commits, turn)
+        topics = await _committed(
+            commits,
+            turn,
+            topic_class=commit_response.OffsetCommitResponseTopic,
+            partition_class=commit_response.OffsetCommitResponsePartition,
+        )
+        return build(commit_response.OffsetCommitResponse, topics=topics)
+
+    async def _commit_by_name(
+        self,
+        request: commit_request_v4.OffsetCommitRequest | commit_request_v9.OffsetCommitRequest,
+        context: RequestContext,
+        *,
+        retention_ms: int | None,
+    ) -> commit_response_v9.OffsetCommitResponse:
+        turn = RequestTurn()
+        commits = await self._check_commits_by_name(turn, request.topics, retention_ms=retention_ms)
+        await self._store(request, context, commits, turn)
+        topics = await _committed(
+            commits,
+            turn,
+            topic_class=commit_response_v9.OffsetCommitResponseTopic,
+            partition_class=commit_response_v9.OffsetCommitResponsePartition,
+        )
+        return build(commit_response_v9.OffsetCommitResponse, topics=topics)
+
+    async def _check_commits_by_name(
+        self, turn: RequestTurn, topics: Iterable[Any], *, retention_ms: int | None = None
+    ) -> list[_TopicCommit]:
+        """Check the topics of a request that names them."""
+        return [
+            await self._check_commit(
+                turn,
+                {"name": topic.name},
+                self._node.view.image.topic(topic.name),
+                topic.partitions,
+                unknown=ErrorCode.unknown_topic_or_partition,
+                retention_ms=retention_ms,
+            )
+            async for topic in turn.each(topics)
+        ]
+
+    async def _check_commit(
+        self,
+        turn: RequestTurn,
+        named: Named,
+        topic: Topic | None,
+        partitions: Iterable[_CommitPartition],
+        *,
+        unknown: ErrorCode,
+        retention_ms: int | None = None,
+    ) -> _TopicCommit:
+        now_ms = self._node.clock_ms()
+        metadata_max_bytes = self._node.config().offset_metadata_max_bytes
+        commit = _TopicCommit(named, topic)
+        async for partition in turn.each(partitions):
+            index = partition.partition_index
+            metadata = partition.committed_metadata or ""
+            if topic is None:
+                commit.errors[index] = unknown
+            elif not 0 <= index < topic.partition_count:
+                commit.errors[index] = ErrorCode.unknown_topic_or_partition
+            elif len(metadata.encode()) > metadata_max_bytes:
+                commit.errors[index] = ErrorCode.offset_metadata_too_large
+            else:
+                commit.errors[index] = ErrorCode.none
+                commit.offsets[index] = CommittedOffset(
+                    offset=partition.committed_offset,
+                    leader_epoch=getattr(partition, "committed_leader_epoch", -1),
+                    metadata=metadata,
+                    committed_ms=now_ms,
+                    expires_ms=None if retention_ms is None else now_ms + retention_ms,
+                )
+        return commit
+
+    async def _store(
+        self,
+        request: commit_request_v4.OffsetCommitRequest
+        | commit_request_v9.OffsetCommitRequest
+        | commit_request.OffsetCommitRequest,
+        context: RequestContext,
+        commits: Iterable[_TopicCommit],
+        turn: RequestTurn,
+    ) -> None:
+        """Store the accepted offsets and note the outcome in the commits."""
+        offsets = await _accepted(commits, turn)
+        if not offsets and any(commit.errors for commit in commits):
+            return
+        try:
+            error = await self._coordinator.commit_offsets(
+                request.group_id,
+                offsets,
+                member_id=request.member_id,
+                group_instance_id=getattr(request, "group_instance_id", None),
+                generation=request.generation_id_or_member_epoch,
+                knows_epochs=context.api_version >= 9,
+            )
+        except TidelogError as problem:
+            error = offset_commit_error_code(problem)
+        async for commit in turn.each(commits):
+            commit.errors.update(dict.fromkeys(commit.offsets, error))
+
+    # -- TxnOffsetCommit --
+
+    async def commit_with_transaction(
+        self, request: txn_request.TxnOffsetCommitRequest, context: RequestContext
+    ) -> txn_response.TxnOffsetCommitResponse:
+        """Store offsets as pending until the producer's transaction ends."""
+        turn = RequestTurn()
+        commits = await self._check_commits_by_name(turn, request.topics)
+        offsets = await _accepted(commits, turn)
+        if offsets:
+            try:
+                error = await self._transactional.commit(
+                    request.group_id,
+                    offsets,
+                    transactional_id=request.transactional_id,
+                    producer_id=request.producer_id,
+                    producer_epoch=request.producer_epoch,
+                    member_id=request.member_id,
+                    group_instance_id=request.group_instance_id,
+                    generation=request.generation_id,
+                    verifier=self._verifier,
+                    api_version=context.api_version,
+                )
+            except TidelogError as problem:
+                error = offset_commit_error_code(problem)
+            if error is ErrorCode.coordinator_load_in_progress and context.api_version < 2:
+                error = ErrorCode.coordinator_not_available
+            async for commit in turn.each(commits):
+                commit.errors.update(dict.fromkeys(commit.offsets, error))
+        topics = await _committed(
+            commits,
+            turn,
+            topic_class=txn_response.TxnOffsetCommitResponseTopic,
+            partition_class=txn_response.TxnOffsetCommitResponsePartition,
+        )
+        return build(txn_response.TxnOffsetCommitResponse, topics=topics)
+
+
+async def _accepted(
+    commits: Iterable[_TopicCommit], turn: RequestTurn
+) -> dict[tuple[str, UUID], dict[int, CommittedOffset]]:
+    offsets: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
+    async for commit in turn.each(commits):
+        if commit.topic is not None and commit.offsets:
+            key = (commit.topic.name, commit.topic.topic_id)
+            offsets.setdefault(key, {}).update(commit.offsets)
+    return offsets
+
+
+async def _committed(
+    commits: Iterable[_TopicCommit],
+    turn: RequestTurn,
+    *,
+    topic_class: type[Any],
+    partition_class: type[Any],
+) -> tuple[Any, ...]:
+    """Return the response's topics."""
+    return tuple(
+        [
+            build(
+                topic_class,
+                **commit.named,
+                partitions=tuple(
+                    [
+                        build(partition_class, partition_index=index, error_code=error)
+                        async for index, error in turn.each(commit.errors.items())
+                    ]
+                ),
+            )
+            async for commit in turn.each(commits)
+        ]
+    )
