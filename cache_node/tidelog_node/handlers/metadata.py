@@ -1,20 +1,18 @@
-"""Metadata and DescribeTopicPartitions: the topics as the image shows them.
+"""Metadata: the topics as the image shows them.
 
 Building a Metadata response costs about 1 ms per 100 partitions, and thousands of clients ask for
 the same one. So encoded responses are kept until the image changes, and the topics in them until
 those topics change (``metadata_pieces``). A topic that the image does not have may just have been
 created through another node: the store is read before the topic is refused or created.
-Source: ``KafkaApis.handleTopicMetadataRequest`` and ``DescribeTopicPartitionsRequestHandler``.
+Source: ``KafkaApis.handleTopicMetadataRequest``.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from itertools import islice
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -24,17 +22,16 @@ from kio.schema.metadata.v10 import request as request_v10
 from kio.schema.metadata.v10 import response as response_v10
 from kio.schema.metadata.v13 import request as request_v13
 from kio.schema.metadata.v13 import response as response_v13
-from tidelog_core.admin.names import is_internal, validate_topic_name
+from tidelog_core.admin.names import is_internal
 from tidelog_core.errors import (
     ErrorCode,
-    InvalidTopic,
     OutcomeUnknown,
     StoreUnavailable,
     TopicAlreadyExists,
     VersionConflict,
 )
 from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.records import Broker, Partition, Topic
+from tidelog_core.metadata.records import Broker, Topic
 from tidelog_core.model import NO_LEADER
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
@@ -42,18 +39,22 @@ from tidelog_node.authorization.access import Access
 from tidelog_node.handlers.administration import cluster_admin
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
+from tidelog_node.handlers.described_partitions import describe_partitions
 from tidelog_node.handlers.live_brokers import ReachableBrokers
 from tidelog_node.handlers.metadata_pieces import (
     METADATA_KEY,
+    CacheKey,
     Encoded,
+    EncodedResponses,
     EncodedTopics,
     encode_partition,
     encode_topic,
     join_partitions,
     join_topics,
 )
+from tidelog_node.handlers.shown_topics import shown_partition, shown_topic, unknown_name_error
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replication.zone_leaders import ZoneLeaders, leader_of_zone
+from tidelog_node.replication.zone_leaders import ZoneLeaders
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.throttling.throttle import Throttle
@@ -62,14 +63,8 @@ from tidelog_node.wire.messages import build, write_response
 logger = logging.getLogger(__name__)
 
 DESCRIBE_TOPIC_PARTITIONS_KEY = 75
-CACHED_RESPONSES_SIZE_BYTES_MAX = 32 * 1024 * 1024
-DESCRIBED_PARTITIONS_MAX = 2000  # max.request.partition.size.limit of Kafka
-SORTED_AT_ONCE = 2_000  # names
 
 MetadataRequest: TypeAlias = "request_v10.MetadataRequest | request_v13.MetadataRequest"
-# Determines an encoded response, besides the image: the API version, the listener, the flags for
-# authorized operations, the topics by name (None is all topics), and the client's zone.
-CacheKey = tuple[int, str, bool, bool, tuple[str, ...] | None, str]
 
 
 class MetadataHandlers:
@@ -91,7 +86,7 @@ class MetadataHandlers:
         self._reachable_brokers = ReachableBrokers(node.standing)
         self._admin = cluster_admin(node)
         self._zones = ZoneLeaders(node)
-        self._cache = _EncodedResponses()
+        self._cache = EncodedResponses()
         self._topics = EncodedTopics()
 
     def routes(self) -> list[Route]:
@@ -179,58 +174,12 @@ class MetadataHandlers:
     async def describe_topic_partitions(
         self, request: describe_request.DescribeTopicPartitionsRequest, context: RequestContext
     ) -> describe_response.DescribeTopicPartitionsResponse:
-        """Answer DescribeTopicPartitions: topics in order, from the cursor, up to the limit."""
-        turn = RequestTurn()
-        cursor = request.cursor
-        named = {topic.name async for topic in turn.each(request.topics)}
-        image = self._node.view.image
-        if not named or not named <= image.topics.keys():
-            image = await self._refreshed()
-        start = "" if cursor is None else cursor.topic_name
-        is_misplaced = cursor is not None and named and start not in named
-        if cursor is not None and (cursor.partition_index < 0 or is_misplaced):
-            return build(
-                describe_response.DescribeTopicPartitionsResponse,
-                topics=tuple(
-                    [
-                        _undescribed(ErrorCode.invalid_request, name)
-                        async for name in turn.each(await _in_order(named, turn))
-                    ]
-                ),
-            )
-        limit = max(1, min(DESCRIBED_PARTITIONS_MAX, request.response_partition_limit))
-        answers: list[describe_response.DescribeTopicPartitionsResponseTopic] = []
-        next_cursor: describe_response.Cursor | None = None
-        wanted = [name async for name in turn.each(named or image.topics) if name >= start]
-        async for name in turn.each(await _in_order(wanted, turn)):
-            topic = image.topic(name)
-            if topic is None:
-                if named:
-                    error = _name_error(name)
-                    if image.is_unreadable(name):
-                        error = ErrorCode.leader_not_available
-                    answers.append(_undescribed(error, name, operations=ON_TOPIC))
-                continue
-            first = cursor.partition_index if cursor is not None and name == start else 0
-            partitions = image.partitions(name)[first : first + limit]
-            if limit == 0:
-                next_cursor = build(
-                    describe_response.Cursor, topic_name=name, partition_index=first
-                )
-                break
-            answers.append(_describe(self._brokers(image, context), topic, partitions))
-            limit -= len(partitions)
-            if first + len(partitions) < topic.partition_count:
-                next_cursor = build(
-                    describe_response.Cursor,
-                    topic_name=name,
-                    partition_index=first + len(partitions),
-                )
-                break
-        return build(
-            describe_response.DescribeTopicPartitionsResponse,
-            topics=tuple(answers),
-            next_cursor=next_cursor,
+        """Answer DescribeTopicPartitions."""
+        return await describe_partitions(
+            request,
+            current=lambda: self._node.view.image,
+            refreshed=self._refreshed,
+            brokers_of=lambda image: self._brokers(image, context),
         )
 
     def _brokers(self, image: ClusterImage, context: RequestContext) -> Mapping[int, Broker]:
@@ -279,7 +228,7 @@ class MetadataHandlers:
         errors: dict[str, ErrorCode] = {}
         wanted: list[str] = []
         async for name in turn.each(names):
-            errors[name] = _name_error(name)
+            errors[name] = unknown_name_error(name)
             if self._node.view.image.is_unreadable(name):
                 errors[name] = ErrorCode.leader_not_available  # It exists: the client retries.
             elif may_create and errors[name] is not ErrorCode.invalid_topic_exception:
@@ -392,11 +341,11 @@ class MetadataHandlers:
         brokers = self._brokers(image, context)
         zone = self._zones.zone_of_topic(context.session, image, topic.name)
         partitions = [
-            _partition(brokers, partition, context.api_version, zone=zone)
+            shown_partition(brokers, partition, context.api_version, zone=zone)
             async for partition in turn.each(image.partitions(topic.name))
         ]
         operations = self._operations(topic.name, request, context)
-        return _known_topic(topic, tuple(partitions), operations)
+        return shown_topic(topic, tuple(partitions), operations)
 
     def _operations(self, topic: str, request: MetadataRequest, context: RequestContext) -> int:
         if not request.include_topic_authorized_operations:
@@ -419,12 +368,12 @@ class MetadataHandlers:
         partitions = []
         errors: Counter[ErrorCode] = Counter()
         async for partition in turn.each(image.partitions(topic.name)):
-            shown = _partition(brokers, partition, version, zone=zone)
+            shown = shown_partition(brokers, partition, version, zone=zone)
             if shown.error_code is not ErrorCode.none:
                 errors[shown.error_code] += 1
             partitions.append(encode_partition(shown, version))
         operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED
-        empty = encode_topic(_known_topic(topic, (), operations), version)
+        empty = encode_topic(shown_topic(topic, (), operations), version)
         return Encoded(join_partitions(empty, partitions, version), errors)
 
     def _no_topic(
@@ -485,51 +434,11 @@ class MetadataHandlers:
         return access.operations(session, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-class _EncodedResponses:
-    """Encoded responses of one image and its live brokers, forgotten with either.
-
-    They are also forgotten when they exceed ``CACHED_RESPONSES_SIZE_BYTES_MAX``.
-    """
-
-    def __init__(self) -> None:
-        self._image: ClusterImage | None = None
-        self._brokers: Mapping[int, Broker] = {}
-        self._encoded: dict[CacheKey, Encoded] = {}
-        self._size_bytes = 0
-
-    def get(
-        self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey
-    ) -> Encoded | None:
-        is_same = image is self._image and brokers is self._brokers
-        return self._encoded.get(key) if is_same else None
-
-    def put(
-        self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey, encoded: Encoded
-    ) -> None:
-        size_bytes = len(encoded.data)
-        is_full = self._size_bytes + size_bytes > CACHED_RESPONSES_SIZE_BYTES_MAX
-        if image is not self._image or brokers is not self._brokers or is_full:
-            self._image, self._brokers = image, brokers
-            self._encoded, self._size_bytes = {}, 0
-        self._encoded[key] = encoded
-        self._size_bytes += size_bytes
-
-
 def controller_id(brokers: Mapping[int, Broker], broker_id: int) -> int:
     """Return the broker for admin requests. Any will do: this one, if it is live."""
     if broker_id in brokers:
         return broker_id
     return min(brokers, default=NO_LEADER)
-
-
-async def _in_order(names: Collection[str], turn: RequestTurn) -> Iterator[str]:
-    """Return the names in order; sorting them all at once would block the event loop."""
-    left = iter(names)
-    runs: list[list[str]] = []
-    while run := sorted(islice(left, SORTED_AT_ONCE)):
-        runs.append(run)
-        await turn.step()
-    return heapq.merge(*runs)
 
 
 async def _named(
@@ -547,97 +456,3 @@ async def _named(
         if topic_id is not None:
             ids[topic_id] = None
     return names, ids
-
-
-def _name_error(name: str) -> ErrorCode:
-    try:
-        validate_topic_name(name)
-    except InvalidTopic as error:
-        return error.code
-    return ErrorCode.unknown_topic_or_partition
-
-
-def _known_topic(topic: Topic, partitions: tuple[object, ...], operations: int) -> object:
-    return build(
-        response_v13.MetadataResponseTopic,
-        error_code=ErrorCode.none,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=partitions,
-        topic_authorized_operations=operations,
-    )
-
-
-def _partition(
-    brokers: Mapping[int, Broker], partition: Partition, version: int, *, zone: str
-) -> response_v13.MetadataResponsePartition:
-    replicas, isr = partition.replicas, partition.isr
-    error = ErrorCode.none
-    offline = tuple(replica for replica in replicas if replica not in brokers)
-    if version == 0 and offline:
-        # Version 0 has no list of offline replicas: it leaves them out and says so.
-        replicas = tuple(replica for replica in replicas if replica not in offline)
-        isr = tuple(replica for replica in isr if replica not in offline)
-        error = ErrorCode.replica_not_available
-    leader = partition.leader
-    if leader not in brokers or partition.awaits_first_leader:
-        leader, error = NO_LEADER, ErrorCode.leader_not_available
-    elif zone:
-        leader = leader_of_zone(brokers, partition, zone)
-    return build(
-        response_v13.MetadataResponsePartition,
-        error_code=error,
-        partition_index=partition.partition,
-        leader_id=leader,
-        leader_epoch=partition.leader_epoch,
-        replica_nodes=replicas,
-        isr_nodes=isr,
-        offline_replicas=offline,
-    )
-
-
-def _describe(
-    brokers: Mapping[int, Broker], topic: Topic, partitions: Sequence[Partition]
-) -> describe_response.DescribeTopicPartitionsResponseTopic:
-    return build(
-        describe_response.DescribeTopicPartitionsResponseTopic,
-        error_code=ErrorCode.none,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=tuple(
-            build(
-                describe_response.DescribeTopicPartitionsResponsePartition,
-                error_code=ErrorCode.none,
-                partition_index=partition.partition,
-                leader_id=(
-                    partition.leader
-                    if partition.leader in brokers and not partition.awaits_first_leader
-                    else NO_LEADER
-                ),
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=partition.replicas,
-                isr_nodes=partition.isr,
-                eligible_leader_replicas=(),
-                last_known_elr=(),
-                offline_replicas=tuple(
-                    replica for replica in partition.replicas if replica not in brokers
-                ),
-            )
-            for partition in partitions
-        ),
-        topic_authorized_operations=ON_TOPIC,
-    )
-
-
-def _undescribed(
-    error: ErrorCode, name: str, *, operations: int = NOT_REQUESTED
-) -> describe_response.DescribeTopicPartitionsResponseTopic:
-    return build(
-        describe_response.DescribeTopicPartitionsResponseTopic,
-        error_code=error,
-        name=name,
-        is_internal=is_internal(name),
-        topic_authorized_operations=operations,
-    )

@@ -26,6 +26,11 @@ ERROR_CODE_FROM = 13
 CLUSTER_OPERATIONS = range(8, 11)  # the versions that have them
 TOPIC_OPERATIONS_FROM = 8
 PIECES_SIZE_BYTES_MAX = 32 * 1024 * 1024
+CACHED_RESPONSES_SIZE_BYTES_MAX = 32 * 1024 * 1024
+
+# Determines an encoded response, besides the image: the API version, the listener, the flags for
+# authorized operations, the topics by name (None is all topics), and the client's zone.
+CacheKey = tuple[int, str, bool, bool, tuple[str, ...] | None, str]
 
 
 class Encoded(NamedTuple):
@@ -139,3 +144,35 @@ def _topic_schema(version: int) -> Any:
 @cache
 def _partition_schema(version: int) -> Any:
     return get_args(get_type_hints(_topic_schema(version))["partitions"])[0]
+
+
+class EncodedResponses:
+    """Encoded responses of one image and its live brokers, forgotten with either.
+
+    They are also forgotten when they exceed ``CACHED_RESPONSES_SIZE_BYTES_MAX``.
+    """
+
+    def __init__(self) -> None:
+        self._image: ClusterImage | None = None
+        self._brokers: Mapping[int, Broker] = {}
+        self._encoded: dict[CacheKey, Encoded] = {}
+        self._size_bytes = 0
+
+    def get(
+        self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey
+    ) -> Encoded | None:
+        """Return the response if it is known."""
+        is_same = image is self._image and brokers is self._brokers
+        return self._encoded.get(key) if is_same else None
+
+    def put(
+        self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey, encoded: Encoded
+    ) -> None:
+        """Keep a response of this image."""
+        size_bytes = len(encoded.data)
+        is_full = self._size_bytes + size_bytes > CACHED_RESPONSES_SIZE_BYTES_MAX
+        if image is not self._image or brokers is not self._brokers or is_full:
+            self._image, self._brokers = image, brokers
+            self._encoded, self._size_bytes = {}, 0
+        self._encoded[key] = encoded
+        self._size_bytes += size_bytes

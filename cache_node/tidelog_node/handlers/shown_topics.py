@@ -1,0 +1,65 @@
+"""Topics and partitions in answers of Metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kio.schema.metadata.v13 import response as response_v13
+from tidelog_core.admin.names import validate_topic_name
+from tidelog_core.errors import ErrorCode, InvalidTopic
+from tidelog_core.metadata.records import Broker, Partition, Topic
+from tidelog_core.model import NO_LEADER
+
+from tidelog_node.replication.zone_leaders import leader_of_zone
+from tidelog_node.wire.messages import build
+
+
+def shown_topic(topic: Topic, partitions: tuple[object, ...], operations: int) -> object:
+    """Return a topic that exists."""
+    return build(
+        response_v13.MetadataResponseTopic,
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=partitions,
+        topic_authorized_operations=operations,
+    )
+
+
+def shown_partition(
+    brokers: Mapping[int, Broker], partition: Partition, version: int, *, zone: str
+) -> response_v13.MetadataResponsePartition:
+    """Return a partition; with a ``zone`` it names the leader for clients of that zone."""
+    replicas, isr = partition.replicas, partition.isr
+    error = ErrorCode.none
+    offline = tuple(replica for replica in replicas if replica not in brokers)
+    if version == 0 and offline:
+        # Version 0 has no list of offline replicas: it leaves them out and says so.
+        replicas = tuple(replica for replica in replicas if replica not in offline)
+        isr = tuple(replica for replica in isr if replica not in offline)
+        error = ErrorCode.replica_not_available
+    leader = partition.leader
+    if leader not in brokers or partition.awaits_first_leader:
+        leader, error = NO_LEADER, ErrorCode.leader_not_available
+    elif zone:
+        leader = leader_of_zone(brokers, partition, zone)
+    return build(
+        response_v13.MetadataResponsePartition,
+        error_code=error,
+        partition_index=partition.partition,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=offline,
+    )
+
+
+def unknown_name_error(name: str) -> ErrorCode:
+    """Return the error for a topic that does not exist."""
+    try:
+        validate_topic_name(name)
+    except InvalidTopic as error:
+        return error.code
+    return ErrorCode.unknown_topic_or_partition
