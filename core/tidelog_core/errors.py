@@ -517,8 +517,8 @@ class TierRewritten(TidelogError):
 class MetadataSetBack(TidelogError):
     """The bucket has acknowledged records of a partition that its item does not know of.
 
-    The metadata store was set back to an earlier time. Whoever led the partition now would give the
-    offsets of these records to others.
+    The metadata store was set back to an earlier time. A leader would now assign the offsets of
+    these records to other records.
     """
 
     code = ErrorCode.kafka_storage_error

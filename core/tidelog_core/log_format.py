@@ -3,8 +3,8 @@
     text   2026-01-01 00:00:00,000 WARNING node-1 logger: message key='value'
     json   {"timestamp": "2026-01-01T00:00:00.000Z", "level": "WARNING", ...}
 
-Both have the fields that a call gave as ``extra``. Values may come from clients: whatever they are,
-a JSON line stays one line that parses. A field with the name of another key gets ``_`` appended.
+Both have the fields that a call gave as ``extra``. Values may come from clients: with any value, a
+JSON line stays one line that parses. A field with the name of another key gets ``_`` appended.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class JsonFormatter(logging.Formatter):
 def configure_logging(name: str, level: str, *, log_format: str = TEXT) -> None:
     """Send the process's log to stderr under this name.
 
-    As JSON, warnings and exceptions that nobody caught are events of it too: whatever the
-    program writes to stderr is a JSON line.
+    As JSON, warnings and uncaught exceptions are events, too: every line that the program writes to
+    stderr is JSON.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(name) if log_format == JSON else FieldFormatter(name))

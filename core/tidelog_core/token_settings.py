@@ -8,8 +8,8 @@ from urllib.parse import SplitResult, urlsplit
 def parse_jwks_url(url: str) -> SplitResult | None:
     """Return the parts of ``sasl.oauthbearer.jwks.endpoint.url``, ``None`` if it is empty.
 
-    Raises ``ValueError`` unless it is an https address or a file's: whoever can change the keys on
-    their way can log in as anyone.
+    Raises ``ValueError`` unless it is an https address or a file's: an attacker who can change the
+    keys in transit can log in as anyone.
     """
     if not url:
         return None

@@ -20,7 +20,7 @@ as at a node start:
   continuing would assign acknowledged offsets to other records. So the log stays offline, and one
   ERROR says that a restart continues without them: a person decides, and may look for the records
   first. The records of a diskless partition are in its chains and in the tier: its log is reopened
-  whoever is in the ISR, and brought to their end before the node leads again.
+  with any ISR, and brought to their end before the node leads again.
 - *A damaged log* is set aside, never removed, if another node leads and this one is not in sync:
   the replica begins with an empty log and gets every record from the leader and the tier. The last
   replica in sync stays offline: ``tidelog repair`` shows the rest of it. A diskless partition's log

@@ -1,9 +1,9 @@
 """How far an erasure has come, so that another process can continue it.
 
-The position is small, and for whoever runs the erasure to store. What was replaced so far is in the
-receipt, which may be large and is in the bucket. A segment is noted in the receipt before it is
-swapped in. After an interruption between the two the same records are found again: then the new
-note takes the place of the old one, so none is counted twice and none is forgotten.
+The position is small; the process that runs the erasure stores it. The receipt lists the replaced
+segments; it may be large, and is in the bucket. A segment is noted in the receipt before it is
+swapped in. After an interruption between the two, the same records are found again: then the new
+note replaces the old one, so none is counted twice and none is forgotten.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Jobs of the admin API: long work that a request starts and several processes bring to its end.
 
-An item has a job's whole state, so that any process may continue it. Its size is bounded by
-whoever writes it. Of an erasure, ``request`` has the key until the job has ended.
+An item has a job's whole state, so that any process may continue it. Its writers bound its size.
+The ``request`` of an erasure has the key until the job has ended.
 """
 
 from __future__ import annotations

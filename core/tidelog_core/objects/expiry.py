@@ -1,4 +1,4 @@
-"""Rules of a bucket that delete objects by age, whoever needs them.
+"""Rules of a bucket that delete objects by age, even objects that are still in use.
 
 Only S3 has such rules; it calls them lifecycle rules.
 """

@@ -8,12 +8,11 @@ FLOOR = 0.1  # of the equal part: a node whose demand is unknown or small has as
 
 
 def divide(quota: float, demands: Mapping[int, float], *, node_count: int) -> dict[int, float]:
-    """Return how much of a quota each node may use, by what it would.
+    """Return each node's part of a quota, by the nodes' demands.
 
-    Nobody gets less than the others unless it wants less. What nobody wants is lent to all
-    equally, for whoever wants it before the next division. The parts are ``quota`` together, and
-    more only by the floors: at most ``quota * (1 + FLOOR)``. ``node_count`` is the number of all
-    nodes.
+    No node gets less than the others unless it demands less. The rest is lent to all nodes equally,
+    for demands that come before the next division. The sum of the parts is ``quota``, and more only
+    by the floors: at most ``quota * (1 + FLOOR)``. ``node_count`` is the number of all nodes.
     """
     if not demands:
         return {}

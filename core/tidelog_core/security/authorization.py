@@ -4,7 +4,7 @@
 2. An ACL applies if its pattern covers the resource and its principal, host and operation fit.
    If one that applies denies, the answer is no; else, if one allows, it is yes.
 3. Else the answer is no, unless ``allow.everyone.if.no.acl.found`` is set and no ACL at all covers
-   the resource, whoever it is for.
+   the resource, for any principal.
 
 ALLOW of READ, WRITE, DELETE or ALTER also allows DESCRIBE, and of ALTER_CONFIGS also
 DESCRIBE_CONFIGS. A DENY denies its own operation alone.
@@ -38,7 +38,7 @@ _ALLOWED_BY: Mapping[AclOperation, frozenset[AclOperation]] = {
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
 }
 # Kafka asks for the resource of this name to find out whether a client may do something with
-# each one of a type, and so does whoever compares.
+# every resource of a type. The same name makes both decide alike.
 _SOME_NAME = "hardcode"
 
 

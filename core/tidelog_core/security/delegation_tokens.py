@@ -29,7 +29,7 @@ from tidelog_core.security.scram_credentials import (
     salt_password,
 )
 
-# Whoever has one token can try keys offline. A good key has 32 random bytes.
+# A person who has one token can try keys offline. A good key has 32 random bytes.
 KEY_SIZE_BYTES_MIN = 16
 HMAC_SIZE_BYTES = 64
 DIGEST_SIZE_BYTES = 32
@@ -48,7 +48,7 @@ class TokenSecret:
             raise InvalidConfig(
                 [
                     f"delegation.token.secret.key must have at least {KEY_SIZE_BYTES_MIN} bytes:"
-                    " whoever has a token could guess a shorter one"
+                    " the owner of a token could guess a shorter one"
                 ]
             )
 

@@ -29,7 +29,7 @@ _INVALID = "Invalid OAUTHBEARER client first message"
 
 @dataclass(frozen=True, slots=True)
 class BearerLogin:
-    """A client's token, and whom it wants to be; "": whoever the token is for."""
+    """A client's token, and the user it wants to be; "": the user that the token names."""
 
     token: str = field(repr=False)
     authorization_id: str = ""

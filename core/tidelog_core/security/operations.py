@@ -275,7 +275,7 @@ _SOLE_OPERATIONS = _sole_operations()
 def operation_needed(api_key: int, resource_type: ResourceType) -> AclOperation:
     """Return the operation that the API needs on resources of the type.
 
-    Raises ``KeyError`` unless it is one, whatever the request.
+    Raises ``KeyError`` if it needs none of them, or one of several.
     """
     return _SOLE_OPERATIONS[api_key, resource_type]
 
