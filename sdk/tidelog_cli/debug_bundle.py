@@ -75,7 +75,7 @@ def bundle(
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Write versions, settings and the cluster's state into one file, for a report of a fault.
+    """Write versions, settings and the cluster's state into one file, for a bug report.
 
     Secrets are removed: settings that are secret, passwords, tokens and keys in logs. Records are
     not read. Read the file before you pass it on: names of topics, groups and hosts stay.

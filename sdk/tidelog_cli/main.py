@@ -137,7 +137,7 @@ quota.command("set")(quotas.set_)
 quota.command("remove")(quotas.remove)
 quota.command("top")(quotas.top)
 
-context = Commands(cls=CommandGroup, help="Contexts: clusters to reach by a name.")
+context = Commands(cls=CommandGroup, help="Contexts: names for clusters, and how to reach them.")
 context.command("list")(contexts.list_)
 context.command("show")(contexts.show)
 context.command("use")(contexts.use)
@@ -149,7 +149,7 @@ measuring.command("produce")(bench.produce)
 measuring.command("consume")(bench.consume)
 measuring.command("end-to-end")(bench.end_to_end)
 
-debug = Commands(cls=CommandGroup, help="What a report of a fault needs.")
+debug = Commands(cls=CommandGroup, help="Collect data for a bug report.")
 debug.command("bundle")(bundle)
 
 tier = Commands(cls=CommandGroup, help="Segments in the object store.")

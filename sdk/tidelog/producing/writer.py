@@ -227,12 +227,12 @@ class RecordWriter(Client):
         ``key`` and ``value`` name the columns of bytes or strings to send; without ``key`` it is
         the column ``key``, if there is one. Columns ``partition``, ``headers`` and ``timestamp``
         are used as ``Consumer.poll_arrow`` returns them; others are ignored. Rows with a key go
-        to the partition that other clients choose for it, rows without spread evenly. Rows of one
-        partition keep their order, in batches of ``batch_size_bytes`` or 512 KiB if that is more.
+        to the partition that other clients choose for it; the others are spread evenly. Rows of
+        one partition keep their order, in batches of ``batch_size_bytes``, at least 512 KiB.
 
         Raises ``InvalidRequest`` for a table without these columns, ``InvalidRow`` for a row that
         cannot be sent, the first error of a batch, and ``InvalidConfig`` without the extra
-        ``arrow``. Other rows may have been sent by then: use a transaction to send all or none.
+        ``arrow``. Other rows may have been sent before: use a transaction to send all or none.
         """
         with needing_arrow():
             from tidelog.producing.table_sending import send_rows
@@ -275,7 +275,7 @@ class RecordWriter(Client):
         return Transaction(self._transactions, self.start)
 
     async def complete(self, prepared: PreparedTransaction, *, is_commit: bool = True) -> None:
-        """Commit or abort another producer's prepared transaction; certain on return, idempotent.
+        """Commit or abort another producer's prepared transaction. Idempotent, durable on return.
 
         A transaction that is not completed within its ``transaction_timeout_ms`` is aborted.
         Raises ``TransactionAborted`` if a commit was requested and the transaction was aborted.
