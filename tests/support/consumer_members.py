@@ -11,9 +11,9 @@ from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
 from tests.support.coordinator_node import Node
 
 
-async def beat(broker: Node, member: str, epoch: int, **fields: Any) -> HeartbeatAnswer:
-    """Send a heartbeat to group "g" with only the given fields set."""
-    heartbeat = ConsumerHeartbeat(
+def consumer_heartbeat(member: str, epoch: int, **fields: Any) -> ConsumerHeartbeat:
+    """Return a heartbeat with only the given fields set."""
+    return ConsumerHeartbeat(
         **{
             "member_id": member,
             "member_epoch": epoch,
@@ -29,6 +29,11 @@ async def beat(broker: Node, member: str, epoch: int, **fields: Any) -> Heartbea
             **fields,
         }
     )
+
+
+async def beat(broker: Node, member: str, epoch: int, **fields: Any) -> HeartbeatAnswer:
+    """Send a heartbeat to group "g" with only the given fields set."""
+    heartbeat = consumer_heartbeat(member, epoch, **fields)
     return await broker.coordinator.consumer_heartbeat("g", heartbeat)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +13,7 @@ from tidelog_core.quotas.quota_keys import QuotaKey
 from tidelog_core.quotas.token_bucket import TokenBucket
 from tidelog_core.quotas.windowed_rate import WindowedRate
 
-from tools import kafka_broker, kafka_java
-from tools.java_options import QUICK_JAVA
+from tests.support.kafka_decisions import kafka_class_path, require_same_decisions
 
 SEED = random.SystemRandom().randrange(2**32)
 SETS, MANY_SETS, AMOUNTS = 40, 5_000, 60
@@ -100,33 +97,13 @@ def line(*fields: object) -> str:
 
 @pytest.fixture(scope="module")
 def class_path() -> str:
-    jars = kafka_broker.class_path()
-    if shutil.which("java") is None or jars is None:
-        pytest.skip("needs java and Kafka's jars (make tools)")
-    return jars
+    return kafka_class_path()
 
 
 @pytest.mark.parametrize("set_count", [SETS, pytest.param(MANY_SETS, marks=pytest.mark.slow)])
 def test_throttle_times_are_those_of_kafka(class_path: str, tmp_path: Path, set_count: int) -> None:
     print(f"seed {SEED}")
     asked = list(questions(random.Random(SEED), set_count))
-    (tmp_path / "asked").write_text("\n".join(text for text, _ in asked))
     source = Path(__file__).with_name("JavaQuotas.java")
-    classes = kafka_java.compiled(source, with_jars=class_path)
-    done = subprocess.run(
-        ["java", *QUICK_JAVA, "-cp", f"{class_path}:{classes}", "JavaQuotas", tmp_path / "asked"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    ours = [(text, answer) for text, answer in asked if answer]
-    theirs = done.stdout.split()
-    assert len(ours) == len(theirs)
-    assert [
-        (text, answer, their)
-        for (text, answer), their in zip(ours, theirs, strict=True)
-        if answer != their
-    ] == []
+    theirs = require_same_decisions(source, asked, class_path=class_path, folder=tmp_path)
     assert len(set(theirs)) > set_count  # many different times, not all of them 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from tidelog_core.security.authorization import (
     Decision,
 )
 
+from tests.support.kafka_decisions import kafka_class_path, require_same_decisions
 from tests.support.random_acls import (
     ALLOW,
     DENY,
@@ -44,8 +43,6 @@ from tests.support.random_acls import (
     acl,
     acls_drawn,
 )
-from tools import kafka_broker, kafka_java
-from tools.java_options import QUICK_JAVA
 
 DESCRIBE = AclOperation.DESCRIBE
 ALICE = Client(("User:alice",), "10.0.0.1")
@@ -223,10 +220,7 @@ def test_everyone_is_allowed_only_where_no_acl_is_about_the_resource() -> None:
 
 @pytest.fixture(scope="module")
 def class_path() -> str:
-    jars = kafka_broker.class_path()
-    if shutil.which("java") is None or jars is None:
-        pytest.skip("needs java and Kafka's jars (make tools)")
-    return jars
+    return kafka_class_path()
 
 
 def random_acl(chance: random.Random) -> Acl:
@@ -298,31 +292,6 @@ def line(*fields: object) -> str:
 def test_decisions_are_those_of_kafka(class_path: str, tmp_path: Path, set_count: int) -> None:
     print(f"seed {SEED}")
     asked = list(questions(random.Random(SEED), set_count))
-    (tmp_path / "asked").write_text("\n".join(text for text, _ in asked))
-    classes = kafka_java.compiled(
-        Path(__file__).with_name("JavaAuthorizer.java"), with_jars=class_path
-    )
-    done = subprocess.run(
-        [
-            "java",
-            *QUICK_JAVA,
-            "-cp",
-            f"{class_path}:{classes}",
-            "JavaAuthorizer",
-            tmp_path / "asked",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    ours = [(text, answer) for text, answer in asked if answer]
-    theirs = done.stdout.split()
-    assert len(ours) == len(theirs)
-    assert [
-        (text, answer, their)
-        for (text, answer), their in zip(ours, theirs, strict=True)
-        if answer != their
-    ] == []
+    source = Path(__file__).with_name("JavaAuthorizer.java")
+    theirs = require_same_decisions(source, asked, class_path=class_path, folder=tmp_path)
     assert {"0", "1"} <= set(theirs)

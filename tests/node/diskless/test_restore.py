@@ -18,6 +18,7 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tests.support.batches import batch_of
 from tests.support.command import called
 from tests.support.node_process import NodeProcess
+from tests.support.outside_stores import node_with_outside_stores
 from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.slow  # ``tests/cli/test_restore_chains.py`` has the small twins
@@ -29,16 +30,9 @@ CONFIGS = {"diskless.enable": "true", "segment.bytes": "20000", "local.retention
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    process = NodeProcess(
-        tmp_path / "node",
-        metadata_store=f"sqlite://{tmp_path}/metadata.db",
-        object_store=f"file://{tmp_path}/objects",
-        config={"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"},
-    )
-    process.start()
-    yield process
-    if process.process is not None:
-        process.stop()
+    config = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
+    with node_with_outside_stores(tmp_path, config) as process:
+        yield process
 
 
 def send(client: WireClient, number: int) -> int:

@@ -15,6 +15,7 @@ from tidelog_core.errors import MetadataSetBack
 from tests.support.batches import batch_of
 from tests.support.command import called
 from tests.support.node_process import NodeProcess
+from tests.support.outside_stores import node_with_outside_stores
 from tests.support.wire_client import WireClient
 
 # ``test_set_back`` has the small twins.
@@ -27,16 +28,9 @@ DEADLINE_SECONDS = 120.0
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     """A node that tiers and collects what is a few seconds old."""
-    process = NodeProcess(
-        tmp_path / "node",
-        metadata_store=f"sqlite://{tmp_path}/metadata.db",
-        object_store=f"file://{tmp_path}/objects",
-        config={"remote.task.interval.ms": "200", "diskless.wal.max.age.ms": "1000"},
-    )
-    process.start()
-    yield process
-    if process.process is not None:
-        process.stop()
+    config = {"remote.task.interval.ms": "200", "diskless.wal.max.age.ms": "1000"}
+    with node_with_outside_stores(tmp_path, config) as process:
+        yield process
 
 
 def until(is_true: Callable[[], bool], node: NodeProcess) -> None:

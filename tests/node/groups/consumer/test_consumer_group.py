@@ -28,6 +28,7 @@ from tidelog_node.groups.migration.conversion import as_classic_group, with_ids
 from tidelog_node.groups.step import Downgrade, Step
 
 from tests.node.coordinator.lines import lines_of
+from tests.support.consumer_members import consumer_heartbeat
 from tests.support.coordinator_node import topic_id
 from tests.support.group_requests import join, subscription_with_owned, sync
 
@@ -67,22 +68,7 @@ class Driver:
         self.computation: TargetComputation | None = None  # is under way
 
     def beat(self, member: str, epoch: int, **fields: Any) -> HeartbeatAnswer:
-        request = ConsumerHeartbeat(
-            **{
-                "member_id": member,
-                "member_epoch": epoch,
-                "instance_id": None,
-                "rack_id": None,
-                "rebalance_timeout_ms": None,
-                "subscribed_topics": None,
-                "subscribed_pattern": None,
-                "assignor": None,
-                "owned": None,
-                "client_id": "client",
-                "client_host": "/127.0.0.1",
-                **fields,
-            }
-        )
+        request = consumer_heartbeat(member, epoch, **fields)
         self.match(request)
         answer, self.step = consumer_members.heartbeat(
             self.group, request, now_ms=self.now_ms, settings=self.settings, topics=self.topics
