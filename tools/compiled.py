@@ -45,7 +45,10 @@ MODULES = (
     ),
     *(
         f"{_CORE}/replication/{name}.py"
-        for name in ("follower_progress", "follower_state", "leader_state", "owed_acks")
+        for name in (
+            *("follower_progress", "follower_state", "leader_conversion", "leader_hand_over"),
+            *("leader_state", "led_log", "owed_acks", "proposals", "rules"),
+        )
     ),
     *(
         f"{_NODE}/{name}.py"

@@ -68,9 +68,9 @@ class TakesAnyAnswer(FollowerState):
 class CountsCommittedIsr(LeaderState[Token]):
     """The high watermark leaves out who is about to join."""
 
-    def _count(self) -> None:
-        super()._count()
-        self._maximal_isr = frozenset(self.partition.isr)
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        return frozenset(self.partition.isr)
 
     def _is_about_to_join(self, follower: FollowerProgress, now_ms: float) -> bool:
         return False
@@ -79,10 +79,10 @@ class CountsCommittedIsr(LeaderState[Token]):
 class ShrinksBeforeTheStore(LeaderState[Token]):
     """The high watermark leaves out who is about to leave."""
 
-    def _count(self) -> None:
-        super()._count()
-        if self._proposed:
-            self._maximal_isr = frozenset(self._proposed[-1].after.isr)
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        proposed = self._proposals._open
+        return frozenset(proposed[-1].after.isr) if proposed else super().maximal_isr
 
 
 class BelievesTheFirstReading(LeaderState[Token]):
@@ -90,8 +90,8 @@ class BelievesTheFirstReading(LeaderState[Token]):
 
     def on_read(self, partition: Partition, now_ms: float) -> None:
         super().on_read(partition, now_ms)
-        self._proposed = []
-        self._count()
+        self._proposals._open = []
+        self._proposals.on_partition(self.partition)
         self.advance(now_ms)
 
     def _is_about_to_join(self, follower: FollowerProgress, now_ms: float) -> bool:

@@ -47,9 +47,10 @@ from tidelog_core.replication.follower_state import (
     ReplicaFetch,
     Truncate,
 )
-from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
+from tidelog_core.replication.leader_state import LeaderState
 from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
+from tidelog_core.replication.rules import ReplicationRules
 from tidelog_core.replication.tier_start import (
     TruncateFully,
     start_before_following,

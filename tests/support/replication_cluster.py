@@ -7,8 +7,9 @@ from uuid import UUID
 
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import AckedBy, Broker, BrokerLease, Partition, StepDownReason
-from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
+from tidelog_core.replication.leader_state import LeaderState
 from tidelog_core.replication.leases import LeaseTimes, PeerLeases
+from tidelog_core.replication.rules import ReplicationRules
 
 TOPIC_ID = UUID(int=1)
 TIMES = LeaseTimes(lease_ms=9_000, renew_ms=3_000)

@@ -9,30 +9,16 @@ Possible interleavings, and why they are safe:
 - *ISR writes.* The store may apply a write before, after or without the leader's knowledge,
   and other writers (takeovers, members that leave, reassignments) may come first.
   The leader therefore counts the **maximal ISR**: the members of the last known stored ISR
-  and of every ISR that it has proposed since and that may still land. So it always counts
-  every member that the store may name (KIP-497 with unknown outcomes).
-- A proposal may still land as long as the item has the version that it expects; a
-  reading that shows the old version proves nothing. Only a higher version
-  settles it. So after an unknown outcome the leader writes again, expecting the same version,
-  until the version moves: one of the writes lands and the others cannot.
+  and of every ISR that it has proposed since and that may still land (``proposals``).
 - *Growth.* A replica may join when its log reaches both the high watermark and the start
   of this leader's epoch. The second matters in a new leader: its high watermark may lag
   behind what the last leader committed, but its log end cannot. The fetch must have come
   from the replica's current registration (KIP-903): a broker that has restarted may lack
   what its previous process had fetched. The commit checks that registration, too.
-- *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``; or when its
-  lease has expired (``election_coordinators`` write that for all leaders, so the leader first
-  waits for them); or when it reports a full or failed disk, and is behind, or has not fetched
-  from this leader within ``hand_over_ms``. A silent replica that has the whole log stays until
-  its lease expires. A replica that is draining leaves as soon as it is behind, so
-  that nothing waits for it once it has stopped, but only if ``min_insync_replicas`` remain: until
-  it stops, its copy lets the partition take records. A replica counts until the store has
+- *Shrink.* ``leaving_members`` says which replica leaves, and when. It counts until the store has
   applied the change, and joins again once its lease has no step-down reason.
-- *A diskless partition that moves* (``begin_hand_over``) takes nothing more. Once the chain has all
-  that the log has, the write that names the successor also ends the epoch there (``end_epoch``).
-  While that write may land, nothing above its end is committed here, and nothing is appended. If
-  the chain does not get there in time, a leader that leaves names the successor without the end:
-  that one seals the chain. Any other leader goes on.
+- *Hand-overs* are in ``leader_hand_over``. While a write that ends the epoch may land, nothing
+  above its end is committed here, and nothing is appended.
 - *A leader that drains* leaves the ISR with the hand-over on the same condition.
 - *A new leader* does not know the followers' log ends, so its high watermark stays until
   every ISR member has fetched in this epoch (or has left the ISR).
@@ -53,11 +39,9 @@ Source: Kafka's ``Partition`` and ``Replica``; KIP-497, KIP-903, KIP-966.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import (
     NotEnoughReplicas,
     NotEnoughReplicasAfterAppend,
@@ -66,61 +50,24 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.metadata.epoch_chains import EpochChain
-from tidelog_core.metadata.records import Broker, Partition, StepDownReason, check
+from tidelog_core.metadata.records import Broker, Partition, check
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.conversion import (
-    Return,
-    become_diskless,
-    become_replicated,
-    begin_next_epoch,
-    copies_required,
-    forget_chains,
-)
-from tidelog_core.replication.election import change_followers, hand_over, move_lead
 from tidelog_core.replication.follower_progress import (
-    UNKNOWN_OFFSET,
     FollowerContact,
     FollowerProgress,
 )
+from tidelog_core.replication.leader_conversion import LeaderConversion
+from tidelog_core.replication.leader_hand_over import LeaderHandOver
 from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.leaving_members import leaving_members
+from tidelog_core.replication.led_log import LedLog
 from tidelog_core.replication.owed_acks import OwedAcks, ReleasedAck
-from tidelog_core.replication.reassignment import (
-    asked_leader,
-    end_reassignment,
-    is_reassigning,
-    target_replicas,
-)
-
-LAG_TIME_MAX_MS = 30_000  # Kafka's replica.lag.time.max.ms
-RETRY_MS = 500  # before a write that the store refused is tried again
-FOLLOW_MS = 10_000  # how long a diskless partition waits for its successor to follow, at most
-FOLLOWED_MS = 1_000  # a successor that had everything so lately has the rest soon
-ASKED_RETRY_MS = 5_000  # before a handover that was given up is tried again
-HAND_OVER_MS = 2_000  # how long appends are refused at most while the successor catches up
+from tidelog_core.replication.proposals import Proposals
+from tidelog_core.replication.reassignment import asked_leader, end_reassignment, is_reassigning
+from tidelog_core.replication.rules import ReplicationRules
 
 Token = TypeVar("Token")
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicationRules:
-    """The settings that replication follows; new ones may be given at any time."""
-
-    min_insync_replicas: int = 1
-    lag_time_max_ms: int = LAG_TIME_MAX_MS
-    retry_ms: int = RETRY_MS
-    hand_over_ms: int = HAND_OVER_MS
-    follow_ms: int = FOLLOW_MS
-
-
-@dataclass(frozen=True, slots=True)
-class _HandOver:
-    successor: int
-    is_leaving: bool
-    begun_ms: float
-    deadline_ms: float
-    ends_reassignment: bool = False  # written by it, and dropped with it
-    replicas: tuple[int, ...] = ()  # of a diskless partition afterwards; (): as before
 
 
 class LeaderState(Generic[Token]):
@@ -143,29 +90,12 @@ class LeaderState(Generic[Token]):
         self.commits_by_chain = partition.is_diskless
         # The tier or the chain has every record below. Only known where chains count.
         self._chain_end = log_end_offset
-        # A replicated partition is about to be diskless: its chain counts besides the ISR.
-        self._entering: EpochChain | None = None
-        # The epoch has been in a chain, and has left it: another chain needs another epoch.
-        self.has_left_chain = False
-        self._needs_epoch = False
-        self._return: Return | None = None  # a diskless partition is about to be replicated
-        self._is_tiered = False  # the tier has all that the chains of a replicated partition have
         self.high_watermark = high_watermark
         self.log_end_offset = log_end_offset
         self.is_deposed = False
-        self.needs_read = False  # another node has written the item: read it
-        self._asked_ms: float | None = None  # when a request to hand over was first seen
-        self._asked_from_ms = 0.0  # no sooner: the chain was too slow for it
-        self._in_flight: PartitionChange | None = None
-        self._proposed: list[PartitionChange] = []  # may have landed or land yet
-        # Derived from the record and the proposals, computed when one of them changes.
-        self._maximal_isr: frozenset[int] = frozenset(partition.isr)
-        self._in_sync_count = len(partition.isr)
-        self._may_lead_elsewhere = False
-        self._end_max = INT64_MAX  # a proposal may have ended the epoch there
-        self._may_convert = False
-        self._retry_from_ms = 0.0
-        self._hand_over: _HandOver | None = None
+        self._proposals = Proposals(partition)
+        self._hand_over = LeaderHandOver(partition.leader)
+        self._conversion = LeaderConversion()
         self._acks: OwedAcks[Token] = OwedAcks()
         self.followers: dict[int, FollowerProgress] = {}
         self._follow_replicas(partition, now_ms)
@@ -176,12 +106,17 @@ class LeaderState(Generic[Token]):
     @property
     def maximal_isr(self) -> frozenset[int]:
         """Every broker that may be in the stored ISR, this one included."""
-        return self._maximal_isr
+        return self._proposals.maximal_isr
+
+    @property
+    def needs_read(self) -> bool:
+        """Whether another node has, or may have, written the item: read it."""
+        return self._proposals.needs_read
 
     @property
     def is_serving(self) -> bool:
         """Whether this leader may answer: its own hand-over cannot have made another one leader."""
-        return not (self.is_deposed or self._may_lead_elsewhere)
+        return not (self.is_deposed or self._proposals.may_lead_elsewhere)
 
     @property
     def is_high_watermark_settled(self) -> bool:
@@ -194,12 +129,12 @@ class LeaderState(Generic[Token]):
     @property
     def in_sync_count(self) -> int:
         """The number of replicas in sync for certain, whatever the outcome of proposals."""
-        return self._in_sync_count
+        return self._proposals.in_sync_count
 
     @property
     def is_under_min_isr(self) -> bool:
         """Whether too few replicas are in sync to commit anything."""
-        return self._in_sync_count < self._required_count
+        return self._proposals.in_sync_count < self._required_count
 
     @property
     def _followable_end(self) -> int:
@@ -219,7 +154,7 @@ class LeaderState(Generic[Token]):
 
         ``needs_all`` is acks=all. Raises ``NotLeaderOrFollower``, ``NotEnoughReplicas``.
         """
-        if not self.is_serving or self._hand_over is not None:
+        if not self.is_serving or self._hand_over.is_wanted:
             raise NotLeaderOrFollower("the partition is changing its leader")
         if self._is_returning and self._is_paused:
             raise NotLeaderOrFollower("the partition is becoming replicated, try again")
@@ -321,14 +256,14 @@ class LeaderState(Generic[Token]):
         """Move the high watermark as far as it may go. Returns whether it moved."""
         offset = self.log_end_offset
         if self.commits_by_chain:
-            return self._advance_to(min(offset, self._chain_end, self._end_max))
-        if self._entering is not None or self._may_convert:
+            return self._advance_to(min(offset, self._chain_end, self._proposals.end_max))
+        if self.is_entering or self._proposals.may_convert:
             offset = min(offset, self._chain_end)
             if offset <= self.high_watermark:
                 return False
         for follower_id, follower in self.followers.items():
             if follower.log_end_offset < offset and (
-                follower_id in self._maximal_isr or self._is_about_to_join(follower, now_ms)
+                follower_id in self.maximal_isr or self._is_about_to_join(follower, now_ms)
             ):
                 offset = follower.log_end_offset
                 if offset <= self.high_watermark:
@@ -372,77 +307,36 @@ class LeaderState(Generic[Token]):
         have died within its lease, and if the leader leaves, the only ISR member would be a dead
         broker. The successor of a diskless partition need be no replica.
         """
-        if time_ms is None:
-            time_ms = self.rules.hand_over_ms
-        self._hand_over = _HandOver(successor, is_leaving, now_ms, now_ms + time_ms)
+        self._hand_over.begin(
+            successor,
+            is_leaving=is_leaving,
+            now_ms=now_ms,
+            time_ms=self.rules.hand_over_ms if time_ms is None else time_ms,
+        )
 
     @property
     def is_handing_over(self) -> bool:
         """Whether appends are refused because the leadership is on its way elsewhere."""
-        return self._hand_over is not None
+        return self._hand_over.is_wanted
 
     def is_handing_over_to(self, successor: int) -> bool:
         """Whether it is on its way to this broker."""
-        return self._hand_over is not None and self._hand_over.successor == successor
+        return self._hand_over.is_to(successor)
 
     @property
     def is_moving(self) -> bool:
         """Whether a follower's position may decide a write: of a hand-over or a conversion."""
-        return self._hand_over is not None or self.is_converting
+        return self._hand_over.is_wanted or self.is_converting
 
-    def _handing_over(self, peers: PeerLeases, now_ms: float) -> PartitionChange | None:
-        wanted = self._hand_over
-        if wanted is None:
-            return None
-        if self.commits_by_chain:
-            return self._moving(wanted, peers, now_ms)
-        follower = self.followers.get(wanted.successor)
-        if (
-            follower is None
-            or wanted.successor not in self.partition.isr
-            or peers.is_dead(wanted.successor)
-        ):
-            self._hand_over = None
-            return None
-        is_heard = follower.asked_ms >= wanted.begun_ms
-        if not is_heard or self.high_watermark < self.log_end_offset:
-            if now_ms < wanted.deadline_ms:
-                return None
-            if not is_heard or not wanted.is_leaving:
-                self._hand_over = None
-                return None
-        is_leaving = wanted.is_leaving and len(self.partition.isr) > self._required_count
-        return hand_over(self.partition, wanted.successor, is_leaving=is_leaving)
-
-    def _moving(
-        self, wanted: _HandOver, peers: PeerLeases, now_ms: float
-    ) -> PartitionChange | None:
-        """Return the write that names a diskless partition's successor, once the chain has all."""
-        successor, end_offset = wanted.successor, self.log_end_offset
-        if successor == self.broker_id:  # Asked for when another broker led.
-            self._hand_over = None
-            return change_followers(self.partition, wanted.replicas)
-        is_able = peers.may_lead_diskless(successor) and not peers.is_suspected(successor)
-        is_stored = self.high_watermark == end_offset
-        # A successor that does not follow closely has to read the rest when it leads.
-        follower = self.followers.get(successor)
-        has_all = (
-            follower is None
-            or follower.log_end_offset == end_offset
-            or not follower.is_caught_up(end_offset, now_ms, self.rules.hand_over_ms)
-        )
-        if is_able and now_ms < wanted.deadline_ms and not (is_stored and has_all):
-            return None
-        if not is_able or not (is_stored or wanted.is_leaving):
-            self._hand_over = None
-            self._asked_from_ms = now_ms + ASKED_RETRY_MS
-            return None
-        return move_lead(
+    def _led(self) -> LedLog:
+        return LedLog(
             self.partition,
-            successor,
-            ChangeReason.HAND_OVER,
-            replicas=wanted.replicas,
-            end_offset=end_offset if is_stored else None,
+            self.followers,
+            self.high_watermark,
+            self.log_end_offset,
+            self._required_count,
+            self.commits_by_chain,
+            self.rules,
         )
 
     # -- converting --
@@ -450,13 +344,17 @@ class LeaderState(Generic[Token]):
     @property
     def is_converting(self) -> bool:
         """Whether the partition is about to be diskless, or replicated again."""
-        is_wanted = self._entering is not None or self._return is not None or self._is_tiered
-        return is_wanted or self._needs_epoch or self._may_convert
+        return self._conversion.is_wanted or self._proposals.may_convert
 
     @property
     def is_entering(self) -> bool:
         """Whether the chain counts besides the ISR, because the partition will be diskless."""
-        return self._entering is not None
+        return self._conversion.entering is not None
+
+    @property
+    def has_left_chain(self) -> bool:
+        """Whether this epoch has been in a chain: another chain needs another epoch."""
+        return self._conversion.has_left_chain
 
     @property
     def may_enter(self) -> bool:
@@ -467,7 +365,7 @@ class LeaderState(Generic[Token]):
             or self.is_converting
             or self.is_deposed
             or self.needs_read
-            or self._hand_over is not None
+            or self._hand_over.is_wanted
             or is_reassigning(self.partition)
         )
 
@@ -479,79 +377,54 @@ class LeaderState(Generic[Token]):
         """
         assert self.may_enter
         assert chain.leader_epoch == self.leader_epoch
-        self._entering = chain
+        self._conversion.entering = chain
         self._chain_end = chain.first_offset
 
     def end_entering(self, now_ms: float) -> None:
         """The chain takes nothing more. The partition stays replicated, if it still is."""
-        self._entering = None
-        self.has_left_chain = True
+        self._conversion.leave_chain()
         self.advance(now_ms)
 
     def begin_next_epoch(self) -> None:
         """Lead in another epoch, in which the partition may enter a chain again."""
-        self._needs_epoch = not self.commits_by_chain
+        self._conversion.needs_epoch = not self.commits_by_chain
 
     def begin_return(self) -> None:
         """Make the partition replicated once its followers have everything."""
-        if self.commits_by_chain and self._return is None:
-            self._return = Return()
+        if self.commits_by_chain:
+            self._conversion.begin_return()
 
     def end_return(self) -> None:
         """Stay diskless, unless a write that may land says otherwise."""
-        self._return = None
+        self._conversion.end_return()
 
     def note_chains_tiered(self) -> None:
         """Have the item of a replicated partition forget its chains: the tier has their records."""
-        self._is_tiered = bool(self.partition.wal) and not self.commits_by_chain
+        self._conversion.is_tiered = bool(self.partition.wal) and not self.commits_by_chain
 
     @property
     def _is_returning(self) -> bool:
-        return self.commits_by_chain and (self._return is not None or self._may_convert)
+        is_wanted = self._conversion.is_returning or self._proposals.may_convert
+        return self.commits_by_chain and is_wanted
 
     @property
     def _is_paused(self) -> bool:
         # While its write may land nothing is appended, however long that takes: the replicas that
         # it names lack what would be acknowledged.
-        return self._may_convert or (self._return is not None and self._return.is_paused)
+        return self._proposals.may_convert or self._conversion.is_paused
 
     def _converted(
         self, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float
     ) -> PartitionChange | None:
-        if self._hand_over is not None or is_reassigning(self.partition):
+        if self._hand_over.is_wanted or is_reassigning(self.partition):
             return None
-        if self._entering is not None:
-            has_all = self.high_watermark <= self._chain_end
-            return become_diskless(self.partition, self._entering) if has_all else None
-        if self._return is not None and self.commits_by_chain:
-            return self._returned(self._return, brokers, peers, now_ms)
-        if self._needs_epoch and not self.commits_by_chain:
-            return begin_next_epoch(self.partition, self._own_checks(brokers))
-        if self._is_tiered:
-            return forget_chains(self.partition)
-        return None
-
-    def _returned(
-        self, back: Return, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float
-    ) -> PartitionChange | None:
-        near = self._followers_with(self.high_watermark, brokers, peers)
-        required = copies_required(self.partition, self.rules.min_insync_replicas)
-        if back.deadline_ms is None:
-            followers = [b for b in self.partition.isr if b in self.followers and peers.is_live(b)]
-            is_heard = all(self.followers[b].log_end_offset != UNKNOWN_OFFSET for b in followers)
-            count = len({*near, *followers}) + 1
-            if now_ms < back.retry_from_ms or count < required or not is_heard:
-                return None
-            back.deadline_ms = now_ms + self.rules.hand_over_ms
-        if self.high_watermark == self.log_end_offset and len(near) + 1 >= required:
-            late = [b for b in self.partition.isr if b in self.followers and b not in near]
-            if now_ms >= back.deadline_ms or not any(map(peers.is_live, late)):
-                isr = (self.broker_id, *near)
-                checks = self._own_checks(brokers) + self._joining_checks(near, brokers)
-                return become_replicated(self.partition, isr, checks)
-        if now_ms >= back.deadline_ms:
-            back.give_up(now_ms)
-        return None
+        conversion, led = self._conversion, self._led()
+        if conversion.is_returning and self.commits_by_chain:
+            near = self._followers_with(self.high_watermark, brokers, peers)
+            checks = self._own_checks(brokers) + self._joining_checks(near, brokers)
+            return conversion.change_back(led, peers, now_ms, near=near, checks=checks)
+        own_checks = self._own_checks(brokers)
+        return conversion.change(led, chain_end=self._chain_end, own_checks=own_checks)
 
     def _followers_with(
         self, end_offset: int, brokers: Mapping[int, Broker], peers: PeerLeases
@@ -574,37 +447,33 @@ class LeaderState(Generic[Token]):
         One write at a time: report its outcome to ``on_written``, ``on_conflict``, ``on_unknown``
         or ``on_refused`` before the next call. The caller's lease must allow it to act.
         """
-        if self.is_deposed or self.needs_read or self._in_flight is not None:
-            return None
-        if now_ms < self._retry_from_ms:
+        proposals, hand_over = self._proposals, self._hand_over
+        if self.is_deposed or not proposals.may_write(now_ms):
             return None
         self._turn_away(brokers, peers, now_ms)
         if self.commits_by_chain:
-            self._follow_request(now_ms)
+            hand_over.follow_request(self._led(), now_ms)
             ending = None
         else:
             ending = end_reassignment(self.partition, peers, self._own_checks(brokers))
         if ending is not None and ending.after.leader != self.broker_id:
-            if self._must_wait(ending.after.leader, now_ms):
+            if hand_over.must_wait(ending.after.leader, self._led(), now_ms):
                 return None
             change: PartitionChange | None = ending
         else:
-            if not self.commits_by_chain and self._is_ending_reassignment:
-                self._hand_over = None  # The reassignment was cancelled or has another target.
+            if not self.commits_by_chain and hand_over.ends_reassignment:
+                hand_over.drop()  # The reassignment was cancelled or has another target.
             change = (
-                self._handing_over(peers, now_ms)
+                hand_over.change(self._led(), peers, now_ms)
                 or ending
                 or (None if self._is_moving_chain else self._altered_isr(brokers, peers, now_ms))
                 or self._converted(brokers, peers, now_ms)
             )
-        if change is None and self._proposed:
+        if change is None and proposals.must_be_settled:
             # A further write settles whether the earlier proposals have landed.
             change = PartitionChange(self.partition, ChangeReason.ALTER_ISR)
-        if change is None:
-            return None
-        self._in_flight = change
-        self._proposed.append(change)
-        self._count()
+        if change is not None:
+            proposals.add(change, self.partition)
         return change
 
     def is_at_rest(self, peers: PeerLeases, now_ms: float) -> bool:
@@ -614,12 +483,10 @@ class LeaderState(Generic[Token]):
         a follower may join, a peer dies, a hand-over begins or the item changes.
         """
         if (
-            self.needs_read
-            or self._in_flight is not None
-            or self._proposed
-            or self._hand_over is not None
+            not self._proposals.are_settled
+            or not self._proposals.is_due(now_ms)
+            or self._hand_over.is_wanted
             or self.is_converting
-            or now_ms < self._retry_from_ms
             or is_reassigning(self.partition)
             or (self.commits_by_chain and asked_leader(self.partition) != self.broker_id)
         ):
@@ -633,56 +500,10 @@ class LeaderState(Generic[Token]):
                     return False
         return not any(follower.wants_in for follower in self.followers.values())
 
-    def _follow_request(self, now_ms: float) -> None:
-        """Begin to hand a diskless partition over if an administrator asks for it, and else not.
-
-        By a reassignment, or by another order of the replicas: elections, moves and conversions put
-        the leader first. Appends go on until the successor follows: then it has the records already
-        when it leads. One that does not get there in time reads them when it leads.
-        """
-        target = target_replicas(self.partition)
-        if target[0] == self.broker_id and not is_reassigning(self.partition):
-            if self._is_ending_reassignment:
-                self._hand_over = None  # It was cancelled.
-            self._asked_ms = None
-            return
-        wanted = self._hand_over
-        if wanted is None or (wanted.ends_reassignment and wanted.replicas != target):
-            self._asked_ms = now_ms if self._asked_ms is None else self._asked_ms
-            is_late = now_ms - self._asked_ms >= self.rules.follow_ms
-            is_ready = is_late or self._has_followed(target[0], now_ms)
-            if now_ms < self._asked_from_ms or not is_ready:
-                self._hand_over = None
-                return
-            deadline_ms = now_ms + self.rules.hand_over_ms
-            self._hand_over = _HandOver(
-                target[0], False, now_ms, deadline_ms, ends_reassignment=True, replicas=target
-            )
-
     @property
     def _is_moving_chain(self) -> bool:
         """Whether producers of a diskless partition wait for its next leader: one write is left."""
-        return self.commits_by_chain and self._hand_over is not None
-
-    def _has_followed(self, successor: int, now_ms: float) -> bool:
-        """Whether the broker has just had all that is committed, or is this one."""
-        follower = self.followers.get(successor)
-        if follower is None:
-            return successor == self.broker_id
-        return follower.is_caught_up(self.high_watermark, now_ms, FOLLOWED_MS)
-
-    @property
-    def _is_ending_reassignment(self) -> bool:
-        return self._hand_over is not None and self._hand_over.ends_reassignment
-
-    def _must_wait(self, successor: int, now_ms: float) -> bool:
-        """Whether a reassignment that takes this leader out waits for the last records."""
-        if self._hand_over is None:
-            deadline_ms = now_ms + self.rules.hand_over_ms
-            self._hand_over = _HandOver(
-                successor, True, now_ms, deadline_ms, ends_reassignment=True
-            )
-        return self.high_watermark < self.log_end_offset and now_ms < self._hand_over.deadline_ms
+        return self.commits_by_chain and self._hand_over.is_wanted
 
     def _turn_away(self, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float) -> None:
         """Stop waiting for replicas that cannot join just now."""
@@ -702,9 +523,7 @@ class LeaderState(Generic[Token]):
             and self._may_join(follower_id, follower)
             and self._is_current(follower_id, follower, brokers, peers)
         ]
-        leaving = [b for b in isr if self._is_out_of_sync(b, peers, now_ms)]
-        spare_count = len(isr) - len(leaving) - self._required_count
-        leaving += self._draining(set(isr) - set(leaving), peers)[: max(0, spare_count)]
+        leaving = leaving_members(self._led(), peers, now_ms)
         if not joining and not leaving:
             return None
         after = tuple(b for b in isr if b not in leaving) + tuple(joining)
@@ -743,60 +562,28 @@ class LeaderState(Generic[Token]):
             and not peers.is_stepping_down(follower_id)
         )
 
-    def _is_out_of_sync(self, follower_id: int, peers: PeerLeases, now_ms: float) -> bool:
-        if follower_id == self.broker_id:
-            return False
-        follower = self.followers.get(follower_id)
-        if follower is None or peers.is_left_to_leaders(follower_id, now_ms):
-            return True
-        lag_ms = self.rules.lag_time_max_ms
-        if peers.step_down_reason(follower_id) is StepDownReason.DISK:
-            if self._is_behind(follower):
-                return True
-            lag_ms = min(lag_ms, self.rules.hand_over_ms)
-        return not follower.is_caught_up(self._followable_end, now_ms, lag_ms)
-
-    def _draining(self, members: Set[int], peers: PeerLeases) -> list[int]:
-        """Return the members that are about to stop and are behind."""
-        return [
-            follower_id
-            for follower_id, follower in self.followers.items()
-            if follower_id in members
-            and peers.step_down_reason(follower_id) is StepDownReason.DRAINING
-            and self._is_behind(follower)
-        ]
-
-    def _is_behind(self, follower: FollowerProgress) -> bool:
-        return UNKNOWN_OFFSET < follower.log_end_offset < self._followable_end
-
     def on_written(self, change: PartitionChange, now_ms: float) -> None:
         """Note that the change is stored."""
-        self._in_flight = None
+        self._proposals.on_written()
         after = dataclasses.replace(change.after, version=change.after.version + 1)
         self.on_partition(after, now_ms)
 
     def on_conflict(self) -> None:
         """Note that another node has written the item: read it, then call ``on_partition``."""
-        self._in_flight = None
-        self.needs_read = True
+        self._proposals.on_conflict()
 
     def on_unknown(self, now_ms: float) -> None:
         """Note that the change may have been stored or may be yet."""
-        self._in_flight = None
-        self.needs_read = True
-        self._retry_from_ms = now_ms + self.rules.retry_ms
+        self._proposals.on_unknown(now_ms + self.rules.retry_ms)
 
     def on_refused(self, change: PartitionChange, now_ms: float) -> None:
         """Note that the store has written nothing and will not."""
-        self._in_flight = None
-        self._proposed = [other for other in self._proposed if other is not change]
-        self._count()
-        self._retry_from_ms = now_ms + self.rules.retry_ms
+        self._proposals.on_refused(change, self.partition, now_ms + self.rules.retry_ms)
         self.advance(now_ms)
 
     def on_read(self, partition: Partition, now_ms: float) -> None:
         """Take the item as a reading begun after the last outcome shows it."""
-        self.needs_read = False
+        self._proposals.needs_read = False
         self.on_partition(partition, now_ms)
 
     def on_partition(self, partition: Partition, now_ms: float) -> None:
@@ -806,23 +593,19 @@ class LeaderState(Generic[Token]):
         if partition.leader_epoch != self.leader_epoch:
             self.depose()
             return
-        # A proposal on an earlier version has landed in this one or never will.
-        self._proposed = [
-            change for change in self._proposed if change.after.version >= partition.version
-        ]
         before, self.partition = self.partition, partition
         if partition.is_diskless and not self.commits_by_chain:
             for follower in self.followers.values():
                 if not follower.is_fed:  # Else it saw the item first, and may never say so again.
                     follower.forget_position(self._followable_end)  # See ``on_fetch``.
-            self.commits_by_chain, self._entering = True, None
+            self.commits_by_chain, self._conversion.entering = True, None
         if not partition.wal:
-            self._is_tiered = False
+            self._conversion.is_tiered = False
         for follower_id in before.isr:
             if follower_id not in partition.isr and follower_id in self.followers:
                 self.followers[follower_id].wants_in = False  # It must fetch again first.
         self._follow_replicas(partition, now_ms)
-        self._count()
+        self._proposals.on_partition(partition)
         self.advance(now_ms)
 
     def succeed(self, before: LeaderState[Token]) -> None:
@@ -834,28 +617,6 @@ class LeaderState(Generic[Token]):
         """End this leadership: another broker leads, or this one no longer may."""
         self.is_deposed = True
         self._acks.fail_all(NotLeaderOrFollower("another broker leads the partition"))
-
-    def _count(self) -> None:
-        members, count = set(self.partition.isr), len(self.partition.isr)
-        for change in self._proposed:
-            members.update(change.after.isr)
-            count = min(count, len(change.after.isr))
-        self._maximal_isr, self._in_sync_count = frozenset(members), count
-        self._may_lead_elsewhere = any(
-            change.after.leader != self.broker_id for change in self._proposed
-        )
-        self._end_max = min(
-            (
-                change.after.wal[-1].first_offset
-                for change in self._proposed
-                if len(change.after.wal) > len(self.partition.wal)
-                if change.after.leader != self.broker_id
-            ),
-            default=INT64_MAX,
-        )
-        self._may_convert = any(
-            change.after.is_diskless != self.commits_by_chain for change in self._proposed
-        )
 
     def _follow_replicas(self, partition: Partition, now_ms: float) -> None:
         for follower_id in partition.replicas:

@@ -17,7 +17,8 @@ from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.records import AckedBy
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.conversion import RETRY_MS
-from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
+from tidelog_core.replication.leader_state import LeaderState
+from tidelog_core.replication.rules import ReplicationRules
 
 from tests.support.replication_cluster import (
     LAG_MS,

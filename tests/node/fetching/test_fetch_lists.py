@@ -95,7 +95,7 @@ async def test_a_leader_that_may_have_a_successor_says_so_at_once(tmp_path: Path
         assert replica.role is not None
         assert replica.leader is not None
         for is_uncertain in (True, False):
-            replica.leader._may_lead_elsewhere = is_uncertain
+            replica.leader._proposals.may_lead_elsewhere = is_uncertain
             replica.role.follow_high_watermark(replica.log)
             assert checks_of(world, client) == 1
             client.fetch()
