@@ -304,6 +304,11 @@ class LogSegments:
         end_offset = min(up_to, segment.end_offset)
         size_bytes = min(available, max_bytes)
         if size_bytes < available:
+            recent = segment.recent_end(position, position + size_bytes)
+            if recent is not None and recent[0] > position:
+                # Without the cut batch behind: a reader would drop it and fetch it again.
+                size_bytes, end_offset = recent[0] - position, recent[1]
+                return FileSlice(segment.reader, position, size_bytes), base_offset, end_offset
             first_size_bytes = segment.batch_size_bytes(position)
             if size_bytes < first_size_bytes:
                 if not min_one_batch:

@@ -308,6 +308,19 @@ class LogSegment:
         located = self.locate(offset)
         return self.size_bytes if located is None else located[0]
 
+    def recent_end(self, start_position: int, end_position: int) -> tuple[int, int] | None:
+        """Return where the last batch ends that is whole in ``[start_position, end_position)``.
+
+        Its position and its offset; the start's if the first batch is not whole there. ``None`` if
+        the batches there are not all in memory. A batch starts at ``start_position``, and another
+        ends behind ``end_position``.
+        """
+        positions = self._recent_positions
+        if not positions or start_position < positions[0]:
+            return None
+        index = bisect_right(positions, end_position) - 1
+        return positions[index], self._recent_offsets[index]
+
     def whole_below(self, offset: int) -> int:
         """Return the end offset, exclusive, of the last batch that is wholly below ``offset``.
 
