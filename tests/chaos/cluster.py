@@ -28,7 +28,8 @@ from types import TracebackType
 from urllib.parse import quote
 
 import psutil
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import MetadataStore
 

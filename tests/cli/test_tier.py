@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tidelog import Producer
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import SegmentMeta, put, segment_collection, topic_key
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ItemKey

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tidelog import Admin, UserDescription
 from tidelog.errors import ResourceNotFound, UnacceptableCredential, UnsupportedSaslMechanism
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.scram_users import ScramUsers, scram_credential_key
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.security.plain import PlainLogin, check_password

@@ -8,7 +8,8 @@ from uuid import UUID, uuid4
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms

@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 from uuid import uuid4
 
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint, plaintext_endpoints
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_node.registration import register_broker
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidelog_core.errors import BrokerNotAvailable
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
 
 from tidelog_node.dialing.held_connection import PortRefused

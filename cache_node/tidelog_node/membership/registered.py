@@ -11,7 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 
 from tidelog_node.membership.membership import Membership
 from tidelog_node.registration import BrokerIdTaken

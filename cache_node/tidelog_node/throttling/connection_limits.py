@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 from tidelog_core.config import INT32_MAX, ListenerConfig, NodeConfig
 from tidelog_core.connection_settings import parse_address_limits
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.quotas.quota_keys import QuotaKey
 from tidelog_core.quotas.windowed_rate import WindowedRate
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from tidelog_core.admin.each_change import commit_each
 from tidelog_core.errors import InvalidRequest, PolicyViolation, StoreUnavailable, TidelogError
 from tidelog_core.metadata.acls import acl_id, acl_key, stored_acl
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
 from tidelog_core.security.acl import (

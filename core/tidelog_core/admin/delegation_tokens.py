@@ -23,8 +23,9 @@ from tidelog_core.errors import (
     StoreUnavailable,
     VersionConflict,
 )
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.delegation_tokens import DelegationToken, delegation_token_key
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import delete, put
 from tidelog_core.metadata.store import Item, MetadataStore, Write
 from tidelog_core.metadata.update import update

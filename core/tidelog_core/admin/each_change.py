@@ -10,7 +10,8 @@ from typing import TypeVar
 from tidelog_core.admin.changing import change_each
 from tidelog_core.admin.commit import commit_together
 from tidelog_core.errors import StoreUnavailable, TidelogError
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.store import MetadataStore, Write
 
 K = TypeVar("K")

@@ -66,12 +66,13 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
     VersionConflict,
 )
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.groups import (
     CommittedOffset,
     GroupRecord,
     shard_of_group,
 )
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.member_pages import StoredGroup
 from tidelog_core.metadata.records import check, delete, put
 from tidelog_core.metadata.store import MetadataStore, Write

@@ -14,7 +14,8 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
     VersionConflict,
 )
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import MetadataStore

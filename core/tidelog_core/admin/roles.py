@@ -14,7 +14,8 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
 )
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.roles import Role, role_key
 from tidelog_core.metadata.store import ABSENT, ANY_VERSION, MetadataStore, Write

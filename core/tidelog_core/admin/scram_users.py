@@ -22,7 +22,8 @@ from tidelog_core.errors import (
     UnsupportedSaslMechanism,
     VersionConflict,
 )
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.scram_users import (
     SCRAM_CREDENTIAL_COLLECTION,

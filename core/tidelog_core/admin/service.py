@@ -52,8 +52,9 @@ from tidelog_core.errors import (
     VersionConflict,
 )
 from tidelog_core.metadata import records
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import NodeConfigOverrides, Topic

@@ -65,6 +65,20 @@ def check(record: Record) -> Check:
     return Check(record.item_id, record.version)
 
 
+def parse_id(text: str) -> UUID | None:
+    """Return the topic id that a part of a key is, ``None`` for other text."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def parse_number(key: str) -> int | None:
+    """Return the number that the key of a broker or a partition is, ``None`` for another key."""
+    is_number = len(key) == NUMBER_DIGITS and key.isascii() and key.isdigit()
+    return int(key) if is_number else None
+
+
 @key_form
 def cluster_key() -> ItemKey:
     """Return the key of the cluster's own item."""

@@ -25,7 +25,7 @@ from tidelog_core.errors import (
     InvalidRequest,
     PolicyViolation,
 )
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write

@@ -13,7 +13,7 @@ from tidelog_core.admin import acls as acl_admin
 from tidelog_core.admin.acls import AclAdmin, find_acls
 from tidelog_core.errors import CorruptItem, InvalidRequest, PolicyViolation
 from tidelog_core.metadata.acls import Acls, StoredAcl, acl_id, acl_key, stored_acl
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, COMMIT_WRITES_MAX, Item, Write

@@ -17,7 +17,7 @@ from tidelog_core.metadata.client_quotas import (
     quota_id,
     quota_key,
 )
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Item, Write

@@ -12,13 +12,14 @@ from uuid import UUID, uuid4
 import pytest
 from tidelog_core.errors import VersionConflict
 from tidelog_core.metadata import records
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.group_configs import (
     GROUP_CONFIG_COLLECTION,
     GroupConfigOverrides,
     group_config_key,
 )
-from tidelog_core.metadata.image import LOST_PARTITIONS_MAX, ClusterView
+from tidelog_core.metadata.image_topics import LOST_PARTITIONS_MAX
 from tidelog_core.metadata.records import (
     Broker,
     Cluster,

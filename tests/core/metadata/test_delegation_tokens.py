@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.delegation_tokens import DelegationTokens
 from tidelog_core.metadata.dynamodb_items import key_of
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Cluster, delete, put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write

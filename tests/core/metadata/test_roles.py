@@ -14,7 +14,7 @@ from tidelog_core.errors import (
     PolicyViolation,
     ResourceNotFound,
 )
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.metadata.roles import Roles, role_key
 from tidelog_core.metadata.sqlite import SqliteMetadataStore

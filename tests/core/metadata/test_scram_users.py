@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from tidelog_core.errors import CorruptItem
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.dynamodb_items import key_of
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.items import ITEMS
 from tidelog_core.metadata.records import Cluster, delete, put
 from tidelog_core.metadata.scram_users import (

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.errors import UnknownTopicId
 from tidelog_core.metadata.acls import Acls
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.roles import Role, Roles
 from tidelog_core.model import Principal
 from tidelog_core.security.acl import Acl, AclOperation, AclPermission, ResourceType

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from kio.schema.push_telemetry.v0.request import PushTelemetryRequest
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.records.codecs import CompressionType, compress
 from tidelog_node.assembly.client_metrics import build_client_metrics

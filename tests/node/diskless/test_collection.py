@@ -17,8 +17,8 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata import records
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import DeletedTopic, Partition
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write

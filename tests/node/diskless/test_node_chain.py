@@ -14,8 +14,8 @@ from tidelog_core.diskless.takeover.sealing import find_seal
 from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import StoreUnavailable, TidelogError, TierUnavailable
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import ChainName
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_node.diskless.chain import node_chain as node_chain_module
 from tidelog_node.diskless.chain.node_chain import NodeChain

@@ -16,8 +16,8 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.message_reader import read_from
 from tidelog_core.message_schemas import load_request_schema, load_response_schema
 from tidelog_core.metadata import records
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.node_config import LiveNodeConfig
 from tidelog_core.metadata.records import Broker, Cluster
 from tidelog_core.metadata.sqlite import SqliteMetadataStore

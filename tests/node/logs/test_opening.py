@@ -15,7 +15,7 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError, UnknownTopicOrPartition
 from tidelog_core.metadata import records
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_node.answers import OwedReply, TaskReply

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.admin.client_quotas import QuotaAdmin, QuotaAlteration
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import Principal

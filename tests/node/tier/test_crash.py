@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, SegmentState, partition_key
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore

@@ -22,8 +22,8 @@ from tidelog_core.config import NodeConfig, TopicConfig
 from tidelog_core.errors import StoreUnavailable, TidelogError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.groups import CommittedOffset
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import Check, ItemKey, Write
 from tidelog_core.metadata.transactions import (

@@ -14,14 +14,12 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata import records
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
-from tidelog_core.metadata.image import (
-    CHANGES_PER_IMAGE_MAX,
-    LIST_FROM_KEYS,
-    ClusterImage,
-    ClusterView,
-)
+from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image_topics import LIST_FROM_KEYS
+from tidelog_core.metadata.image_updates import CHANGES_PER_IMAGE_MAX
 from tidelog_core.metadata.node_config import LiveNodeConfig, effective_node_config
 from tidelog_core.metadata.records import (
     Broker,
@@ -199,7 +197,7 @@ async def test_following_ends_where_loading_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Random changes, refreshed at random: the view equals one that loads everything."""
-    limit = "tidelog_core.metadata.image.CHANGES_PER_IMAGE_MAX"
+    limit = "tidelog_core.metadata.image_updates.CHANGES_PER_IMAGE_MAX"
     monkeypatch.setattr(limit, changes_per_image_max)
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
