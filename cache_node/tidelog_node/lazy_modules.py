@@ -16,10 +16,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Protocol
 
 LIBRARIES = frozenset(
@@ -28,14 +29,16 @@ LIBRARIES = frozenset(
         "cramjam",  # for compressed batches
         "difflib",  # for errors about misspelt names
         "http.client",  # for an issuer's keys
-        "inspect",  # of dataclasses and asyncio, which need it for what nodes do not do
         "lz4.frame",
         "lzma",
+        "pickle",  # for messages of other processes
         "re2",  # for rules about certificates' names, and for patterns
+        "tempfile",
     }
 )
 _VERSION = re.compile(r"kio\.schema\.(?!\w+_header\.)\w+\.v\d+")  # every API uses the headers
 _MESSAGE = re.compile(_VERSION.pattern + r"\.(request|response|data)")
+_CO_COROUTINE = 0x80  # as inspect.CO_COROUTINE
 _lock = RLock()
 
 
@@ -55,9 +58,23 @@ def _buffer() -> Mapping[str, object]:
     return {"Buffer": object}
 
 
+def _coroutines() -> Mapping[str, object]:
+    """Return what asyncio asks of the handlers of signals; dataclasses only import ``inspect``."""
+    return {"iscoroutinefunction": _is_coroutine_function}
+
+
+def _is_coroutine_function(function: object) -> bool:
+    while isinstance(function, MethodType):
+        function = function.__func__
+    while isinstance(function, partial):
+        function = function.func
+    return isinstance(function, FunctionType) and bool(function.__code__.co_flags & _CO_COROUTINE)
+
+
 # Libraries of which a few names are there before they are executed.
 PARTLY: Mapping[str, Callable[[], Mapping[str, object]]] = {
     "crc32c": _checksum,
+    "inspect": _coroutines,
     "typing_extensions": _buffer,
 }
 

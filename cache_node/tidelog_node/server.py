@@ -293,8 +293,10 @@ class Server:
 
 def _listen(host: str, port: int, *, send_buffer_bytes: int) -> socket.socket:
     """Return a listening socket. Those that it accepts have its options."""
+    # Python loads its tables of Unicode for every name that is not bytes.
+    name = host.encode() if host.isascii() else host
     family, _, _, _, address = socket.getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
