@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from typing import NamedTuple
 
 from tidelog_core.config import (
@@ -39,7 +39,6 @@ from tidelog_node.inspection.schema_frames import (
     FramesFound,
     Problem,
     RecordsRefused,
-    SchemaSource,
     SchemaUse,
     frames_of,
 )
@@ -71,7 +70,7 @@ class ProduceSchemas:
 
     def __init__(self, node: NodeContext, inspector: BatchInspector) -> None:
         self._inspector = inspector
-        self._schemas = KnownSchemas(node.store, node.executor, time.monotonic)
+        self._schemas = KnownSchemas(node.store, inspector.schemas.names, time.monotonic)
 
     async def check(
         self, request: ProduceRequest, led_by: Led, results: InspectionResults, *, host: str
@@ -120,33 +119,36 @@ class ProduceSchemas:
             found = frames_of(records, parts)
         else:
             found = await self._inspector.frames(records, parts, host=host)
-        schemas, problems = await self._look_up(found, rules, topic)
+        schemas, problems = await self._look_up(found, rules, topic, host)
         if not problems and config.tidelog_schema_validation_level == FULL:
             characters = sum(one.characters for one in schemas.values())
             if characters > CHARACTERS_MAX:
                 text = f"its schemas have {characters} characters, a batch may have"
                 raise RecordsRefused([(0, f"{text} {CHARACTERS_MAX}")])
-            sources = tuple(
-                SchemaSource(one.schema_id, one.schema_type, one.text, one.known)
-                for one in schemas.values()
+            sources = tuple(one.source for one in schemas.values())
+            problems = await self._inspector.schemas.values(
+                records, parts, sources, found.uses, host=host
             )
-            problems = await self._inspector.values(records, parts, sources, host=host)
         return RecordsRefused(problems[:PROBLEMS_MAX]) if problems else None
 
     async def _look_up(
-        self, found: FramesFound, rules: Mapping[str, _Rule], topic: str
+        self, found: FramesFound, rules: Mapping[str, _Rule], topic: str, host: str
     ) -> tuple[dict[int, KnownSchema], list[Problem]]:
         """Return the schemas, and what is wrong with records of others."""
         problems = list(found.problems)
         schemas: dict[int, KnownSchema] = {}
         try:
-            known = await asyncio.gather(*(self._schemas.find(one.schema_id) for one in found.uses))
+            known = await asyncio.gather(
+                *(self._schemas.find(one.schema_id, host=host) for one in found.uses)
+            )
             for use, schema in zip(found.uses, known, strict=True):
                 if schema is None:
                     wrong = f"the {use.part}'s schema {use.schema_id} is not registered"
                 else:
                     schemas[use.schema_id] = schema
-                    wrong = await self._wrong_subject(use, schema, rules[use.part], topic)
+                    wrong = await self._wrong_subject(
+                        use, schema, rules[use.part], topic, host=host
+                    )
                 if wrong:
                     problems += [(index, wrong) for index in use.indexes]
         except TidelogError as error:
@@ -155,35 +157,35 @@ class ProduceSchemas:
         return schemas, problems
 
     async def _wrong_subject(
-        self, use: SchemaUse, schema: KnownSchema, rule: _Rule, topic: str
+        self, use: SchemaUse, schema: KnownSchema, rule: _Rule, topic: str, *, host: str
     ) -> str:
         """Return what is wrong with the schema's subjects; empty: nothing."""
-        if await self._has_any(_subjects(rule, schema, topic), use.schema_id):
+        if rule.strategy == TOPIC_NAME_STRATEGY:
+            subject = f"{topic}-{rule.part}"
+            if await self._schemas.has(subject, use.schema_id, host=host):
+                return ""
+            return _wrong(use, f"subject {subject}")
+        names = await self._schemas.names(schema, host=host)
+        prefix = "" if rule.strategy == RECORD_NAME_STRATEGY else f"{topic}-"
+        wanted = {f"{prefix}{name}" for name in names}
+        if await self._has_any(wanted & schema.subjects, use.schema_id, host):
             return ""
-        if rule.strategy != TOPIC_NAME_STRATEGY:
-            # A subject may have the schema now that had it not when it was looked up.
-            newer = await self._schemas.find(use.schema_id, is_new=True)
-            if newer is not None and newer.subjects != schema.subjects:
-                subjects = _subjects(rule, newer, topic)
-                if await self._has_any(subjects, use.schema_id):
-                    return ""
-        wanted = f"{topic}-{rule.part}" if rule.strategy == TOPIC_NAME_STRATEGY else "its record"
-        return f"the {use.part}'s schema {use.schema_id} is of no version of subject {wanted}"
+        # A subject may have the schema now that had it not when it was looked up.
+        newer = await self._schemas.find(use.schema_id, host=host, is_new=True)
+        more = frozenset[str]() if newer is None else newer.subjects - schema.subjects
+        if await self._has_any(wanted & more, use.schema_id, host):
+            return ""
+        return _wrong(use, "the subject of its record")
 
-    async def _has_any(self, subjects: Sequence[str], schema_id: int) -> bool:
-        for subject in subjects:
-            if await self._schemas.has(subject, schema_id):
+    async def _has_any(self, subjects: Set[str], schema_id: int, host: str) -> bool:
+        for subject in sorted(subjects)[:CANDIDATES_MAX]:
+            if await self._schemas.has(subject, schema_id, host=host):
                 return True
         return False
 
 
-def _subjects(rule: _Rule, schema: KnownSchema, topic: str) -> Sequence[str]:
-    """Return the subjects of which one must have the schema."""
-    if rule.strategy == TOPIC_NAME_STRATEGY:
-        return (f"{topic}-{rule.part}",)
-    prefix = "" if rule.strategy == RECORD_NAME_STRATEGY else f"{topic}-"
-    named = {f"{prefix}{name}" for name in schema.names}
-    return sorted(named & schema.subjects)[:CANDIDATES_MAX]
+def _wrong(use: SchemaUse, wanted: str) -> str:
+    return f"the {use.part}'s schema {use.schema_id} is of no version of {wanted}"
 
 
 def _rules_of(config: TopicConfig) -> list[_Rule]:

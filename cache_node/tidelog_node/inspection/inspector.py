@@ -11,15 +11,11 @@ one.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import sys
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.errors import TidelogError
 from tidelog_core.log.append_checks import CheckedBatches
 from tidelog_core.log.time_search import BatchSearch
 from tidelog_core.records.batch import (
@@ -32,37 +28,21 @@ from tidelog_core.records.batch import (
 from tidelog_node.host_lock import HostLock
 from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job, SearchJob
-from tidelog_node.inspection.schema_frames import (
-    FramesFound,
-    FramesJob,
-    Problem,
-    RecordsRefused,
-    SchemaSource,
-    ValuesJob,
-)
-from tidelog_node.piped_messages import encode_message, receive_message, send_bytes
+from tidelog_node.inspection.schema_checks import SchemaChecks
+from tidelog_node.inspection.schema_frames import FramesFound, FramesJob
+from tidelog_node.inspection.worker_process import NotInspected, WorkerProcess
+from tidelog_node.piped_messages import encode_message
 
-logger = logging.getLogger(__name__)
+__all__ = ["NODE", "BatchInspector", "NotInspected"]
 
 T = TypeVar("T")
 
-VALUES_SECONDS_MAX = 20.0  # to read one batch by its schemas; a megabyte takes a second
+MODULE = "tidelog_node.inspection.worker"
 JOB_SECONDS_MAX = 60.0  # for one batch; the worst take 20 on an idle machine
-ATTEMPTS_MAX = 2  # the process may end after idling just when a job comes
 QUEUED_BYTES_MAX = 67_108_864  # of batches that wait for the process; one host may have half
 NODE = ""  # the host of the node's own inspections
 # They bound the event loop's work for one batch to about 2 ms.
 RECORDS_MAX, DECOMPRESSED_BYTES_MAX = 2_000, 1_048_576
-
-
-class NotInspected(TidelogError):
-    """The batch could not be inspected just now; a retry of the same request may succeed."""
-
-    code = ErrorCode.request_timed_out
-
-
-class InspectionTooLong(NotInspected):
-    """The inspection took too long, and was ended."""
 
 
 class BatchInspector:
@@ -71,11 +51,13 @@ class BatchInspector:
     def __init__(self) -> None:
         self._turns = HostLock()
         self._queued = HostBytes(QUEUED_BYTES_MAX)
-        self._process: asyncio.subprocess.Process | None = None
+        self._process = WorkerProcess(MODULE)
+        self.schemas = SchemaChecks()
 
     async def close(self) -> None:
-        """Kill the process."""
-        await self._end()
+        """Kill the processes."""
+        await self.schemas.close()
+        await self._process.end()
 
     async def check(
         self, batches: memoryview, config: TopicConfig, *, now_ms: int, host: str
@@ -108,28 +90,6 @@ class BatchInspector:
         assert isinstance(answer, FramesFound)
         return answer
 
-    async def values(
-        self,
-        batch: memoryview,
-        parts: tuple[str, ...],
-        schemas: tuple[SchemaSource, ...],
-        *,
-        host: str,
-    ) -> list[Problem]:
-        """Return the result of ``problems_of``. Raises as it does, and ``NotInspected``.
-
-        A schema can be made so that a small value takes it years. Such a batch is refused: its
-        producer is not to try it again.
-        """
-        job = ValuesJob(len(batch), parts, schemas)
-        try:
-            answer = await self._do(job, batch, host, seconds_max=VALUES_SECONDS_MAX)
-        except InspectionTooLong:
-            text = f"its schemas take more than {VALUES_SECONDS_MAX:.0f} s to check it"
-            raise RecordsRefused([(0, text)]) from None
-        assert isinstance(answer, list)
-        return answer
-
     async def search(self, search_log: Callable[[BatchSearch], T], *, host: str = NODE) -> T:
         """Run ``search_log`` and return its result; heavy batches are inspected in the process.
 
@@ -154,75 +114,20 @@ class BatchInspector:
                 found = await self.find(batch, key.timestamp_ms, key.start_offset, host=host)
                 known[key] = found
 
-    async def _do(
-        self,
-        job: Job,
-        batches: memoryview,
-        host: str,
-        *,
-        seconds_max: float = JOB_SECONDS_MAX,
-    ) -> object:
+    async def _do(self, job: Job, batches: memoryview, host: str) -> object:
         size_bytes = len(batches)
         if not self._queued.take(host, size_bytes):
             raise NotInspected("too many bytes of batches wait to be inspected")
         try:
             async with self._turns.turn(host):
-                answer = await self._ask(encode_message(job), batches, seconds_max)
+                answer = await self._process.ask(
+                    encode_message(job), batches, seconds_max=JOB_SECONDS_MAX
+                )
         finally:
             self._queued.give_back(host, size_bytes)
         if isinstance(answer, TidelogError):
             raise answer
         return answer
-
-    async def _ask(self, message: bytes, batches: memoryview, seconds_max: float) -> object:
-        problem: Exception = EOFError()
-        for _ in range(ATTEMPTS_MAX):
-            try:
-                process = await self._started()
-            except OSError as error:
-                problem = error
-                break
-            assert process.stdin is not None
-            assert process.stdout is not None
-            is_through = False
-            try:
-                async with asyncio.timeout(seconds_max):
-                    process.stdin.write(message)
-                    await send_bytes(process.stdin, batches)
-                    answer = await receive_message(process.stdout)
-                is_through = True
-                return answer
-            except TimeoutError as error:
-                problem = error
-                break
-            except (EOFError, ConnectionError) as error:
-                problem = error
-            finally:
-                if not is_through:
-                    await self._end()
-        logger.warning("batch not inspected", extra={"reason": repr(problem)})
-        if isinstance(problem, TimeoutError):
-            raise InspectionTooLong(f"the batch takes more than {seconds_max:.0f} s to inspect")
-        raise NotInspected(f"the process that inspects batches failed: {problem!r}")
-
-    async def _started(self) -> asyncio.subprocess.Process:
-        if self._process is not None and self._process.returncode is not None:
-            self._process = None
-        if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tidelog_node.inspection.worker"),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-            )
-        return self._process
-
-    async def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 def _budget() -> InspectionBudget:

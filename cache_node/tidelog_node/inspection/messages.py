@@ -10,7 +10,7 @@ from typing import NamedTuple
 from tidelog_core.config import TopicConfig
 from tidelog_core.records.batch import BatchHeader
 
-from tidelog_node.inspection.schema_frames import FramesJob, ValuesJob
+from tidelog_node.inspection.schema_frames import FramesJob
 
 
 class CheckJob(NamedTuple):
@@ -36,5 +36,5 @@ class SearchJob(NamedTuple):
     start_offset: int
 
 
-Job = CheckJob | SearchJob | FramesJob | ValuesJob
+Job = CheckJob | SearchJob | FramesJob
 Found = tuple[int, int] | None  # timestamp and offset

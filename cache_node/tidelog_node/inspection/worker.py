@@ -20,29 +20,19 @@ from tidelog_core.log.append_checks import check_produced
 from tidelog_core.records.batch import find_record
 
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job
-from tidelog_node.inspection.schema_frames import (
-    Codecs,
-    FramesFound,
-    FramesJob,
-    Problem,
-    ValuesJob,
-    frames_of,
-    problems_of,
-)
+from tidelog_node.inspection.schema_frames import FramesFound, FramesJob, frames_of
 from tidelog_node.piped_messages import read_bytes, read_message, write_message
 
 NICENESS = 5  # behind the node, before compaction; see nice(2)
 IDLE_SECONDS_MAX = 60.0
 
-Answer = Checked | Found | FramesFound | list[Problem]
+Answer = Checked | Found | FramesFound
 
 
-def do_job(job: Job, batches: bytearray, codecs: Codecs) -> Answer:
+def do_job(job: Job, batches: bytearray) -> Answer:
     """Return the result of the job. Raises ``TidelogError``."""
     if isinstance(job, FramesJob):
         return frames_of(batches, job.parts)
-    if isinstance(job, ValuesJob):
-        return problems_of(batches, job, codecs)
     if not isinstance(job, CheckJob):
         return find_record(batches, job.timestamp_ms, job.start_offset)
     buffer, headers = check_produced(batches, job.config, now_ms=job.now_ms)
@@ -53,7 +43,6 @@ def main() -> None:
     """Do jobs until standard input ends or none comes for ``IDLE_SECONDS_MAX``."""
     os.nice(NICENESS)
     source, output = sys.stdin.buffer, sys.stdout.buffer
-    codecs = Codecs()
     while select.select([source], [], [], IDLE_SECONDS_MAX)[0]:
         try:
             job = read_message(source)
@@ -63,7 +52,7 @@ def main() -> None:
             return
         answer: object
         try:
-            answer = do_job(job, batches, codecs)
+            answer = do_job(job, batches)
         except TidelogError as error:
             answer = error
         write_message(output, answer)

@@ -29,7 +29,9 @@ from tidelog_node.diskless.gateway.gateway import may_pass
 from tidelog_node.handlers import produce_schemas, produce_waits
 from tidelog_node.handlers.produce_inspection import InspectionResults
 from tidelog_node.handlers.produce_schemas import ProduceSchemas
-from tidelog_node.inspection import inspector, schema_frames
+from tidelog_node.inspection import schema_checks, schema_frames, schema_values
+from tidelog_node.inspection.schema_messages import SchemaSource, ValueLimits
+from tidelog_node.inspection.worker_process import NotInspected
 from tidelog_node.registry import known_schemas
 from tidelog_node.registry.known_schemas import KnownSchemas
 from tidelog_node.wire.produce import ProduceRequest
@@ -255,7 +257,8 @@ async def test_a_schema_that_takes_years_ends_its_batch_and_no_other(
     node: LedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each choice is one between two of the next: a value that fits none is tried 2⁶⁰ times."""
-    monkeypatch.setattr(inspector, "VALUES_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(schema_checks, "LIMITS", ValueLimits(base_seconds=0.3))
+    monkeypatch.setattr(known_schemas, "MISSING_SECONDS", 0.0)
     await node.create_topic(replicas=(1,), **FULL)
     choices: dict[str, Any] = {"D0": {"type": "integer"}}
     for number in range(60):
@@ -265,9 +268,13 @@ async def test_a_schema_that_takes_years_ends_its_batch_and_no_other(
     known = await register(node, text, SUBJECT, SchemaType.JSON)
     answer = await send(node, batch(framed(known, b'"x"')))
     assert outcome(answer) == (ErrorCode.invalid_record, [0])
-    assert "take more than 1 s" in answer.error_message
-    monkeypatch.setattr(inspector, "VALUES_SECONDS_MAX", 60.0)
-    assert outcome(await send(node, batch(framed(known, b"1")))) == STORED
+    assert f"schema {known} is refused" in answer.error_message
+    answer = await send(node, batch(framed(known, b"1")))
+    assert outcome(answer) == (ErrorCode.invalid_record, [0]), "nobody pays for it again"
+    none = RegistryConfig(Compatibility.NONE)
+    await RegistrySettings(SchemaRegistry(node.store)).set_config(SUBJECT, none)
+    other = await register(node, '{"type":"integer"}', SUBJECT, SchemaType.JSON)
+    assert outcome(await send(node, batch(framed(other, b"1")))) == STORED
 
 
 async def test_a_store_that_is_away_has_the_client_come_again(
@@ -409,23 +416,68 @@ async def test_the_texts_of_a_batchs_schemas_are_limited(
     assert outcome(await send(node, data)) == STORED
 
 
+async def test_many_look_ups_of_one_host_delay_no_other(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the other asks for what the first host waits for."""
+    wanted = await register(node)
+    open_now = asyncio.Event()
+    get, reads = node.store.get, []
+
+    async def slow(key: Any) -> Any:
+        reads.append(key)
+        await open_now.wait()
+        return await get(key)
+
+    monkeypatch.setattr(node.store, "get", slow)
+    schemas = KnownSchemas(node.store, node.inspector.schemas.names, time.monotonic)
+    found: list[Any] = []
+
+    async def find(schema_id: int, host: str) -> None:
+        found.append((host, await schemas.find(schema_id, host=host)))
+
+    many = [asyncio.create_task(find(one, "many")) for one in (*range(1_000, 1_500), wanted)]
+    await asyncio.sleep(0)
+    one = asyncio.create_task(find(wanted, "one"))
+    while len(reads) < known_schemas.HOST_READS_MAX + 1:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    open_now.set()
+    await one
+    assert len(found) < 100
+    assert [schema is not None for host, schema in found if host == "one"] == [True]
+    await asyncio.gather(*many)
+
+
+async def test_a_host_may_wait_for_so_many_look_ups(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_schemas, "HOST_WAITING_MAX", 5)
+    schemas = KnownSchemas(node.store, node.inspector.schemas.names, time.monotonic)
+    answers = await asyncio.gather(
+        *(schemas.find(one, host="h") for one in range(1, 50)), return_exceptions=True
+    )
+    refused = [one for one in answers if isinstance(one, NotInspected)]
+    assert len(refused) == 49 - 5 - known_schemas.HOST_READS_MAX
+    assert await schemas.find(60, host="h") is None
+
+
 async def test_the_texts_that_are_kept_are_limited(
     node: LedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = [await register(node, f'"{kind}"', kind) for kind in ("int", "long", "float", "bytes")]
     monkeypatch.setattr(known_schemas, "CHARACTERS_MAX", 13)
-    schemas = KnownSchemas(node.store, node.executor, time.monotonic)
+    schemas = KnownSchemas(node.store, node.inspector.schemas.names, time.monotonic)
     for one in (*ids, ids[0], ids[0]):
-        assert await schemas.find(one) is not None
+        assert await schemas.find(one, host="h") is not None
     assert list(schemas._schemas._found) == [ids[3], ids[0]]
     assert schemas._schemas._size == len('"bytes""int"')
 
 
 def test_the_codecs_that_a_worker_keeps_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_frames, "CODEC_CHARACTERS_MAX", 13)
-    codecs = schema_frames.Codecs()
+    monkeypatch.setattr(schema_values, "CODEC_CHARACTERS_MAX", 13)
+    codecs = schema_values.Codecs()
     sources = [
-        schema_frames.SchemaSource(number, "AVRO", f'"{kind}"', ())
+        SchemaSource(number, "AVRO", f'"{kind}"', ())
         for number, kind in enumerate(("int", "long", "float", "bytes", "int"))
     ]
     for one in (*sources, sources[0]):

@@ -1,0 +1,35 @@
+"""The names that subjects of a schema may have: of its record, its messages, or its title."""
+
+from __future__ import annotations
+
+import json
+
+from tidelog_core.schemas.avro.parsing import parse_avro
+from tidelog_core.schemas.languages import parse
+from tidelog_core.schemas.model import SchemaType
+from tidelog_core.schemas.parsed import InvalidSchema
+
+from tidelog_node.inspection.schema_messages import SchemaSource
+
+NAMES_MAX = 1_000  # of the messages of one schema
+
+
+def names_in(source: SchemaSource) -> list[str]:
+    """Return what subjects may be named after."""
+    schema_type = SchemaType(source.schema_type)
+    try:
+        if schema_type is SchemaType.AVRO:
+            of, _ = parse_avro(source.text, [other for _, other in source.known])
+            return [of.full_name] if of.full_name else []
+        if schema_type is SchemaType.JSON:
+            document = json.loads(source.text)
+            title = document.get("title") if isinstance(document, dict) else None
+            return [title] if isinstance(title, str) else []
+        found = parse(schema_type, source.text, source.known)  # Refused without its library.
+        from tidelog_core.schemas.protobuf.names import messages
+        from tidelog_core.schemas.protobuf.schema import ProtobufSchema
+
+        assert isinstance(found, ProtobufSchema)
+        return [name for _, name in messages(found.file)][:NAMES_MAX]
+    except (InvalidSchema, ValueError, RecursionError):
+        return []
