@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -101,7 +102,8 @@ def scan_arrow(
     schema = arrow_schema(include_headers=include_headers)
     found = _in_thread(batches)
     if decode is not None:
-        schema, found = decode.schema(schema), map(decode.decode, found)
+        schema = decode.schema(schema)
+        found = itertools.chain.from_iterable(map(decode.parts, found))
     return pa.RecordBatchReader.from_batches(schema, found)
 
 

@@ -24,6 +24,8 @@ from tidelog_core.schemas.parsed import InvalidSchema
 from tidelog_core.schemas.values.avro_reading import reader_of
 from tidelog_core.schemas.values.framing import UnreadableValue
 
+from tidelog.arrow.avro_cost import cost_of_avro
+from tidelog.arrow.column_budget import ColumnCounter
 from tidelog.arrow.payloads import Payloads
 
 Longs = NDArray[np.int64]
@@ -122,8 +124,18 @@ class AvroColumns:
             raise InvalidSchema(f"columns need a record, the schema is {of.kind}")
         _column_count(of)
         self.type, self._read = _reader(of, 0)
+        self.cost = cost_of_avro(of)
+        self._counter = ColumnCounter(self.type)
         self._of = of
         self._read_one = reader_of(of)
+
+    def bytes_of(self, payload: bytes) -> float:
+        """Return what a value takes as columns; 0 for one that cannot be read."""
+        try:
+            value = _plain(self._of, self._read_one(payload))
+        except UnreadableValue:
+            return 0.0
+        return self._counter.bytes_of(value, _content_size(value))
 
     def read(self, values: Payloads) -> tuple[pa.Array, dict[int, str]]:
         """Return the structs, and what is wrong with values; of those any struct is returned."""
@@ -386,6 +398,20 @@ def _plain(of: AvroType, value: Any) -> Any:  # noqa: PLR0911
         case "float" | "double":
             return float(value)
     return value
+
+
+def _content_size(value: Any) -> int:
+    """Return the size of all texts and bytes in a value: an enum's are not its own."""
+    size, waiting = 0, [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str | bytes):
+            size += len(one)
+        elif isinstance(one, dict):
+            waiting.extend(one.values())
+        elif isinstance(one, list | tuple):
+            waiting.extend(one)
+    return size
 
 
 def numbers(found: NDArray[Any], kind: pa.DataType) -> pa.Array:

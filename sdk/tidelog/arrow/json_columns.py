@@ -15,9 +15,11 @@ from tidelog_core.schemas.parsed import InvalidSchema
 from tidelog_core.schemas.values.codecs import load_value
 from tidelog_core.schemas.values.framing import UnreadableValue
 
+from tidelog.arrow.column_budget import ColumnCounter, cost_of_json
 from tidelog.arrow.payloads import Payloads
 
 DEPTH_MAX = 32
+COLUMNS_MAX = 10_000  # of a schema
 _SCALARS = {
     "string": pa.string(),
     "integer": pa.int64(),
@@ -31,9 +33,19 @@ class JsonColumns:
 
     def __init__(self, text: str) -> None:
         """Raises ``InvalidSchema`` if no columns can have the values."""
-        self.type = _type_of(load_json(text), "the value", DEPTH_MAX)
+        columns = _Columns()
+        self.type = columns.type_of(load_json(text), "the value", DEPTH_MAX)
         if not pa.types.is_struct(self.type):
             raise InvalidSchema("columns need a schema of an object")
+        self.cost = cost_of_json(self.type)
+        self._counter = ColumnCounter(self.type)
+
+    def bytes_of(self, payload: bytes) -> float:
+        """Return what a value takes as columns; 0 for one that cannot be read."""
+        try:
+            return self._counter.bytes_of(load_value(payload), len(payload))
+        except UnreadableValue:
+            return 0.0
 
     def read(self, values: Payloads) -> tuple[pa.Array, dict[int, str]]:
         """Return the structs, null for values that do not fit, and what is wrong with those."""
@@ -70,26 +82,38 @@ def _require_object(value: Any) -> Any:
     return value
 
 
-def _type_of(schema: Any, where: str, depth: int) -> pa.DataType:
-    if depth == 0:
-        raise InvalidSchema(f"{where} nests too deeply for columns")
-    if not isinstance(schema, Mapping):
-        raise InvalidSchema(f"{where} has no type")
-    kinds = schema.get("type")
-    names = [one for one in (kinds if isinstance(kinds, list) else [kinds]) if one != "null"]
-    kind = names[0] if len(names) == 1 else None
-    if kind == "object":
-        properties = schema.get("properties")
+class _Columns:
+    """Finds the columns of a schema, and counts them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def type_of(self, schema: Any, where: str, depth: int) -> pa.DataType:
+        """Return the type of the values. Raises ``InvalidSchema``."""
+        self._count += 1
+        if self._count > COLUMNS_MAX:
+            raise InvalidSchema(f"it has more than {COLUMNS_MAX} columns")
+        if depth == 0:
+            raise InvalidSchema(f"{where} nests too deeply for columns")
+        if not isinstance(schema, Mapping):
+            raise InvalidSchema(f"{where} has no type")
+        kinds = schema.get("type")
+        names = [one for one in (kinds if isinstance(kinds, list) else [kinds]) if one != "null"]
+        kind = names[0] if len(names) == 1 else None
+        if kind == "object":
+            return self._struct(schema.get("properties"), where, depth)
+        if kind == "array":
+            return pa.list_(self.type_of(schema.get("items"), f"{where}[]", depth - 1))
+        if kind not in _SCALARS:
+            raise InvalidSchema(f"{where} has the type {str(kinds)[:50]}, which no column has")
+        return _SCALARS[str(kind)]
+
+    def _struct(self, properties: Any, where: str, depth: int) -> pa.DataType:
         if not isinstance(properties, Mapping) or not properties:
             raise InvalidSchema(f"{where} has no properties, so that it has no columns")
         return pa.struct(
             [
-                pa.field(name, _type_of(one, f"{where}.{name}", depth - 1))
+                pa.field(name, self.type_of(one, f"{where}.{name}", depth - 1))
                 for name, one in properties.items()
             ]
         )
-    if kind == "array":
-        return pa.list_(_type_of(schema.get("items"), f"{where}[]", depth - 1))
-    if kind not in _SCALARS:
-        raise InvalidSchema(f"{where} has the type {str(kinds)[:50]}, which no column has")
-    return _SCALARS[str(kind)]

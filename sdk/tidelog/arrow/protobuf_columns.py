@@ -18,6 +18,7 @@ from tidelog_core.schemas.values.framing import UnreadableValue, split_indexes
 from tidelog_core.schemas.values.protobuf_messages import ProtobufMessages
 
 from tidelog.arrow.payloads import Payloads
+from tidelog.arrow.protobuf_cost import MessageCosts
 
 DEPTH_MAX = 32
 COLUMNS_MAX = 10_000  # of a message, with those within it, which may be there in any number
@@ -47,6 +48,17 @@ class ProtobufColumns:
             raise InvalidSchema(str(error)) from None
         _require_few_columns(descriptor)
         self.type, self._fill = _message(descriptor, DEPTH_MAX)
+        self._costs = MessageCosts()
+        self._descriptor = descriptor
+        self.cost = self._costs.cost(descriptor)
+
+    def bytes_of(self, payload: bytes) -> float:
+        """Return what a message takes as columns; 0 for one that cannot be read."""
+        try:
+            _, data = split_indexes(payload)
+        except UnreadableValue:
+            return 0.0
+        return self._costs.bytes_of(self._descriptor, data)
 
     def read(self, values: Payloads) -> tuple[pa.Array, dict[int, str]]:
         """Return the structs, null for values that do not fit, and what is wrong with those."""

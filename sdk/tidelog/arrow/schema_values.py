@@ -2,16 +2,19 @@
 
 One version of a subject gives the columns, whatever schemas the values were written with: fields
 are found by their names, numbers are widened, fields that a value's schema does not have are null
-or have the default of Avro.
+or have the default of Avro. What columns take is limited before they are made (``column_budget``).
 """
 
 from __future__ import annotations
 
+import itertools
 import time
-from typing import Any, Literal, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from tidelog_core.errors import InvalidRecord
 from tidelog_core.schemas.avro.parsing import parse_avro
 from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroField, AvroType
@@ -21,6 +24,7 @@ from tidelog_core.schemas.values.avro_writing import write_avro
 from tidelog_core.schemas.values.framing import HEAD, MAGIC, UnreadableValue
 
 from tidelog.arrow.avro_columns import AvroColumns, numbers
+from tidelog.arrow.column_budget import BATCH_BYTES_MAX, ColumnCost, ranges_of, width_of
 from tidelog.arrow.found_schemas import FoundSchema, SchemaSource
 from tidelog.arrow.json_columns import JsonColumns
 from tidelog.arrow.payloads import Payloads
@@ -38,9 +42,28 @@ class ColumnReader(Protocol):
     """Reads values of one schema."""
 
     type: pa.DataType
+    cost: ColumnCost
+
+    def bytes_of(self, payload: bytes) -> float:
+        """Return what one value takes as columns; 0 if it cannot be read."""
 
     def read(self, values: Payloads) -> tuple[pa.Array, dict[int, str]]:
         """Return the structs, and what is wrong with values."""
+
+
+class _Fitting(NamedTuple):
+    """What reads the values of a schema, and what they take beside its columns."""
+
+    reader: ColumnReader
+    added_bytes: float  # for each value, to fit into the columns
+
+
+class _Group(NamedTuple):
+    """The rows of one schema."""
+
+    rows: NDArray[np.int64]
+    schema_id: int
+    fitting: _Fitting
 
 
 class SchemaDecoder:
@@ -56,13 +79,20 @@ class SchemaDecoder:
         subject: str,
         *,
         errors: Literal["raise", "null"] = "raise",
+        batch_bytes_max: int = BATCH_BYTES_MAX,
     ) -> None:
         """The newest version of ``subject`` gives the columns; a URL is a registry's.
+
+        A batch whose values may take more than ``batch_bytes_max`` as columns is split, and a value
+        that takes more alone cannot be decoded.
 
         Raises ``InvalidConfig`` and ``ConnectionFailed``.
         """
         if errors not in ("raise", "null"):
             raise InvalidConfig([f"errors must be 'raise' or 'null', not {errors!r}"])
+        if batch_bytes_max <= 0:
+            raise InvalidConfig([f"batch_bytes_max must be above zero, is {batch_bytes_max}"])
+        self._batch_bytes_max = batch_bytes_max
         self._source = source = RegistrySource(source) if isinstance(source, str) else source
         self._errors = errors
         self._reader = found = source.latest(subject)
@@ -73,7 +103,7 @@ class SchemaDecoder:
         self._avro: AvroType | None = None  # of the columns
         if found.schema_type is SchemaType.AVRO:
             self._avro, _ = parse_avro(found.text, [text for _, text in found.known])
-        self._readers: dict[int, ColumnReader | str] = {}
+        self._readers: dict[int, _Fitting | str] = {}
         self._missing: dict[int, float] = {}  # schemas, and when they were asked for
 
     def schema(self, plain: pa.Schema) -> pa.Schema:
@@ -81,55 +111,134 @@ class SchemaDecoder:
         return plain.set(plain.get_field_index(VALUE), pa.field(VALUE, self.type))
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with values as structs. Raises ``InvalidRecord``."""
-        column = batch.column(VALUE)
-        found, problems = self._decoded(column)
-        if problems and self._errors == "raise":
-            row, reason = min(problems.items())
-            place = "{}-{}".format(batch.column("topic")[row], batch.column("partition")[row])
+        """Return the batch with values as structs. Raises ``InvalidRecord``.
+
+        It is also raised if they take more than ``batch_bytes_max``: ``parts`` splits the batch.
+        """
+        found = list(itertools.islice(self.parts(batch), 2))
+        if len(found) > 1:
+            row = found[0].num_rows
             raise InvalidRecord(
-                f"the value at offset {batch.column('offset')[row]} of {place} cannot be decoded: "
-                f"{reason}",
+                f"the records before offset {batch.column('offset')[row]} of {_place(batch, row)} "
+                f"fill {self._batch_bytes_max} bytes of columns: decode less of them, call parts, "
+                "or raise batch_bytes_max",
                 record_indexes=[row],
             )
+        return found[0]
+
+    def parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the records with values as structs: a batch, or several if they take much.
+
+        Raises ``InvalidRecord``.
+        """
+        column = batch.column(VALUE)
+        groups, problems = self._groups(column)
+        costs = self._costs(column, groups, problems)
+        ranges = list(ranges_of(costs, self._batch_bytes_max)) or [(0, 0)]
+        for start, end in ranges:
+            if len(ranges) == 1:
+                yield self._decoded(batch, groups, problems, 0)
+                return
+            some = batch.slice(start, end - start)
+            kept = {row - start: text for row, text in problems.items() if start <= row < end}
+            yield self._decoded(some, _within(groups, start, end), kept, start)
+
+    def _decoded(
+        self,
+        batch: pa.RecordBatch,
+        groups: Sequence[_Group],
+        problems: dict[int, str],
+        first_row: int,
+    ) -> pa.RecordBatch:
+        found = self._column(batch.column(VALUE), groups, problems)
+        self._require_none(batch, problems, first_row)
         columns = list(batch.columns)
         columns[batch.schema.get_field_index(VALUE)] = found
         return pa.RecordBatch.from_arrays(columns, schema=self.schema(batch.schema))
 
-    def _decoded(self, column: pa.Array) -> tuple[pa.Array, dict[int, str]]:
-        count = len(column)
-        places = np.full(count, -1, np.int64)
-        parts: list[pa.Array] = [pa.array([], self.type)]
-        values, at = Payloads.of(column), 0
-        ids, problems = _ids(values)
+    def _require_none(
+        self, batch: pa.RecordBatch, problems: dict[int, str], first_row: int
+    ) -> None:
+        if problems and self._errors == "raise":
+            row, reason = min(problems.items())
+            raise InvalidRecord(
+                f"the value at offset {batch.column('offset')[row]} of {_place(batch, row)} cannot "
+                f"be decoded: {reason}",
+                record_indexes=[first_row + row],
+            )
+
+    def _groups(self, column: pa.Array) -> tuple[list[_Group], dict[int, str]]:
+        """Return the rows by their schemas, and the rows without one that can be read."""
+        ids, problems = _ids(Payloads.of(column))
         for row in list(problems):
             if not column[row].is_valid:
                 del problems[row]
+        groups: list[_Group] = []
         order = np.argsort(ids, kind="stable")
         missing_count = 0
         for rows in np.split(order, np.flatnonzero(np.diff(ids[order])) + 1):
             if not len(rows) or ids[rows[0]] < 0:
                 continue
             schema_id = int(ids[rows[0]])
+            fitting: _Fitting | str = f"more than {MISSING_MAX} schemas are not there"
             if missing_count < MISSING_MAX or schema_id in self._readers:
-                reader = self._reader_of(schema_id)
+                fitting = self._reader_of(schema_id)
                 missing_count += schema_id in self._missing
+            if isinstance(fitting, str):
+                problems |= dict.fromkeys(rows.tolist(), fitting)
             else:
-                reader = f"more than {MISSING_MAX} schemas are not there"
-            if isinstance(reader, str):
-                problems |= dict.fromkeys(rows.tolist(), reader)
+                groups.append(_Group(rows, schema_id, fitting))
+        return groups, problems
+
+    def _costs(
+        self, column: pa.Array, groups: Sequence[_Group], problems: dict[int, str]
+    ) -> NDArray[np.float64]:
+        """Return what each row takes at most, and add those that take too much to the problems."""
+        values, bytes_max = Payloads.of(column), self._batch_bytes_max
+        costs = np.full(len(column), width_of(self.type))
+        for rows, schema_id, (reader, added_bytes) in groups:
+            sizes = values.ends[rows] - values.starts[rows] - HEAD.size
+            found = costs[rows] + added_bytes + reader.cost.of(sizes)
+            for number in np.flatnonzero(found > bytes_max).tolist():
+                row = int(rows[number])
+                beside = costs[row] + added_bytes
+                exact = beside + reader.bytes_of(values.payload(row)[HEAD.size :])
+                found[number] = exact
+                if exact > bytes_max:
+                    found[number] = beside  # It becomes null, or nothing.
+                    problems[row] = (
+                        f"it takes {exact:.0f} bytes as columns, {bytes_max} are allowed: raise "
+                        f"batch_bytes_max (schema {schema_id})"
+                    )
+            costs[rows] = found
+        return costs
+
+    def _column(
+        self, column: pa.Array, groups: Sequence[_Group], problems: dict[int, str]
+    ) -> pa.Array:
+        """Return the structs of rows, null for the problems; add what cannot be read to those."""
+        places = np.full(len(column), -1, np.int64)
+        parts: list[pa.Array] = [pa.array([], self.type)]
+        values, at = Payloads.of(column), 0
+        for group in groups:
+            rows = group.rows
+            if problems:
+                rows = rows[~np.isin(rows, list(problems))]
+            if not len(rows):
                 continue
-            found, wrong = reader.read(values.after(rows, HEAD.size))
+            found, wrong = group.fitting.reader.read(values.after(rows, HEAD.size))
             wrong_rows = {int(rows[row]): text for row, text in wrong.items()}
             parts.append(self._fitted_rows(found, rows, wrong_rows))
-            problems |= {row: f"{text} (schema {schema_id})" for row, text in wrong_rows.items()}
+            problems |= {
+                row: f"{text} (schema {group.schema_id})" for row, text in wrong_rows.items()
+            }
             places[rows] = np.arange(at, at + len(rows))
             at += len(rows)
         places[list(problems)] = -1
         validity = np.packbits(places >= 0, bitorder="little")
         buffers = [pa.py_buffer(validity), pa.py_buffer(places)]
-        indexes = pa.Array.from_buffers(pa.int64(), count, buffers)
-        return pa.concat_arrays(parts).take(indexes), problems
+        indexes = pa.Array.from_buffers(pa.int64(), len(column), buffers)
+        return pa.concat_arrays(parts).take(indexes)
 
     def _fitted_rows(self, found: pa.Array, rows: Any, problems: dict[int, str]) -> pa.Array:
         """Return structs with the columns' types; add the rows that do not fit to the problems."""
@@ -149,7 +258,7 @@ class SchemaDecoder:
             ]
         )
 
-    def _reader_of(self, schema_id: int) -> ColumnReader | str:
+    def _reader_of(self, schema_id: int) -> _Fitting | str:
         """Return what reads values of a schema, or why nothing does."""
         known = self._readers.get(schema_id)
         if known is not None:
@@ -164,19 +273,34 @@ class SchemaDecoder:
             self._missing[schema_id] = time.monotonic()
             return f"there is no schema {schema_id}"
         self._missing.pop(schema_id, None)
-        made: ColumnReader | str
+        made: _Fitting | str
         if found.schema_type is not self._reader.schema_type:
             made = f"schema {schema_id} is {found.schema_type}, not {self._reader.schema_type}"
         else:
             try:
-                made = _columns(found)
-                _fitted(pa.array([], made.type), self.type, self._avro)
+                reader = _columns(found)
+                one = _fitted(pa.array([None], reader.type), self.type, self._avro)
+                made = _Fitting(reader, one.nbytes)
             except (ValueError, pa.ArrowException) as error:
                 made = f"schema {schema_id} does not fit the columns: {error}"
         if len(self._readers) >= READERS_MAX:
             self._readers.pop(next(iter(self._readers)))  # the oldest
         self._readers[schema_id] = made
         return made
+
+
+def _place(batch: pa.RecordBatch, row: int) -> str:
+    return "{}-{}".format(batch.column("topic")[row], batch.column("partition")[row])
+
+
+def _within(groups: Sequence[_Group], start: int, end: int) -> list[_Group]:
+    """Return the groups' rows in ``[start, end)``, counted from there."""
+    found = []
+    for group in groups:
+        rows = group.rows[(group.rows >= start) & (group.rows < end)] - start
+        if len(rows):
+            found.append(group._replace(rows=rows))
+    return found
 
 
 def _ids(values: Payloads) -> tuple[Any, dict[int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,9 @@ from tidelog.consuming.fetched import BatchRun
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.records import ConsumerRecord
 from tidelog.errors import TidelogError
+
+if TYPE_CHECKING:
+    from tidelog.arrow.schema_values import SchemaDecoder
 
 # A run is decoded at once, on the event loop: 1 MiB takes about a millisecond, if it is not
 # compressed. A partition whose runs expand to too much gets shorter ones.
@@ -91,6 +95,27 @@ def rows_before_damage(
         except CorruptRecordBatch:
             return found, int(row[kernels.BASE_OFFSET])
     return found, run.next_offset
+
+
+def decode_values(
+    batches: Sequence[pa.RecordBatch], decoder: SchemaDecoder, *, size_bytes_max: int
+) -> tuple[list[pa.RecordBatch], Sequence[pa.RecordBatch]]:
+    """Return batches with values as structs, and what is left once those have so many bytes.
+
+    Raises ``InvalidRecord``.
+    """
+    found: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for number, batch in enumerate(batches):
+        row_count = 0
+        for part in decoder.parts(batch):
+            found.append(part)
+            size_bytes += part.nbytes
+            row_count += part.num_rows
+            if size_bytes >= size_bytes_max:
+                rest = [batch.slice(row_count)] if row_count < batch.num_rows else []
+                return found, [*rest, *batches[number + 1 :]]
+    return found, ()
 
 
 def _decoder_of(

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from tidelog.arrow.schema_values import SchemaDecoder
 
 ARROW_POLL_SIZE_BYTES = 16 * 1024 * 1024
+DECODED_FACTOR_MAX = 4  # what structs may take, as a multiple of ``max_bytes``
 
 T = TypeVar("T")
 
@@ -254,13 +255,14 @@ class RecordReader(Client):
         is made for a record. Partitions take turns until the columns have about ``max_bytes``;
         ``max_poll_records`` does not apply. Otherwise like ``poll``; a program may use both.
         With ``decode`` values become structs, in a thread; if one cannot be decoded, it raises
-        ``InvalidRecord``, and the next poll returns the same records. Raises ``InvalidConfig``
-        without the extra ``arrow``.
+        ``InvalidRecord``, and the next poll returns the same records. Structs have up to about
+        four times ``max_bytes``; records beyond that are returned by the next poll. Raises
+        ``InvalidConfig`` without the extra ``arrow``.
         """
         if max_bytes <= 0:
             raise InvalidRequest(f"max_bytes must be above zero, is {max_bytes}")
         with needing_arrow():
-            from tidelog.consuming.arrow_polling import take_arrow
+            from tidelog.consuming.arrow_polling import decode_values, take_arrow
 
         found = await self._poll(
             lambda: take_arrow(
@@ -270,12 +272,15 @@ class RecordReader(Client):
         )
         if decode is None:
             return found
+        left: Sequence[pa.RecordBatch] = found  # They were not returned.
         try:
-            return await asyncio.to_thread(lambda: [decode.decode(batch) for batch in found])
-        except BaseException:
-            for batch in reversed(found):  # They were not returned.
+            decoded, left = await asyncio.to_thread(
+                decode_values, found, decode, size_bytes_max=DECODED_FACTOR_MAX * max_bytes
+            )
+        finally:
+            for batch in reversed(left):
                 self._unread(batch)
-            raise
+        return decoded
 
     def _unread(self, batch: pa.RecordBatch) -> None:
         """Go back to the first record of a batch, if its partition is still assigned."""
