@@ -14,8 +14,9 @@ pandas, confluent   the records of ``consume`` as a ``DataFrame`` with the same 
 send_table    the way back: a table that is sent, with acks=all
 
 Figures are records for each second of the reader's CPU time, all threads, so other work on the
-machine matters little. The table has medians; the goals are ratios of them. Writes
-bench/results/arrow.json.
+machine matters little. The table has medians; the goals are ratios of them. Beside them is what the
+machine allows if each byte is received, checked and copied once, and decompressed (``byte_costs``).
+Writes bench/results/arrow.json.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from tidelog import Admin, Consumer, Producer, scan_arrow
 
+from bench.byte_costs import ByteCosts, byte_costs
 from bench.free_memory import touch_free_memory
 from bench.process import Node, running_node
 
@@ -69,13 +71,15 @@ def main() -> None:
             for process in (psutil.Process(node.pid), *psutil.Process(node.pid).children(True)):
                 process.cpu_affinity(cores[:1])
             os.sched_setaffinity(0, cores[-1:])
+            costs = byte_costs(_values(100)[0])
+            print(_shown_costs(costs), flush=True)
             for size in SIZES:
                 for codec in arguments.codecs:
                     figures[f"{size} B, {codec}"] = _case(node, size, codec)
                     print(f"{size} B, {codec}: {_shown(figures[f'{size} B, {codec}'])}", flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
-    _print_goals(figures)
+    _print_goals(figures, costs)
 
 
 def _case(node: Node, size: int, codec: str) -> dict[str, float]:
@@ -103,11 +107,14 @@ def _case(node: Node, size: int, codec: str) -> dict[str, float]:
 
 
 def _table(size: int, count: int) -> pa.Table:
-    """Return values that compress to about half: random bytes and zeros."""
+    return pa.table({"value": pa.array(_values(size) * (count // 1000), pa.binary())})
+
+
+def _values(size: int) -> list[bytes]:
+    """Return a thousand values that compress to about half: random bytes and zeros."""
     noise = np.random.default_rng(1).integers(0, 256, (1000, size), np.uint8)
     noise[:, size // 2 :] = 0
-    values = pa.array([row.tobytes() for row in noise] * (count // 1000), pa.binary())
-    return pa.table({"value": values})
+    return [row.tobytes() for row in noise]
 
 
 def _sent(producer: object, topic: str, table: pa.Table) -> None:
@@ -219,8 +226,21 @@ def _shown(rates: dict[str, float]) -> str:
     )
 
 
-def _print_goals(figures: dict[str, dict[str, float]]) -> None:
+def _shown_costs(costs: ByteCosts) -> str:
+    return "GB per CPU second: " + ", ".join(
+        f"{name} {rate / 1e9:.1f}" for name, rate in costs._asdict().items()
+    )
+
+
+def _print_goals(figures: dict[str, dict[str, float]], costs: ByteCosts) -> None:
     for case, rates in figures.items():
+        size, codec = case.split(" B, ")
+        ceiling = costs.ceiling(int(size), codec)
+        if ceiling is not None:
+            print(
+                f"{case}: poll_arrow {rates['poll_arrow'] / 1e6:.2f} million, the machine allows"
+                f" {ceiling / 1e6:.2f} ({rates['poll_arrow'] / ceiling:.0%})"
+            )
         by_record = rates["poll_arrow"] / rates["confluent"]
         by_frame = rates["pandas"] / rates["pandas, confluent"]
         own = rates["poll"] / rates["aiokafka"]

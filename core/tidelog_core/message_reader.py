@@ -49,14 +49,17 @@ def read_message(
     *,
     newest: type[E] | None = None,
     budget: ElementBudget | None = None,
+    has_views: bool = False,
 ) -> E:
     """Return the message that starts at ``position``, in its own version's class or ``newest``.
 
     ``newest`` is the same message in another version: it gets the fields that both have, and
-    defaults for the others. The message's elements are taken from ``budget``.
+    defaults for the others. The message's elements are taken from ``budget``. With ``has_views``
+    records are memoryviews of the data, which must not change while they are in use.
     Raises ``MalformedMessage``, and ``TooManyElements`` if the budget has too few left.
     """
-    return read_from(schema, data, position, newest=newest, budget=budget)[0]
+    found, _ = read_from(schema, data, position, newest=newest, budget=budget, has_views=has_views)
+    return found
 
 
 def read_from(
@@ -66,12 +69,15 @@ def read_from(
     *,
     newest: type[E] | None = None,
     budget: ElementBudget | None = None,
+    has_views: bool = False,
 ) -> tuple[E, int]:
     """Return the result of ``read_message``, and the position behind the message."""
-    reader = _reader(schema, newest or schema)
+    reader = _reader(schema, newest or schema, has_views)
     try:
         message, end, left = reader.read(
-            bytes(data), position, _UNBOUNDED if budget is None else budget.left
+            memoryview(data) if has_views else bytes(data),
+            position,
+            _UNBOUNDED if budget is None else budget.left,
         )
     except _OutOfBudget as error:
         elements_max = 0 if budget is None else budget.left
@@ -95,7 +101,7 @@ _PROBLEMS = (_Fault, struct.error, IndexError, UnicodeDecodeError, OverflowError
 
 
 class _Reader(NamedTuple):
-    read: Callable[[bytes, int, int], Any]
+    read: Callable[[bytes | memoryview, int, int], Any]
     fields: tuple[str, ...]  # of each line
 
     def field_of(self, error: BaseException) -> str:
@@ -109,8 +115,8 @@ class _Reader(NamedTuple):
 
 
 @cache
-def _reader(schema: type[Any], target: type[Any]) -> _Reader:
-    source = source_of(schema, target)
+def _reader(schema: type[Any], target: type[Any], has_views: bool) -> _Reader:
+    source = source_of(schema, target, has_views=has_views)
     names = {**_NAMES, **source.names}
     file = f"<reader of {schema.__module__}.{schema.__qualname__}>"
     exec(compile(source.text, file, "exec"), names)  # of kio's classes, of no one's input
@@ -131,7 +137,7 @@ def _describe(error: Exception) -> str:
 # -- what the readers' source uses --
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
+def _varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     for at in range(position, position + VARINT_SIZE_BYTES_MAX):
         byte = data[at]
@@ -142,7 +148,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     raise _Fault(f"has a varint of more than {VARINT_SIZE_BYTES_MAX} bytes")
 
 
-def _numbers(data: bytes, position: int, count: int, code: str) -> tuple[int, ...]:
+def _numbers(data: bytes | memoryview, position: int, count: int, code: str) -> tuple[int, ...]:
     if count <= _NUMBERS_AT_ONCE:
         return struct.unpack_from(f">{count}{code}", data, position)
     numbers: list[int] = []

@@ -13,6 +13,8 @@ than creating the objects:
         ...
         return o1, p, left
 
+With ``has_views`` the data is a memoryview, and so are the fields of records: none is copied.
+
 ``p`` is the position, ``left`` the number of array elements that may still follow. Lengths are
 not trusted: an array is decoded only if the remaining bytes could hold all its elements. The
 function's errors do not name the field. Each line decodes one field, and ``fields`` maps lines
@@ -73,13 +75,13 @@ class _Shape(NamedTuple):
     is_nullable: bool
 
 
-def source_of(schema: type[Any], target: type[Any]) -> ReaderSource:
+def source_of(schema: type[Any], target: type[Any], *, has_views: bool = False) -> ReaderSource:
     """Return the source of a function that decodes ``schema`` and creates a ``target``.
 
     ``target`` is another version of the same message, or the schema itself. Fields that it
     lacks are skipped; fields that only it has get their defaults.
     """
-    source = _Source()
+    source = _Source(has_views=has_views)
     source.emit("def read(data, p, left):")
     with source.indented(), source.field(schema.__name__):
         source.emit("size = len(data)")
@@ -92,7 +94,8 @@ def source_of(schema: type[Any], target: type[Any]) -> ReaderSource:
 class _Source:
     """The lines of the source. Fields of fixed size are gathered until a line needs ``p``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_views: bool) -> None:
+        self.has_views = has_views
         self.lines: list[str] = []
         self.fields: list[str] = []
         self.names: dict[str, object] = {}
@@ -231,9 +234,16 @@ def _read_bytes(source: _Source, shape: _Shape, *, is_flexible: bool) -> str:
             source.emit(f"if {length} > {limit}: raise too_long({length}, {limit})")
         source.emit(f"e = p + {length}")
         source.emit(f"if e > size: raise too_long({length}, size - p)")
-        source.emit(f"{value} = data[p:e]" + (".decode()" if shape.kind == "string" else ""))
+        source.emit(f"{value} = {_content(source, shape.kind)}")
         source.emit("p = e")
     return value
+
+
+def _content(source: _Source, kind: str) -> str:
+    """Return the expression of the bytes from ``p`` to ``e`` as a field has them."""
+    if source.has_views and kind != "records":
+        return "str(data[p:e], 'utf-8')" if kind == "string" else "bytes(data[p:e])"
+    return "data[p:e].decode()" if kind == "string" else "data[p:e]"
 
 
 def _read_array(source: _Source, shape: _Shape, target: Any, *, is_flexible: bool) -> str:

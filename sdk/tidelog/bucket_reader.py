@@ -306,7 +306,7 @@ class BucketReader(Client):
         with _naming(piece):
             return Chunk(
                 partition,
-                bytes(data),
+                data if isinstance(data, bytes) else memoryview(data),
                 aborted=piece.aborted,
                 read_committed=self._is_read_committed,
             )

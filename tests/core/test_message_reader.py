@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
+from kio.schema.fetch.v17 import response as fetch
 from kio.schema.metadata.v9 import request as metadata
 from kio.schema.offset_fetch.v9 import request as offset_fetch
 from kio.serial import entity_reader
@@ -223,6 +225,34 @@ def test_a_message_is_read_from_any_buffer_and_keeps_none_of_it(kind: Any) -> No
     buffer = kind(b"head" + body)
     message = read_message(metadata.MetadataRequest, buffer, 4)
     assert message.topics == (topic,)
+
+
+def test_records_are_views_if_they_may_be() -> None:
+    records = bytes(range(256))
+    partition = build(fetch.PartitionData, partition_index=3, high_watermark=7, records=records)
+    topic = build(fetch.FetchableTopicResponse, topic_id=UUID(int=5), partitions=(partition,))
+    message = build(fetch.FetchResponse, responses=(topic,))
+    body = bytearray(write_message(fetch.FetchResponse, message))
+    found = read_message(fetch.FetchResponse, body, has_views=True)
+    view: Any = found.responses[0].partitions[0].records
+    assert isinstance(view, memoryview)
+    assert (bytes(view), view.obj) == (records, body)
+    assert read_message(fetch.FetchResponse, bytes(body)) == message
+
+
+def test_every_message_is_read_the_same_with_views(schemas: list[Any], random: Random) -> None:
+    for schema in schemas[::4]:  # A reader is made for each, which takes its time.
+        pieces = random_message(schema, random)
+        for data in (joined(pieces), *(broken(pieces, random) for _ in range(9))):
+            assert _outcome(schema, data, has_views=True) == _outcome(schema, data, has_views=False)
+
+
+def _outcome(schema: Any, data: bytes, *, has_views: bool) -> Any:
+    """Return the message or the text of its error."""
+    try:
+        return read_message(schema, data, has_views=has_views)
+    except MalformedMessage as error:
+        return str(error)
 
 
 # -- budgets --

@@ -100,7 +100,11 @@ async def test_large_answers_come_whole() -> None:
         broker = bytes(4) + varint + host + bytes(6)
         body = struct.pack(">ib", 0, 11) + broker * 10 + b"\x02c" + struct.pack(">ibb", 1, 1, 0)
         small = frame(request[4:8] + b"\0" + METADATA_ANSWER)
-        writer.write(frame(request[4:8] + b"\0" + body))
+        large = frame(request[4:8] + b"\0" + body)
+        for piece in (large[:70_000], large[70_000:-1], large[-1:]):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
         second = await read_frame(reader)
         writer.write(small[:4] + second[4:8] + small[8:])
 
@@ -110,6 +114,20 @@ async def test_large_answers_come_whole() -> None:
         assert [broker.host for broker in answer.brokers] == [host.decode()] * 10
         answer = await connection.request(METADATA, METADATA_REQUEST, timeout_s=60)
         assert answer.cluster_id == "c"
+        await connection.close()
+
+
+async def test_a_large_answer_that_is_cut_off_fails_its_request() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await negotiate(reader, writer)
+        request = await read_frame(reader)
+        writer.write(struct.pack(">i", 4_000_000) + request[4:8] + bytes(100_000))
+        writer.close()
+
+    async with peer(script) as address:
+        connection = await connect(address)
+        with pytest.raises(ConnectionFailed):
+            await connection.request(METADATA, METADATA_REQUEST, timeout_s=60)
         await connection.close()
 
 

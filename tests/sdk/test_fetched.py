@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidelog.consuming.fetched import Chunk
+from tidelog.consuming.fetched import Chunk, kept_records
 from tidelog.consuming.positions import PartitionState
 from tidelog.errors import CorruptRecordBatch
 from tidelog_core.model import TopicPartition
@@ -145,3 +145,17 @@ def test_a_jump_drops_what_was_fetched() -> None:
     state.jump(40)
     assert not state.next_run()
     assert state.position == 40
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_records_are_read_from_any_buffer(kind: type) -> None:
+    log = numbers(0, 3) + numbers(3, 2, codec=CompressionType.LZ4)
+    assert drain(Chunk(TP, kind(log))) == [0, 1, 2, 3, 4]
+
+
+def test_few_records_of_a_large_answer_do_not_keep_it_in_memory() -> None:
+    answer = memoryview(bytearray(1_000))
+    assert kept_records(answer[:500]).obj is answer.obj
+    few = kept_records(answer[10:400])
+    assert (type(few), len(few)) == (bytes, 390)
+    assert kept_records(b"abc") == b"abc"

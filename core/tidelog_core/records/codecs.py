@@ -87,8 +87,18 @@ def decompress(
     Raises ``CorruptRecordBatch`` if the data is not of the codec, is cut or has bytes
     behind its end, ``DecompressedTooLarge`` if it would grow past ``size_bytes_max``.
     """
+    return bytes(decompress_view(codec, data, size_bytes_max=size_bytes_max))
+
+
+def decompress_view(
+    codec: CompressionType,
+    data: bytes | memoryview,
+    *,
+    size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
+) -> bytes | memoryview:
+    """Return what ``decompress`` does, where a decoder has put it. Raises as it does."""
     if codec is CompressionType.NONE:
-        return bytes(data)
+        return data
     try:
         return _DECOMPRESSORS[codec](data, size_bytes_max)
     except _TooLarge as error:
@@ -167,10 +177,10 @@ def _compress_xerial(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(data: bytes | memoryview, size_bytes_max: int) -> bytes:
+def _decompress_snappy(data: bytes | memoryview, size_bytes_max: int) -> bytes | memoryview:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_snappy_block(data, size_bytes_max, size_bytes_max)
-    blocks: list[bytes] = []
+    blocks: list[memoryview] = []
     view = memoryview(data)
     position, left = len(_XERIAL_HEADER), size_bytes_max
     if len(view) < position:
@@ -190,12 +200,14 @@ def _decompress_snappy(data: bytes | memoryview, size_bytes_max: int) -> bytes:
     return b"".join(blocks)
 
 
-def _decompress_snappy_block(data: bytes | memoryview, left: int, size_bytes_max: int) -> bytes:
+def _decompress_snappy_block(
+    data: bytes | memoryview, left: int, size_bytes_max: int
+) -> memoryview:
     try:
         # The block states its size first; the decoder fails if that is wrong.
         if cramjam.snappy.decompress_raw_len(data) > left:
             raise _too_large(size_bytes_max)
-        return bytes(cramjam.snappy.decompress_raw(data))
+        return memoryview(cramjam.snappy.decompress_raw(data))
     except cramjam.DecompressionError as error:
         raise _BadData(str(error)) from None
 
@@ -230,7 +242,7 @@ def _decompress_lz4(data: bytes | memoryview, size_bytes_max: int) -> bytes:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _decompress_zstd(data: bytes | memoryview, size_bytes_max: int) -> bytes:
+def _decompress_zstd(data: bytes | memoryview, size_bytes_max: int) -> memoryview:
     try:
         bound = decompressed_size_bound(data)
         output = bytearray(min(bound, size_bytes_max))
@@ -242,11 +254,10 @@ def _decompress_zstd(data: bytes | memoryview, size_bytes_max: int) -> bytes:
         if bound > size_bytes_max:
             raise _TooLarge(f"{error} (limit {size_bytes_max} bytes)") from None
         raise _BadData(str(error)) from None
-    with memoryview(output) as view:
-        return bytes(view[:written])
+    return memoryview(output)[:written]
 
 
-_DECOMPRESSORS: dict[CompressionType, Callable[[bytes | memoryview, int], bytes]] = {
+_DECOMPRESSORS: dict[CompressionType, Callable[[bytes | memoryview, int], bytes | memoryview]] = {
     CompressionType.GZIP: _decompress_gzip,
     CompressionType.SNAPPY: _decompress_snappy,
     CompressionType.LZ4: _decompress_lz4,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.records.batch import BatchHeader, decode_batch, parse_header
-from tidelog_core.records.header import HEADER_SIZE
+from tidelog_core.records.header import HEADER_SIZE, Buffer
 
 ONLY_MARKERS = -1  # instead of a time
 
 
-def first_time(data: bytes, offset: int) -> tuple[int | None, int]:
+def first_time(data: Buffer, offset: int) -> tuple[int | None, int]:
     """Return the time of the first record at or after the offset, None if there are only markers.
 
     The second value is the offset behind the batches without such a record.
@@ -24,7 +24,7 @@ def first_time(data: bytes, offset: int) -> tuple[int | None, int]:
     return None, offset
 
 
-def _timestamp(data: bytes, position: int, offset: int) -> int:
+def _timestamp(data: Buffer, position: int, offset: int) -> int:
     """Return the time of the batch's first record at or after the offset."""
     header: BatchHeader = parse_header(data, position)
     if header.is_log_append_time:

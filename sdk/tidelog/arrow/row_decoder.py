@@ -16,7 +16,7 @@ from tidelog_core.errors import CorruptRecordBatch, TidelogError
 from tidelog_core.records.codecs import (
     DECOMPRESSED_SIZE_BYTES_MAX,
     CompressionType,
-    decompress,
+    decompress_view,
 )
 
 from tidelog.arrow import kernels
@@ -101,7 +101,7 @@ class RowDecoder:
 
         def gathered() -> _Group:
             # Uncompressed records are decoded in place.
-            source = np.frombuffer(b"".join(parts), dtype=np.uint8) if is_compressed else array
+            source = _joined(parts) if is_compressed else array
             return _Group(source, np.array(sections, dtype=np.int64).reshape(-1, 8), positions)
 
         for start, size, base, last, attributes, records, base_ms, max_ms, _, _ in table.tolist():
@@ -134,7 +134,7 @@ class RowDecoder:
         if codec_id == CompressionType.NONE:
             return section
         try:
-            return decompress(CompressionType(codec_id), section)
+            return decompress_view(CompressionType(codec_id), section)
         except ValueError:
             raise self._corrupt(position, f"unknown codec {codec_id}") from None
         except CorruptRecordBatch as error:
@@ -188,6 +188,11 @@ class RowDecoder:
             key, value, *others = (one.slice(start, TOPIC_ROWS_MAX) for one in columns)
             some = [key, value, topics.slice(0, len(key)), *others]
             yield pa.RecordBatch.from_arrays(some, schema=self._schema)
+
+
+def _joined(parts: list[bytes | memoryview]) -> Bytes:
+    whole = parts[0] if len(parts) == 1 else b"".join(parts)
+    return np.frombuffer(whole, dtype=np.uint8)
 
 
 class _BinaryColumn:

@@ -23,7 +23,7 @@ from tidelog_core.records.batch import (
     parse_header,
 )
 from tidelog_core.records.control import ControlType, parse_control_type
-from tidelog_core.records.header import HEADER_SIZE
+from tidelog_core.records.header import HEADER_SIZE, Buffer
 
 from tidelog.consuming.records import ConsumerRecord
 
@@ -43,7 +43,7 @@ class Chunk:
     def __init__(
         self,
         partition: TopicPartition,
-        data: bytes,
+        data: Buffer,
         *,
         aborted: Sequence[tuple[int, int]] = (),
         read_committed: bool = False,
@@ -51,7 +51,7 @@ class Chunk:
     ) -> None:
         """Find the batches; ``aborted`` holds (first offset, producer id).
 
-        Raises ``CorruptRecordBatch`` if no batch is complete.
+        ``data`` must not change. Raises ``CorruptRecordBatch`` if no batch is complete.
         """
         self._partition = partition
         self._data = data
@@ -133,7 +133,14 @@ class Chunk:
         return not (header.is_transactional and header.producer_id in self._aborting)
 
 
-def _whole_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
+def kept_records(records: bytes | memoryview) -> bytes | memoryview:
+    """Return the records, copied if they would keep much more of their answer in memory."""
+    if isinstance(records, bytes) or len(records) * 2 >= memoryview(records.obj).nbytes:
+        return records
+    return bytes(records)
+
+
+def _whole_batches(data: Buffer) -> list[tuple[int, BatchHeader]]:
     batches = []
     position = 0
     while position + HEADER_SIZE <= len(data):

@@ -25,7 +25,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster, Lane
 from tidelog.consuming.fetch_requests import Fetched, NodeFetches
-from tidelog.consuming.fetched import Chunk
+from tidelog.consuming.fetched import Chunk, kept_records
 from tidelog.consuming.locating import RESET_TIMESTAMPS
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.validating import Validator
@@ -268,7 +268,7 @@ class Fetcher:
         try:
             chunk = Chunk(
                 state.partition,
-                answer.records,
+                kept_records(answer.records),
                 aborted=aborted,
                 read_committed=self._read_committed,
                 check_crcs=self._options.check_crcs,

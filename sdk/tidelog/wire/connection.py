@@ -29,9 +29,11 @@ from tidelog.errors import (
     TidelogError,
     error_for,
 )
+from tidelog.wire.frame_buffers import FrameBuffers
 from tidelog.wire.requests import (
     API_VERSIONS,
     Api,
+    Buffer,
     NodeVersions,
     VersionRanges,
     choose_version,
@@ -41,6 +43,7 @@ from tidelog.wire.requests import (
     encode_request,
 )
 from tidelog.wire.tls_refusals import tls_refusal
+from tidelog.wire.wake_size import WakeSize
 
 logger = logging.getLogger(__name__)
 
@@ -104,8 +107,10 @@ class Connection(asyncio.BufferedProtocol):
         self._scratch_filled = 0
         # Until the node has answered, it may be any server, and its first bytes are no size.
         self._answer_size_bytes_max = VERSIONS_SIZE_BYTES_MAX
-        self._frame: bytearray | None = None
+        self._buffers = FrameBuffers(self._loop)
+        self._frame: memoryview | None = None
         self._frame_filled = 0
+        self._wake_size: WakeSize | None = None
 
     @property
     def is_open(self) -> bool:
@@ -189,12 +194,14 @@ class Connection(asyncio.BufferedProtocol):
         """Store the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._wake_size = WakeSize(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the requests in flight."""
         reason = f": {exc}" if exc is not None else ""
         refusal = tls_refusal(exc, self.address) if self._awaits_tls_refusal else None
         self._fail(refusal or ConnectionFailed(f"connection to {self.address} was lost{reason}"))
+        self._buffers.close()
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -210,16 +217,17 @@ class Connection(asyncio.BufferedProtocol):
         """Return the buffer for the next bytes."""
         del sizehint
         if self._frame is not None:
-            return memoryview(self._frame)[self._frame_filled :]
+            return self._frame[self._frame_filled :]
         return memoryview(self._scratch)[self._scratch_filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process every complete frame."""
         if self._frame is not None:
             self._frame_filled += nbytes
+            self._expect(len(self._frame) - self._frame_filled)
             if self._frame_filled == len(self._frame):
                 frame, self._frame = self._frame, None
-                self._on_frame(bytes(frame))
+                self._on_frame(frame)
             return
         self._scratch_filled += nbytes
         self._cut_frames()
@@ -237,13 +245,18 @@ class Connection(asyncio.BufferedProtocol):
                 position = start + size
                 continue
             if size + _SIZE.size > len(scratch):
-                self._frame = bytearray(size)
+                self._frame = self._buffers.take(size)
                 self._frame_filled = filled - start
                 self._frame[: self._frame_filled] = memoryview(scratch)[start:filled]
+                self._expect(size - self._frame_filled)
                 position = filled
             break
         scratch[: filled - position] = scratch[position:filled]
         self._scratch_filled = filled - position
+
+    def _expect(self, size_bytes: int) -> None:
+        if self._wake_size is not None:
+            self._wake_size.expect(size_bytes)
 
     def _not_an_answer(self, first: bytes, size: int) -> TidelogError:
         if self._answer_size_bytes_max == VERSIONS_SIZE_BYTES_MAX:
@@ -252,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
                 return NotKafka(self.address, protocol)
         return MalformedResponse(f"{self.address} announced an answer of {size} bytes")
 
-    def _on_frame(self, frame: bytes) -> None:
+    def _on_frame(self, frame: Buffer) -> None:
         self._awaits_tls_refusal = False
         self._process(frame)
         if self._is_retired and not self._pending:
@@ -269,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._transport is not None:
                 self._transport.close()  # after the bytes that are buffered
 
-    def _process(self, frame: bytes) -> None:
+    def _process(self, frame: Buffer) -> None:
         pending = self._pending.pop(correlation_id_of(frame), None)
         if pending is None:
             if self._error is None:

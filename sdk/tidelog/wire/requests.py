@@ -111,6 +111,7 @@ DESCRIBE_ROLES = Api(DESCRIBE_ROLES_KEY, 0, 0)  # Tidelog's own
 ALTER_ROLES = Api(ALTER_ROLES_KEY, 0, 0)
 DESCRIBE_QUOTA_USE = Api(DESCRIBE_QUOTA_USE_KEY, 0, 0)
 
+Buffer = bytes | memoryview
 VersionRanges = Mapping[int, tuple[int, int]]  # by API key, both ends included
 
 
@@ -159,23 +160,24 @@ def encode_request(
     return b"".join((head, client_id, tags, body))
 
 
-def correlation_id_of(frame: bytes) -> int:
+def correlation_id_of(frame: Buffer) -> int:
     """Return the correlation id in a response's frame (without its size)."""
     return int.from_bytes(frame[:4], "big", signed=True)
 
 
-def decode_response(api: Api, version: int, frame: bytes) -> Any:
+def decode_response(api: Api, version: int, frame: Buffer) -> Any:
     """Decode a frame (without its size) into the API's newest response class.
 
-    Raises ``MalformedMessage``.
+    Records are views of a frame that is a memoryview. Raises ``MalformedMessage``.
     """
+    has_views = isinstance(frame, memoryview)
     schema = _response_schema(api.key, version)
-    _, position = read_from(schema.__header_schema__, frame, 0)
+    _, position = read_from(schema.__header_schema__, frame, 0, has_views=has_views)
     newest = _response_schema(api.key, api.max_version)
-    return read_message(schema, frame, position, newest=newest)
+    return read_message(schema, frame, position, newest=newest, has_views=has_views)
 
 
-def decode_api_versions(version: int, frame: bytes) -> NodeVersions:
+def decode_api_versions(version: int, frame: Buffer) -> NodeVersions:
     """Decode an ApiVersions response.
 
     A node that does not support the requested version answers in version 0.
