@@ -5,6 +5,8 @@ Source: the schema table of Spark's Kafka integration guide.
 
 from __future__ import annotations
 
+from functools import cache
+
 import pyarrow as pa
 
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
@@ -22,6 +24,7 @@ _FIELDS = (
 )
 
 
+@cache
 def arrow_schema(*, include_headers: bool) -> pa.Schema:
     """Return the schema of record batches."""
     if include_headers:

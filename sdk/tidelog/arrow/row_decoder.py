@@ -16,19 +16,19 @@ from tidelog_core.errors import CorruptRecordBatch, TidelogError
 from tidelog_core.records.codecs import (
     DECOMPRESSED_SIZE_BYTES_MAX,
     CompressionType,
-    decompress_view,
 )
 
 from tidelog.arrow import kernels
 from tidelog.arrow.columns import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
 from tidelog.arrow.kernels import Bytes, Longs
+from tidelog.arrow.scratch import Scratch, thread_scratch
 
-# An Arrow batch ends at either limit; a single record batch may exceed it. Buffers of this
-# size stay in the processor's cache and are reused by Arrow's pool; those of 8 MiB are
-# returned to the system each time, and zeroing their pages again halves the speed. A
-# producer's largest batch, usually 1 MB, is decoded where it was decompressed.
+# An Arrow batch ends at either limit; a single record batch may exceed it. Each costs Python's work
+# for its columns, as much as to decode 300 KiB: smaller ones halve the speed. Arrow's pool uses
+# buffers of this size again; those of 8 MiB are returned to the system, and to find their pages
+# again halves it too.
 ROWS_PER_BATCH = 64 * 1024
-BYTES_PER_BATCH = 768 * 1024
+BYTES_PER_BATCH = 3 * 1024 * 1024
 TOPIC_ROWS_MAX = 1024 * 1024  # of one Arrow batch
 # Arrow addresses binary columns with 32 bits. A batch decompresses to far less.
 assert BYTES_PER_BATCH + DECOMPRESSED_SIZE_BYTES_MAX < 2**31
@@ -93,48 +93,50 @@ class RowDecoder:
     ) -> Iterator[_Group]:
         """Decompress and collect batches until they make one Arrow batch."""
         view = memoryview(data)
-        parts: list[bytes | memoryview] = []
         sections: list[tuple[int, ...]] = []
         positions: list[int] = []
         row_count = size_bytes = 0
         is_compressed = bool(np.any(table[:, kernels.ATTRIBUTES] & _CODEC_MASK))
+        scratch: Scratch | None = None
 
         def gathered() -> _Group:
             # Uncompressed records are decoded in place.
-            source = _joined(parts) if is_compressed else array
+            source = array if scratch is None else np.frombuffer(scratch.room, np.uint8, size_bytes)
             return _Group(source, np.array(sections, dtype=np.int64).reshape(-1, 8), positions)
 
         for start, size, base, last, attributes, records, base_ms, max_ms, _, _ in table.tolist():
             where = position + start
-            section: bytes | memoryview = view[start + kernels.HEADER_SIZE : start + size]
+            section = view[start + kernels.HEADER_SIZE : start + size]
+            begin, section_size = start + kernels.HEADER_SIZE, len(section)
             if is_compressed:
-                section = self._decompressed(attributes & _CODEC_MASK, section, where)
+                scratch = scratch or thread_scratch()
                 begin = size_bytes
-                parts.append(section)
-            else:
-                begin = start + kernels.HEADER_SIZE
-            if records * kernels.RECORD_SIZE_MIN > len(section):
-                raise self._corrupt(where, f"{records} records do not fit in {len(section)} bytes")
+                section_size = self._decompress(
+                    attributes & _CODEC_MASK, section, scratch, begin, where
+                )
+            if records * kernels.RECORD_SIZE_MIN > section_size:
+                raise self._corrupt(where, f"{records} records do not fit in {section_size} bytes")
             is_stamped = int(attributes & _LOG_APPEND_TIME != 0)
-            end = begin + len(section)
+            end = begin + section_size
             sections.append((begin, end, base, last, base_ms, max_ms, is_stamped, records))
             positions.append(where)
             row_count += records
-            size_bytes += len(section)
+            size_bytes += section_size
             if row_count >= ROWS_PER_BATCH or size_bytes >= BYTES_PER_BATCH:
                 yield gathered()
-                parts, sections, positions = [], [], []
+                # Another decoder may have used the scratch since, or another thread goes on here.
+                scratch = None
+                sections, positions = [], []
                 row_count = size_bytes = 0
         if sections:
             yield gathered()
 
-    def _decompressed(
-        self, codec_id: int, section: bytes | memoryview, position: int
-    ) -> bytes | memoryview:
-        if codec_id == CompressionType.NONE:
-            return section
+    def _decompress(
+        self, codec_id: int, section: memoryview, scratch: Scratch, start: int, position: int
+    ) -> int:
+        """Write the records of a section into the scratch, and return their size."""
         try:
-            return decompress_view(CompressionType(codec_id), section)
+            return scratch.decompress(CompressionType(codec_id), section, start)
         except ValueError:
             raise self._corrupt(position, f"unknown codec {codec_id}") from None
         except CorruptRecordBatch as error:
@@ -188,11 +190,6 @@ class RowDecoder:
             key, value, *others = (one.slice(start, TOPIC_ROWS_MAX) for one in columns)
             some = [key, value, topics.slice(0, len(key)), *others]
             yield pa.RecordBatch.from_arrays(some, schema=self._schema)
-
-
-def _joined(parts: list[bytes | memoryview]) -> Bytes:
-    whole = parts[0] if len(parts) == 1 else b"".join(parts)
-    return np.frombuffer(whole, dtype=np.uint8)
 
 
 class _BinaryColumn:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidelog.arrow import row_decoder
 from tidelog.consuming import arrow_polling
 from tidelog.consuming.arrow_polling import take_arrow
 from tidelog.consuming.fetched import Chunk
@@ -109,6 +110,7 @@ def test_batches_that_expand_are_handed_out_in_parts_of_limited_size(
 ) -> None:
     """Batches of some hundred bytes with 256 KiB each: a run of them has many megabytes."""
     monkeypatch.setattr(arrow_polling, "EXPANDED_BYTES_MAX", 1024 * 1024)
+    monkeypatch.setattr(row_decoder, "BYTES_PER_BATCH", 768 * 1024)
     monkeypatch.setattr(arrow_polling, "RUN_SIZE_BYTES_MIN", 256)
     batch_count, zeros = 60, bytes(64 * 1024)
     log = b"".join(
