@@ -135,7 +135,7 @@ class RefusedBatches:
         self._broken.has_come(producer)
 
     def _note_uncommitted(self, replica: Replica) -> None:
-        """Note what a chain has not committed of a partition whose lead ends."""
+        """Note what is not committed of a partition whose lead ends: it may be cut from the log."""
         log = replica.opened_log
         if log is None or log.log_end_offset <= log.high_watermark:
             return
@@ -145,7 +145,8 @@ class RefusedBatches:
                 if one.last_offset >= end_offset:
                     lost = ProducerBatch(where, producer_id, entry.epoch, one.first_sequence)
                     self._broken.lose(lost, 0)
-                    self._tell_gateway(lost, is_led=True)
+                    if replica.is_diskless:
+                        self._tell_gateway(lost, is_led=True)
                     break
 
     def _tell_gateway(self, producer: ProducerBatch, *, is_led: bool) -> None:

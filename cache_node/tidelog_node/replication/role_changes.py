@@ -36,7 +36,7 @@ class RoleChanges:
         # subscribers.
         self.uncertain_lead = Subscribers[Replica]()
         self.led_by_chain: set[Replica] = set()  # the diskless ones that this node leads
-        # The lead of a diskless partition ends; what is not committed is in its log for now.
+        # The lead of a partition with a role ends; what is not committed is in its log for now.
         self.ending_lead = Subscribers[Replica]()
         # It leads a diskless partition by its record, but no chain of this node has the leader
         # epoch. It leads once the partition is entered (``ReplicaManager.confirm_lead``). May be
@@ -89,7 +89,6 @@ class RoleChanges:
                 is_ahead = replica.settled_epoch > partition.leader_epoch
                 if not is_ahead:
                     leave_chain(replica)
-                self._note_ending(replica, role)
                 self._keep_waiting(replica, role, partition)
                 if not is_ahead:
                     self.unentered_lead.notify(replica)
@@ -134,7 +133,6 @@ class RoleChanges:
         if role is None or partition is None or not replica.is_leader:
             return
         leave_chain(replica)
-        self._note_ending(replica, role)
         self._keep_waiting(replica, role, partition)
         replica.settled_epoch = -1
         if self._node.standing.leads(partition):
@@ -142,13 +140,14 @@ class RoleChanges:
 
     def _keep_waiting(self, replica: Replica, role: ReplicaRole, partition: Partition) -> None:
         """Have the replica neither lead nor follow until its lead is confirmed."""
+        self._note_ending(replica, role)
         role.end()
         replica.is_leader, replica.leader_epoch = False, partition.leader_epoch
         self.led_by_chain.discard(replica)
         replica.wake()
 
     def _note_ending(self, replica: Replica, role: ReplicaRole) -> None:
-        if replica.is_diskless and role.leader is not None:
+        if role.leader is not None:
             self.ending_lead.notify(replica)
 
     def drop(self, replica: Replica) -> None:

@@ -17,6 +17,7 @@ from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.records.header import patch
 from tidelog_node.diskless.entering import lead_entries
 from tidelog_node.diskless.entering.lead_entries import name_of
+from tidelog_node.diskless.recovery.log_recovery import TierEnds
 
 from tests.node.diskless.chained_log import new_chain
 from tests.node.diskless.entering_node import EnteringNode, create, entering_node
@@ -161,7 +162,7 @@ async def test_a_damaged_item_of_a_followed_partitions_tier_holds_up_no_other(
         damaged, whole = records
         key = segment_key(*damaged, 0, UUID(int=1))
         await it.node.store.commit([Write(key, {"nonsense": 1}, ANY_VERSION, False)])
-        assert await it.recovery.tier_ends(records) == {whole: 0}
+        assert await it.recovery.tier_ends(records) == {whole: TierEnds(0, -1)}
 
 
 async def test_a_partition_whose_successor_never_entered_is_taken_back_without_a_seal(

@@ -153,6 +153,17 @@ async def out_of_touch(led: Led) -> ErrorCode:
     return code
 
 
+async def lead_lost_before_the_commit(led: Led) -> ErrorCode:
+    node = led.node
+    answer = node.send_batch(numbered(0))
+    assert led.end == 1
+    await node.change_partition(leader=2, leader_epoch=1)
+    code = ErrorCode((await answer).error_code)
+    node.replica().log.truncate_to(0)  # The other leader does not have it.
+    await node.change_partition(leader=1, leader_epoch=2)
+    return code
+
+
 class Case(NamedTuple):
     refuse: Refuse
     code: ErrorCode
@@ -169,6 +180,7 @@ CASES = (
     Case(damaged, ErrorCode.corrupt_message),
     Case(too_few_in_sync, ErrorCode.not_enough_replicas, is_diskless=False),
     Case(out_of_touch, MOVED, is_diskless=False),
+    Case(lead_lost_before_the_commit, MOVED, is_diskless=False),
 )
 
 
