@@ -79,6 +79,9 @@ class JournalCheckpoints:
                 self.health.failed_checkpoint_count += 1
                 extra = {"reason": str(error), "hint": error.hint}
                 logger.warning("checkpoint of the schema journal failed", extra=extra)
+            except Exception:  # The task's owner waits for its end only.
+                self.health.failed_checkpoint_count += 1
+                logger.exception("checkpoint of the schema journal failed unexpectedly")
 
     async def _write(self, number: int) -> None:
         """Write a checkpoint behind the entry, or behind a later one. Raises the stores' errors.
