@@ -24,6 +24,9 @@ version without the journal can make it invalid: it is then declared void, in th
 items of a commit by another process may show one after the other, the position last. So an entry is
 void only if its commit is refused several times while the position stays.
 
+A put whose number was free tells the same, unless the bucket has lost the entry of that number. So
+a writer whose commit is refused by a later position looks at its items before it answers.
+
 A metadata store may also be set back. Its items may be a moment ahead of the position then, or
 behind it. So the first change of a process looks at the newest entries (``journal_replay``).
 
@@ -54,7 +57,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.records import put, restoration_key
 from tidelog_core.metadata.schema_records import SchemaJournal
-from tidelog_core.metadata.store import ABSENT, Check, MetadataStore, Write
+from tidelog_core.metadata.store import ABSENT, Check, Item, MetadataStore, Write
 from tidelog_core.metadata.update import LOST, retried
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.schema_registry.change_log import JOURNAL, JOURNAL_NAME
@@ -64,7 +67,12 @@ from tidelog_core.schema_registry.journal_checkpoints import (
     JournalHealth,
 )
 from tidelog_core.schema_registry.journal_mending import JournalMending, has_items
-from tidelog_core.schema_registry.journal_objects import JournalEntry, void_object
+from tidelog_core.schema_registry.journal_objects import (
+    JournalEntry,
+    is_text,
+    same_body,
+    void_object,
+)
 from tidelog_core.schema_registry.journal_reading import read_journal
 from tidelog_core.schema_registry.journal_replay import JournalReplay
 from tidelog_core.tier.keys import (
@@ -122,7 +130,10 @@ class RegistryJournal:
         except ObjectExists:
             await self._catch_up()
             raise VersionConflict([JOURNAL_NAME]) from None
-        await self._do(entry, begun, checks)
+        is_ours = await self._do(entry, begun, checks)
+        if not is_ours and await self._is_taken(entry):
+            await self._give_up(entry)
+            raise VersionConflict([JOURNAL_NAME])
         if number % CHECKPOINT_EVERY == 0:
             self._checkpoints.request(number)
 
@@ -281,15 +292,18 @@ class RegistryJournal:
 
     async def _do(
         self, entry: JournalEntry, position: SchemaJournal, checks: Sequence[Check] = ()
-    ) -> None:
-        """Commit an entry that is in the bucket. Raises ``VersionConflict`` if it is void."""
+    ) -> bool:
+        """Commit an entry that is in the bucket; return false if it seems to be done already.
+
+        Raises ``VersionConflict`` if it is void.
+        """
         refusals = 0
         for _ in range(COMMIT_ATTEMPTS_MAX):
             moved = put(replace(position, sequence=entry.sequence), is_logged=False)
             is_refused = False
             try:
                 await self._store.commit([*entry.writes, moved], checks=checks)
-                return
+                return True
             except (CommitTooLarge, ItemTooLarge):
                 await self._void(entry, position, is_whole=position.is_whole)
                 raise
@@ -301,12 +315,12 @@ class RegistryJournal:
             if now.sequence >= entry.sequence:
                 is_known = now.sequence - entry.sequence < KEPT
                 if is_known and now.void_count == position.void_count:
-                    return  # Another process has committed it, or our own commit was made.
+                    return False  # Another process has done it, or our own commit was made.
                 raise VersionConflict([JOURNAL_NAME])
             refusals = refusals + 1 if is_refused and now.version == position.version else 0
             if refusals == REFUSALS_UNTIL_VOID:
                 if await self._is_replayed(entry, now):
-                    return
+                    return True
                 # A process without the journal has written.
                 await self._void(entry, now, is_whole=False)
                 raise VersionConflict([JOURNAL_NAME])
@@ -314,6 +328,30 @@ class RegistryJournal:
                 await asyncio.sleep(REFUSAL_PAUSE_SECONDS)
             position = now
         raise VersionConflict([JOURNAL_NAME])
+
+    async def _is_taken(self, entry: JournalEntry) -> bool:
+        """Whether another entry had the number, and the bucket had lost it before our put."""
+        for _ in range(REFUSALS_UNTIL_VOID):
+            items = await self._store.get_many([one.id for one in entry.writes])
+            if not any(_is_undone(one, items.get(one.id)) for one in entry.writes):
+                return False
+            await asyncio.sleep(REFUSAL_PAUSE_SECONDS)  # The commit may not show whole yet.
+        return True
+
+    async def _give_up(self, entry: JournalEntry) -> None:
+        """Declare our entry void. The next start writes again what the lost one had."""
+
+        async def note() -> None:
+            position = await self._position()
+            await self._store.commit([put(replace(position, is_whole=False), is_logged=False)])
+
+        await retried(note, pause_seconds_max=REFUSAL_PAUSE_SECONDS)
+        key = schema_key(self._cluster_id, entry.sequence, SchemaObject.VOID)
+        await persist(self._objects, key, void_object(entry.sequence, entry.store_id))
+        logger.warning(
+            "entry of the schema journal was lost, restart a node that serves the registry",
+            extra={"key": schema_key(self._cluster_id, entry.sequence)},
+        )
 
     async def _is_replayed(self, entry: JournalEntry, position: SchemaJournal) -> bool:
         """Whether the items were ahead of the position, and the entry is done now."""
@@ -337,3 +375,15 @@ class RegistryJournal:
             is_whole=position.is_whole and is_whole,
         )
         await self._store.commit([put(after, is_logged=False)])
+
+
+def _is_undone(write: Write, item: Item | None) -> bool:
+    """Return whether the item shows that a write was not done. A later one may hide that."""
+    if write.body is None:
+        return item is not None and item.version == write.expected_version
+    if item is None:
+        return write.expected_version == ABSENT
+    is_ours = same_body(item.body, write.body)
+    if item.version <= write.expected_version:
+        return item.version == write.expected_version
+    return not is_ours and (is_text(write.id) or item.version == write.expected_version + 1)

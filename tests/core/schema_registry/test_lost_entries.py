@@ -240,3 +240,29 @@ async def test_a_checkpoint_that_is_not_what_was_written_removes_nothing(
     for number in range(4):
         await set_level(store, objects, number)
     assert await checkpoints(objects) == [8, 16]
+
+
+async def test_a_put_whose_number_was_lost_is_not_taken_for_a_change() -> None:
+    """A writer is slow; another one was faster, and the bucket loses that entry at once."""
+    store, objects = MemoryMetadataStore(latency=0), MemoryObjectStore()
+    await id_of(registry_on(store, objects), A)
+
+    class Late(MemoryObjectStore):
+        """Another writer's entry comes and goes before a put."""
+
+        async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
+            if key == schema_key(CLUSTER, 2) and key not in objects._objects:
+                assert await id_of(registry_on(store, objects), B, "other") == 2
+                del objects._objects[key]
+            await super().put(key, data, kms_key_id=kms_key_id)
+
+    late = Late()
+    late._objects = objects._objects
+    assert await id_of(registry_on(store, late), C) == 3
+    assert (await registry_on(store, objects).schema(2)).text == B.text
+    await RegistryJournal(store, objects, CLUSTER).adopt()  # as a node that starts
+    await inspected(store, objects)
+    assert await check_schemas(objects, CLUSTER, store) == []
+    again, found = await restored(objects)
+    assert found.problems == ()
+    assert await items_of(again) == await items_of(store)
