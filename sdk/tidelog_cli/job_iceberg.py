@@ -8,42 +8,75 @@ twice at once: each record is in the table once.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from json import dumps
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidelog_cli.export_options import (
+    LATEST_NAME,
+    ApplyErasures,
+    BadRecords,
+    CatalogFile,
+    ExpireSnapshots,
+    Framing,
+    Headers,
+    Isolation,
+    Message,
+    PartitionBy,
+    RecordOptions,
+    SchemaFile,
+    SchemaVersion,
+    SkipLost,
+    Subject,
+    ValueFormat,
+    catalog_properties,
+    erase_request,
+)
 from tidelog_cli.exported_erasures import erasable_of, report_erased
 from tidelog_cli.failures import CommandFailed, UsageError
-from tidelog_cli.options import Json, parse_settings, require_choice
+from tidelog_cli.options import Json
 from tidelog_cli.output import note
 from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tidelog_spark.jobs.erasing import EraseRequest
     from tidelog_spark.jobs.export_table import ExportTable
     from tidelog_spark.jobs.exporting import ExportRequest
 
 OFFSETS_PER_COMMIT = 1_000_000  # of a partition; a backlog is committed in several steps
 FAILURES_MAX = 20  # runs in a row that fail, until the command gives up
-PARTITIONINGS = ("none", "day", "hour")
+# After a failed run. The pauses of 20 failures are 75 minutes together.
+BACKOFF_SECONDS_MIN = 5.0
+BACKOFF_SECONDS_MAX = 300.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def iceberg(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics of the table.")],
     *,
-    table: Annotated[str, typer.Option(metavar="NAMESPACE.NAME", help="The Iceberg table.")],
+    table: Annotated[
+        str | None,
+        typer.Option(metavar="NAMESPACE.NAME", help="The Iceberg table.", show_default=False),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of --table: each topic has a table of its name in this namespace, with"
+            " _ for dots.",
+            show_default=False,
+        ),
+    ] = None,
     catalog: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
             help="Property of the Iceberg catalog, as for pyiceberg; may be repeated.",
         ),
-    ],
+    ] = None,
+    catalog_file: CatalogFile = None,
     every: Annotated[
         str | None,
         typer.Option(
@@ -52,29 +85,25 @@ def iceberg(
             show_default="one run",
         ),
     ] = None,
-    partition_by: Annotated[
-        str, typer.Option(help="Partition by none, day or hour of the record's timestamp (UTC).")
-    ] = "day",
+    partition_by: PartitionBy = "day",
+    value_format: ValueFormat = "raw",
+    schema: SchemaFile = None,
+    subject: Subject = None,
+    schema_version: SchemaVersion = LATEST_NAME,
+    message: Message = "",
+    framing: Framing = "none",
+    bad_records: BadRecords = "fail",
     tail: Annotated[
         bool,
         typer.Option(
             "--tail", help="Of diskless topics, append what is acknowledged and not tiered, too."
         ),
     ] = False,
-    headers: Annotated[bool, typer.Option("--headers", help="Append headers too.")] = False,
-    apply_erasures: Annotated[
-        bool,
-        typer.Option(
-            "--apply-erasures", help="Erase the rows of keys that were erased from the topics."
-        ),
-    ] = False,
-    expire_snapshots: Annotated[
-        bool,
-        typer.Option(
-            "--expire-snapshots",
-            help="With --apply-erasures: give up older snapshots that still have these rows.",
-        ),
-    ] = False,
+    headers: Headers = False,
+    isolation: Isolation = "read_committed",
+    skip_lost: SkipLost = False,
+    apply_erasures: ApplyErasures = False,
+    expire_snapshots: ExpireSnapshots = False,
     max_offsets: Annotated[
         int, typer.Option(min=1, help="Largest number of offsets per partition in a commit.")
     ] = OFFSETS_PER_COMMIT,
@@ -88,47 +117,100 @@ def iceberg(
     Runs in this process, without Spark and Java, beside running nodes or without them. It can be
     stopped or killed at any time and started again, also twice at once. The table is created by the
     first run; DuckDB, Spark, Trino and pyiceberg read it. With --every, failures that may pass (a
-    catalog or bucket that is away, another run's commit) are noted, and the next run goes on.
+    catalog or bucket that is away, another run's commit) are noted, and the run is tried again
+    after pauses that grow to five minutes.
     """
-    from tidelog_spark.jobs.erasing import EraseRequest
-    from tidelog_spark.jobs.export_table import TimePartitions
-    from tidelog_spark.jobs.exporting import ExportRequest
-    from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
-
-    require_choice("--partition-by", partition_by, PARTITIONINGS)
     if expire_snapshots and not apply_erasures:
         raise UsageError("--expire-snapshots needs --apply-erasures")
     pause_seconds = None if every is None else parse_time(every)
-    locations = locate_stores(data_dir, metadata, objects)
-    partitions = TimePartitions(partition_by)
-    request = ExportRequest(
-        metadata=locations.metadata,
-        objects=locations.objects,
-        topics=tuple(dict.fromkeys(topics)),
-        partitions=partitions,
-        include_headers=headers,
-        offsets_per_partition_max=max_offsets,
-        include_tail=tail,
+    tables = tables_of(topics, table, namespace)
+    options = RecordOptions(
+        partition_by=partition_by,
+        value_format=value_format,
+        schema=schema,
+        subject=subject,
+        schema_version=schema_version,
+        message=message,
+        framing=framing,
+        bad_records=bad_records,
+        headers=headers,
+        isolation=isolation,
+        skip_lost=skip_lost,
+        max_offsets=max_offsets,
+        tail=tail,
     )
-    erasing = None
-    if apply_erasures:
-        erasing = EraseRequest(
-            metadata=locations.metadata,
-            objects=locations.objects,
-            topics=request.topics,
-            expires=expire_snapshots,
-        )
-    properties = parse_settings("--catalog", catalog)
+    locations = locate_stores(data_dir, metadata, objects)
+    requests = {name: options.request(of, locations) for name, of in tables.items()}
+    for request in requests.values():
+        request.decoder.open()  # An invalid schema fails at once.
+    properties = catalog_properties(catalog or [], catalog_file)
+
+    from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
 
     def run() -> None:
         with closing(open_catalog(properties)) as opened:
-            target = IcebergTable(opened, table, partitions)
-            run_once(target, request, erasing, is_json=json)
+
+            def bring_up_to_date(name: str) -> None:
+                request = requests[name]
+                erasing = None
+                if apply_erasures:
+                    erasing = erase_request(request, expires=expire_snapshots)
+                target = IcebergTable(opened, name, request.partitions)
+                run_once(target, request, erasing, is_json=json)
+
+            run_each(tuple(requests), bring_up_to_date)
 
     if pause_seconds is None:
         run()
     else:
         run_again_and_again(run, pause_seconds)
+
+
+def tables_of(
+    topics: Sequence[str], table: str | None, namespace: str | None
+) -> dict[str, list[str]]:
+    """Return the topics of each table. Raises ``UsageError``."""
+    if (table is None) == (namespace is None):
+        raise UsageError("give --table, or --namespace for a table of each topic")
+    if table is not None:
+        return {table: list(topics)}
+    found: dict[str, list[str]] = {}
+    for topic in dict.fromkeys(topics):
+        name = f"{namespace}.{topic.replace('.', '_')}"
+        if name in found:
+            raise UsageError(f"{found[name][0]} and {topic} would have one table, {name}")
+        found[name] = [topic]
+    return found
+
+
+def run_each(tables: Sequence[str], run: Callable[[str], None]) -> None:
+    """Run for all tables, then raise an error of one that failed; one that lasts comes first."""
+    from tidelog_core.errors import TidelogError
+
+    failed: list[Exception] = []
+    for name in tables:
+        try:
+            run(name)
+        except BrokenPipeError:
+            raise  # Nobody reads the output any more.
+        except (TidelogError, OSError, typer.Exit) as error:
+            failed.append(error)
+            if len(tables) > 1 and not isinstance(error, typer.Exit):
+                note(f"{name}: {error}")
+    if failed:
+        raise min(failed, key=lambda one: (may_pass(one), isinstance(one, typer.Exit)))
+
+
+def may_pass(error: Exception) -> bool:
+    """Return whether the next run may succeed without anybody's help."""
+    from tidelog_core.errors import OutcomeUnknown, TidelogError
+    from tidelog_spark.jobs.export_table import ExportConflict
+
+    if isinstance(error, TidelogError):
+        return error.retriable or isinstance(error, ExportConflict | OutcomeUnknown)
+    # An OSError is one of the files' store, such as no answer from S3. An exit says that an erasure
+    # is not complete.
+    return True
 
 
 def run_once(
@@ -150,14 +232,18 @@ def run_once(
         report_erased(erased, None, is_json=is_json)
 
 
-def run_again_and_again(run: Callable[[], None], pause_seconds: float) -> None:
+def run_again_and_again(
+    run: Callable[[], None],
+    pause_seconds: float,
+    *,
+    wait: Callable[[float], None] = time.sleep,
+) -> None:
     """Run until stopped; the next run starts so long after the start of the one before.
 
-    Raises the error of a run that cannot pass by itself, and ``CommandFailed`` after
-    ``FAILURES_MAX`` failed runs in a row.
+    After a failure that may pass, the pause is one that grows. Raises the error of a run that
+    cannot pass by itself, and ``CommandFailed`` after ``FAILURES_MAX`` failed runs in a row.
     """
-    from tidelog_core.errors import OutcomeUnknown, TidelogError
-    from tidelog_spark.jobs.export_table import ExportConflict
+    from tidelog_core.errors import TidelogError
 
     failed_count = 0
     while True:
@@ -170,16 +256,16 @@ def run_again_and_again(run: Callable[[], None], pause_seconds: float) -> None:
         except BrokenPipeError:
             raise  # Nobody reads the output any more.
         except (TidelogError, OSError) as error:
-            # An OSError is one of the files' store, such as no answer from S3.
-            if isinstance(error, TidelogError) and not (
-                error.retriable or isinstance(error, ExportConflict | OutcomeUnknown)
-            ):
+            if not may_pass(error):
                 raise
             failed_count += 1
             if failed_count >= FAILURES_MAX:
                 raise CommandFailed(f"{failed_count} runs in a row have failed: {error}") from None
-            note(f"{error}; the next run goes on")
-        time.sleep(max(0.0, begun + pause_seconds - time.monotonic()))
+            seconds = min(BACKOFF_SECONDS_MIN * 2 ** (failed_count - 1), BACKOFF_SECONDS_MAX)
+            note(f"{error}; trying again in {seconds:.0f} s")
+            wait(seconds)
+            continue
+        wait(max(0.0, begun + pause_seconds - time.monotonic()))
 
 
 def parse_time(text: str) -> float:

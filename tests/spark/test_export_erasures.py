@@ -235,22 +235,24 @@ def test_a_run_that_is_interrupted_anywhere_ends_the_same_when_it_is_run_again(
 
 
 class _Overtaken(_Stopped):
-    """A table that something happens to just before the commit."""
+    """A table that something happens to just before a step."""
 
-    def __init__(self, table: ErasableTable, happen: Callable[[], object]) -> None:
-        super().__init__(table, "replace", is_after=False)
+    def __init__(
+        self, table: ErasableTable, happen: Callable[[], object], step: str = "replace"
+    ) -> None:
+        super().__init__(table, step, is_after=False)
         self._happen = happen
 
     def __getattr__(self, name: str) -> object:
         found = getattr(self._table, name)
-        if name != "replace":
+        if name != self._step:
             return found
 
-        def replace(*arguments: object, **named: object) -> None:
+        def go_on(*arguments: object, **named: object) -> None:
             self._happen()
             found(*arguments, **named)
 
-        return replace
+        return go_on
 
 
 def test_an_export_that_commits_meanwhile_is_no_conflict(source, target):
@@ -351,8 +353,12 @@ def test_a_delta_table_that_was_restored_keeps_its_files(source, tmp_path):
     before = DeltaTable(target.url).version()
     erase(source, KEY, {0: 100, 1: 50})
     assert follow(source, target.erasable()).row_count == 15
-    DeltaTable(target.url).restore(before)
-    assert follow(source, target.erasable(), expires=True).reached_by
+
+    def restore() -> None:
+        DeltaTable(target.url).restore(before)
+
+    restored = _Overtaken(target.erasable(), restore, "expire")
+    assert follow(source, restored, expires=True).reached_by
     assert places(target.rows()) == source.all()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.types import IntegerType
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.job_iceberg import FAILURES_MAX, parse_time, run_again_and_again
 from tidelog_core.errors import StoreUnavailable
@@ -129,9 +130,10 @@ def test_a_wrong_time_is_refused_before_anything_is_read(source, tmp_path):
             parse_time(text)
 
 
-def test_failures_that_may_pass_are_noted_and_others_end_the_command(capsys):
+def test_failures_that_may_pass_are_tried_again_after_growing_pauses(capsys):
     outcomes: list[Exception | None] = [OSError("AWS Error NETWORK_CONNECTION"), None]
     outcomes += [StoreUnavailable("away")] * (FAILURES_MAX - 1) + [SchemaConflict(["other"])]
+    waits: list[float] = []
 
     def run() -> None:
         outcome = outcomes.pop(0)
@@ -139,12 +141,63 @@ def test_failures_that_may_pass_are_noted_and_others_end_the_command(capsys):
             raise outcome
 
     with pytest.raises(SchemaConflict):
-        run_again_and_again(run, 0)
-    assert capsys.readouterr().err.count("the next run goes on") == FAILURES_MAX
+        run_again_and_again(run, 0, wait=waits.append)
+    assert capsys.readouterr().err.count("trying again in") == FAILURES_MAX
+    assert waits[:8] == [5, 0, 5, 10, 20, 40, 80, 160]
+    assert set(waits[8:]) == {300}
     outcomes += [StoreUnavailable("away")] * FAILURES_MAX
     with pytest.raises(CommandFailed, match=f"{FAILURES_MAX} runs in a row have failed: away"):
-        run_again_and_again(run, 0)
+        run_again_and_again(run, 0, wait=waits.append)
     assert outcomes == []
+
+
+def test_each_topic_may_have_a_table_and_one_that_fails_keeps_no_other_back(source, tmp_path):
+    properties = sql_catalog(tmp_path)
+    source.cluster.create_topic("a.b", partition_count=1)
+    source.cluster.add_segment("a.b", [numbered(0, 20)])
+    asked = arguments(source, properties, "--namespace", "lake")
+    asked.remove("--table")
+    asked.remove("lake.t")
+    asked[2:3] = ["t", "a.b"]
+    assert called(*asked).lines == ["150 rows appended in 1 files", "20 rows appended in 1 files"]
+    catalog = open_catalog(properties)
+    assert len(catalog.load_table("lake.a_b").scan().to_arrow()) == 20
+    with catalog.load_table("lake.t").update_schema() as update:
+        update.delete_column("kafka_key")
+    with catalog.load_table("lake.t").update_schema() as update:
+        update.add_column("kafka_key", IntegerType())
+    source.cluster.add_segment("a.b", [numbered(20, 30)])
+    told = called(*asked, status=1)
+    assert told.lines == ["10 rows appended in 1 files"]
+    assert "tidelog: lake.t: column 'kafka_key' is int32" in told.errors
+    asked[2:4] = ["a_b", "a.b"]
+    assert "a_b and a.b would have one table" in called(*asked, status=2).errors
+    both = [*asked, "--table", "lake.t"]
+    assert "give --table, or --namespace" in called(*both, status=2).errors
+    catalog.close()
+
+
+def test_properties_come_from_a_file_or_variables_and_secrets_are_warned_of(
+    source, tmp_path, monkeypatch
+):
+    properties = sql_catalog(tmp_path)
+    file = tmp_path / "catalog.properties"
+    file.write_text("# ours\n" + "\n".join(f"{n} = {v}" for n, v in properties.items()) + "\n")
+    told = called(*arguments(source, {}, "--catalog-file", str(file)))
+    assert (told.lines, told.errors) == (["150 rows appended in 1 files"], "")
+    for name in ("credential", "token", "s3.secret-access-key"):
+        given = {**properties, name: "hunter2"}
+        told = called(*arguments(source, given))
+        assert f"--catalog {name}=… can be read by every user" in told.errors
+        assert "hunter2" not in told.errors
+    uri = {"type": "sql", "uri": "postgresql://me:hunter2@db/lake"}
+    assert "--catalog uri=… can be read" in called(*arguments(source, uri), status=2).errors
+    file.write_text("credential hunter2\n")
+    told = called(*arguments(source, {}, "--catalog-file", str(file)), status=2)
+    assert "must be NAME=VALUE" in told.errors
+    assert "hunter2" not in told.errors
+    monkeypatch.setenv("TIDELOG_CATALOG_FILE", str(tmp_path / "none"))
+    assert "cannot be read" in called(*arguments(source, properties), status=1).errors
 
 
 def test_a_catalog_that_is_away_is_said_to_be(source):

@@ -5,31 +5,45 @@ spark-submit …/tidelog_cli/spark_jobs/export.py --metadata URL --objects URL -
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from tidelog_core.schemas.model import ID_MAX
-from tidelog_spark.jobs.bucket_schemas import LATEST, read_schemas
-from tidelog_spark.jobs.decoding import FRAMINGS, DecoderSpec
-from tidelog_spark.jobs.erasing import EraseRequest
 from tidelog_spark.jobs.erasing import apply_erasures as erase_rows
 from tidelog_spark.jobs.export_table import ExportTable, TimePartitions
-from tidelog_spark.jobs.exporting import ExportRequest, ExportResult, export
+from tidelog_spark.jobs.exporting import ExportResult, export
 from tidelog_spark.jobs.parquet_table import ParquetTable
 from tidelog_spark.jobs.task_runner import SparkTasks
 
+from tidelog_cli.export_options import (
+    LATEST_NAME,
+    ApplyErasures,
+    BadRecords,
+    CatalogFile,
+    ExpireSnapshots,
+    Framing,
+    Headers,
+    Isolation,
+    Message,
+    PartitionBy,
+    RecordOptions,
+    SchemaFile,
+    SchemaVersion,
+    SkipLost,
+    Subject,
+    ValueFormat,
+    catalog_properties,
+    erase_request,
+)
 from tidelog_cli.exported_erasures import erasable_of, erasure_document, report_erased
 from tidelog_cli.failures import UsageError
-from tidelog_cli.options import Json, parse_settings, require_choice
+from tidelog_cli.options import Json, require_choice
 from tidelog_cli.output import print_json
 from tidelog_cli.spark_jobs.command_line import require_topics, run_job, spark_session
 from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 TABLE_FORMATS = ("parquet", "iceberg", "delta")
-BAD_RECORDS = ("fail", "column")
-LATEST_NAME = "latest"
-ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
 def export_command(
@@ -53,66 +67,23 @@ def export_command(
             help="Property of the Iceberg catalog, as for pyiceberg; may be repeated.",
         ),
     ] = None,
-    partition_by: Annotated[
-        str, typer.Option(help="Partition by none, day or hour of the record's timestamp (UTC).")
-    ] = "day",
-    value_format: Annotated[
-        str,
-        typer.Option(
-            help="raw, json, avro, protobuf, or registry: by the schemas of the registry, which are"
-            " read from the bucket."
-        ),
-    ] = "raw",
-    schema: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            dir_okay=False,
-            help="JSON Schema, Avro schema, or Protobuf's descriptor set.",
-        ),
-    ] = None,
-    subject: Annotated[
-        str | None,
-        typer.Option(help="The registry's subject that gives the columns; TOPIC-value by default."),
-    ] = None,
-    schema_version: Annotated[
-        str, typer.Option(help="The version of the subject that gives the columns.")
-    ] = "latest",
-    message: Annotated[str, typer.Option(help="Protobuf's full name of the message.")] = "",
-    framing: Annotated[
-        str, typer.Option(help="none, or confluent: a schema id precedes each value.")
-    ] = "none",
-    bad_records: Annotated[
-        str,
-        typer.Option(help="fail, or column: keep undecodable values in a column with the reason."),
-    ] = "fail",
-    headers: Annotated[bool, typer.Option("--headers", help="Export headers too.")] = False,
-    isolation: Annotated[str, typer.Option(help="Whether to export aborted transactions.")] = (
-        "read_committed"
-    ),
-    skip_lost: Annotated[
-        bool,
-        typer.Option(
-            "--skip-lost", help="Continue if retention deleted records before the export."
-        ),
-    ] = False,
+    catalog_file: CatalogFile = None,
+    partition_by: PartitionBy = "day",
+    value_format: ValueFormat = "raw",
+    schema: SchemaFile = None,
+    subject: Subject = None,
+    schema_version: SchemaVersion = LATEST_NAME,
+    message: Message = "",
+    framing: Framing = "none",
+    bad_records: BadRecords = "fail",
+    headers: Headers = False,
+    isolation: Isolation = "read_committed",
+    skip_lost: SkipLost = False,
     max_offsets: Annotated[
         int | None, typer.Option(min=1, help="Largest number of offsets per partition in this run.")
     ] = None,
-    apply_erasures: Annotated[
-        bool,
-        typer.Option(
-            "--apply-erasures", help="Then erase the rows of keys that were erased from the topics."
-        ),
-    ] = False,
-    expire_snapshots: Annotated[
-        bool,
-        typer.Option(
-            "--expire-snapshots",
-            help="With --apply-erasures: give up older snapshots that still have these rows, and"
-            " delete their files.",
-        ),
-    ] = False,
+    apply_erasures: ApplyErasures = False,
+    expire_snapshots: ExpireSnapshots = False,
     receipt: Annotated[
         Path | None,
         typer.Option(
@@ -131,56 +102,29 @@ def export_command(
     """
     if not apply_erasures and (expire_snapshots or receipt is not None):
         raise UsageError("--expire-snapshots and --receipt need --apply-erasures")
-    for name, given, known in (
-        ("table-format", table_format, TABLE_FORMATS),
-        ("partition-by", partition_by, tuple(one.value for one in TimePartitions)),
-        ("bad-records", bad_records, BAD_RECORDS),
-        ("isolation", isolation, ISOLATIONS),
-    ):
-        require_choice(f"--{name}", given, known)
-    by_registry = value_format == "registry"
-    if value_format in ("json", "avro", "protobuf") and schema is None:
-        raise UsageError(
-            f"--value-format {value_format} needs --schema; for schemas of the registry give"
-            " --value-format registry"
-        )
-    if by_registry and schema is not None:
-        raise UsageError(
-            "--value-format registry reads schemas from the bucket: leave out --schema"
-        )
-    if not by_registry and (subject is not None or schema_version != LATEST_NAME):
-        raise UsageError("--subject and --schema-version need --value-format registry")
-    if by_registry and subject is None and len(set(topics)) > 1:
-        raise UsageError("the topics' values need one subject for the columns: give --subject")
+    require_choice("--table-format", table_format, TABLE_FORMATS)
     locations = locate_stores(data_dir, metadata, objects)
-    require_choice("--framing", framing, FRAMINGS)
-    registry = None
-    if by_registry:
-        registry = read_schemas(
-            locations.metadata,
-            locations.objects,
-            subject=subject or f"{topics[0]}-value",
-            version=_version(schema_version),
-        )
-    partitions = TimePartitions(partition_by)
-    target = _table(table_format, partitions, to=to, table=table, catalog=catalog or [])
-    request = ExportRequest(
-        metadata=locations.metadata,
-        objects=locations.objects,
-        topics=tuple(dict.fromkeys(topics)),
-        decoder=DecoderSpec(
-            format=value_format,
-            schema=b"" if schema is None else schema.read_bytes(),
-            message=message,
-            framing=framing,
-            registry=registry,
-        ),
-        partitions=partitions,
-        include_headers=headers,
-        keeps_bad_records=bad_records == "column",
-        is_read_committed=isolation == "read_committed",
-        fail_on_data_loss=not skip_lost,
-        offsets_per_partition_max=max_offsets,
+    request = RecordOptions(
+        partition_by=partition_by,
+        value_format=value_format,
+        schema=schema,
+        subject=subject,
+        schema_version=schema_version,
+        message=message,
+        framing=framing,
+        bad_records=bad_records,
+        headers=headers,
+        isolation=isolation,
+        skip_lost=skip_lost,
+        max_offsets=max_offsets,
+    ).request(topics, locations)
+    target = _table(
+        table_format,
+        request.partitions,
+        to=to,
+        table=table,
+        catalog=catalog or [],
+        catalog_file=catalog_file,
     )
     # Before Spark starts, so that an invalid schema fails at once.
     request.decoder.open()
@@ -190,12 +134,7 @@ def export_command(
         result = export(runner, request, target)
         erased = None
         if apply_erasures:
-            wanted = EraseRequest(
-                metadata=locations.metadata,
-                objects=locations.objects,
-                topics=request.topics,
-                expires=expire_snapshots,
-            )
+            wanted = erase_request(request, expires=expire_snapshots)
             erased = erase_rows(runner, wanted, erasable_of(target))
     if json:
         print_json({**_document(result), **erasure_document(erased)})
@@ -205,26 +144,25 @@ def export_command(
         report_erased(erased, receipt, is_json=json)
 
 
-def _version(text: str) -> int:
-    if text == LATEST_NAME:
-        return LATEST
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= ID_MAX):
-        raise UsageError(f"--schema-version {text!r} must be latest, or a version's number")
-    return int(text)
-
-
 def _table(
     table_format: str,
     partitions: TimePartitions,
     *,
     to: str | None,
     table: str | None,
-    catalog: list[str],
+    catalog: Sequence[str],
+    catalog_file: Path | None,
 ) -> ExportTable:
     if table_format == "iceberg":
-        return _iceberg(table, catalog, partitions)
+        from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
+
+        if table is None:
+            raise UsageError("--table-format iceberg needs --table")
+        opened = open_catalog(catalog_properties(catalog, catalog_file))
+        return IcebergTable(opened, table, partitions)
     if to is None:
         raise UsageError(f"--table-format {table_format} needs --to")
+    # A variable of the environment may name the file for other commands.
     if table is not None or catalog:
         raise UsageError("--table and --catalog need --table-format iceberg")
     if table_format == "delta":
@@ -232,15 +170,6 @@ def _table(
 
         return DeltaLakeTable(to, partitions)
     return ParquetTable(to)
-
-
-def _iceberg(table: str | None, properties: list[str], partitions: TimePartitions) -> ExportTable:
-    from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
-
-    if table is None or not properties:
-        raise UsageError("--table-format iceberg needs --table and --catalog")
-    catalog = open_catalog(parse_settings("--catalog", properties))
-    return IcebergTable(catalog, table, partitions)
 
 
 def _document(result: ExportResult) -> dict[str, object]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import Cluster, cluster_key
+from tidelog_core.metadata.schema_records import SubjectVersion
 from tidelog_core.objects.location import opened_object_store
 from tidelog_core.schema_registry.bucket_items import BucketIndex, read_index
 from tidelog_core.schema_registry.reading import RegistryReader
@@ -32,21 +33,48 @@ class ResolvedSchema:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnsSchema:
+    """The version of a subject that gives the columns."""
+
+    subject: SubjectName
+    version: int
+    schema_id: int
+    is_latest: bool  # the newest version was asked for
+
+    def __str__(self) -> str:
+        return f"schema {self.schema_id} (version {self.version} of {self.subject.text})"
+
+
+@dataclass(frozen=True, slots=True)
 class RegistrySchemas:
     """The schemas that values may have, and the one that gives the columns."""
 
     objects: str  # the bucket
     index: BucketIndex
-    context: str  # of the ids in values
-    reader: ResolvedSchema
+    columns: ColumnsSchema
+    reader: ResolvedSchema  # of the columns
+
+    @property
+    def context(self) -> str:
+        """The context of the ids in values."""
+        return self.columns.subject.context
 
     def load(self, ids: Collection[int]) -> dict[int, ResolvedSchema | str]:
         """Return the schemas with these ids, or why there is none. Raises the store's errors."""
         return asyncio.run(self._load(ids))
 
     def read_again(self) -> RegistrySchemas:
-        """Return these with what the bucket has by now. Raises the store's errors."""
+        """Return these with what the bucket has by now; columns stay. Raises the store's errors."""
         return asyncio.run(self._read_again())
+
+    def renewed(self) -> RegistrySchemas:
+        """Return these with the columns of what is the latest version by now, if that was asked.
+
+        Raises ``InvalidConfig`` and the store's errors.
+        """
+        version = LATEST if self.columns.is_latest else self.columns.version
+        read = _read_bucket(self.objects, self.index.cluster_id, self.columns.subject, version)
+        return asyncio.run(read)
 
     async def _read_again(self) -> RegistrySchemas:
         async with opened_object_store(self.objects) as objects:
@@ -86,19 +114,37 @@ async def _read_schemas(
     async with opened_metadata_store(metadata) as store:
         item = await store.get(cluster_key())
     cluster_id = "" if item is None else Cluster.from_item(item).cluster_id
+    return await _read_bucket(url, cluster_id, name, version)
+
+
+async def _read_bucket(
+    url: str, cluster_id: str, name: SubjectName, version: int
+) -> RegistrySchemas:
     async with opened_object_store(url) as objects:
         index, problems = await read_index(objects, cluster_id)
         for problem in problems:
             logger.warning("object of the schema journal is damaged", extra={"reason": problem})
         reader = RegistryReader(index.read_from(objects))
-        schema = await reader.schema_of(name, version, with_deleted=True)
-        if schema is None:
+        found = await _version_of(reader, name, version)
+        text = None if found is None else await reader.text(name.context, found.schema_id)
+        if found is None or text is None:
             raise InvalidConfig([await _missing(reader, name, version)])
         try:
-            resolved = await _resolved(reader, name.context, schema)
+            resolved = await _resolved(reader, name.context, text.schema)
         except RegistryRefusal as error:
             raise InvalidConfig([f"the schema of {name.text}: {error}"]) from None
-    return RegistrySchemas(url, index, name.context, resolved)
+    columns = ColumnsSchema(name, found.version, found.schema_id, version == LATEST)
+    return RegistrySchemas(url, index, columns, resolved)
+
+
+async def _version_of(
+    reader: RegistryReader, name: SubjectName, version: int
+) -> SubjectVersion | None:
+    """Return a version, also one that was deleted softly, which is never the latest."""
+    subject = await reader.subject(name)
+    if version == LATEST:
+        return subject.live[-1] if subject.live else None
+    return next((one for one in subject.versions if one.version == version), None)
 
 
 async def _missing(reader: RegistryReader, name: SubjectName, version: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from tidelog_core.errors import InvalidConfig
@@ -23,6 +23,18 @@ class DecoderSpec:
     message: str = ""  # Protobuf's full name of the message
     framing: str = "none"
     registry: RegistrySchemas | None = None  # of the format "registry"
+
+    def renewed(self) -> DecoderSpec:
+        """Return this with the registry's schemas of now. Raises ``InvalidConfig``."""
+        if self.registry is None:
+            return self
+        return replace(self, registry=self.registry.renewed())
+
+    def describe_columns(self) -> str:
+        """Return the name of the schema that gives the columns."""
+        if self.registry is not None:
+            return str(self.registry.columns)
+        return "the given schema"
 
     def open(self) -> ValueDecoder:
         """Return a decoder. Raises ``InvalidConfig`` if the schema is not usable."""

@@ -5,13 +5,18 @@ table (``txn`` in the protocol), named after the partition. Files and versions a
 commit, checkpoints keep the versions forever, and if two concurrent commits set the
 version of the same application, the later one fails. Source: Delta transaction log
 protocol, transaction identifiers.
+
+RESTORE brings files of an older version back, and leaves the transactions as they are. So a commit
+tells the offsets in its information, too: if none has followed a RESTORE, those of the older
+version count.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -19,15 +24,17 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 from tidelog_core.clock import wall_clock_ms
 
+from tidelog_spark.jobs.columns import merged_schema
 from tidelog_spark.jobs.erasable_table import Expiry, delete_files, existing_files
 from tidelog_spark.jobs.erased_rows import Replacement, TableFile, UnreadableTableFile
 from tidelog_spark.jobs.export_table import (
+    CorruptExport,
     ExportConflict,
     Offsets,
     SchemaConflict,
     TimePartitions,
     WrittenFile,
-    merged_schema,
+    offsets_to_text,
     partition_fields,
 )
 from tidelog_spark.jobs.table_access import named_permission
@@ -35,8 +42,11 @@ from tidelog_spark.jobs.table_access import named_permission
 APPLICATION = "tidelog-export/"
 ERASING_APPLICATION = "tidelog-erasure/"  # and the run's id: the mark of its commit
 RUN = "tidelog.run"  # in a commit's information
+OFFSETS = "tidelog.offsets"  # of an export's commit: of all its partitions, after it
+ERASED = "tidelog.erased-rows"  # of an erasure's commit
 COMMIT_ATTEMPTS_MAX = 10
 COMMITS_LOOKED_AT = 100
+_LOOKS = (1, 10, COMMITS_LOOKED_AT)  # the last commit most often tells enough
 
 
 class DeltaLakeTable:
@@ -49,6 +59,7 @@ class DeltaLakeTable:
         self._partitions = partitions
         self._columns = [field.name for field in partition_fields(partitions)]
         self._table: DeltaTable | None = None
+        self._exported: Offsets = {}  # as last told
         # Of the files as of ``open``, by path: their partition's values.
         self._values: dict[str, dict[str, str | None]] = {}
 
@@ -71,12 +82,12 @@ class DeltaLakeTable:
         has = table.metadata().partition_columns
         if has != self._columns:
             raise SchemaConflict([f"the table is partitioned by {has}, not by {self._columns}"])
+        self._table = table
         known = pa.schema(table.schema().to_arrow())
         merged = merged_schema(known, wanted)
         if merged != known:
             fields = Schema.from_arrow(pa.schema(list(merged)[len(known) :])).fields
             table.alter.add_columns(fields)
-        self._table = table
         return pa.schema([field for field in merged if field.name not in self._columns])
 
     def _create(self, schema: pa.Schema) -> DeltaTable:
@@ -92,9 +103,11 @@ class DeltaLakeTable:
             raise
 
     def offsets(self, partitions: Collection[str]) -> Offsets:
-        """Return the versions of the partitions' transactions."""
+        """Return the versions of the partitions' transactions, older ones after a RESTORE."""
         assert self._table is not None
-        return _offsets(self._table, partitions)
+        with named_permission(self._location, "write", DeltaError):
+            self._exported = _held_offsets(self._location, self._table, partitions)
+        return self._exported
 
     def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
         """Add the files and set the versions; retries after unrelated commits."""
@@ -143,7 +156,10 @@ class DeltaLakeTable:
                     Transaction(APPLICATION + partition, offset, now_ms)
                     for partition, offset in offsets.items()
                 ],
-                custom_metadata={RUN: run_id},
+                custom_metadata={
+                    RUN: run_id,
+                    OFFSETS: offsets_to_text({**self._exported, **offsets}),
+                },
             ),
         )
 
@@ -176,6 +192,10 @@ class DeltaLakeTable:
             for path, values in self._values.items()
         ]
 
+    def older_files(self) -> list[TableFile]:
+        """Return none: the log does not tell them, once it is cleaned up."""
+        return []
+
     def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
         """Remove the files and add their copies in one version."""
         with named_permission(self._location, "write", DeltaError):
@@ -201,6 +221,22 @@ class DeltaLakeTable:
         assert self._table is not None
         return self._table.transaction_version(ERASING_APPLICATION + run_id) is not None
 
+    def undone(self) -> set[str]:
+        """Return the runs of versions that a RESTORE has left out."""
+        assert self._table is not None
+        found, restored = set[str](), None
+        for entry in self._table.history(COMMITS_LOOKED_AT):
+            if restored is not None and entry["version"] > restored:
+                if RUN in entry:
+                    found.add(entry[RUN])
+                continue
+            restored = None
+            if _is_restore(entry):
+                number = str(_parameters(entry).get("version"))
+                is_known = number.isdecimal()
+                restored = int(number) if is_known else _restored(self._location, entry).version()
+        return found
+
     def reached_by(self, paths: Collection[str]) -> list[str]:
         """Return the versions with one of the files, while one exists."""
         assert self._table is not None
@@ -221,6 +257,7 @@ class DeltaLakeTable:
     def _replace_once(self, replaced: Sequence[Replacement], run_id: str) -> None:
         assert self._table is not None
         now_ms = wall_clock_ms()
+        removed_count = sum(one.removed_count for one in replaced)
         removed = [
             RemoveAction(one.old.path, True, now_ms, None, self._values[one.old.path])
             for one in replaced
@@ -244,7 +281,7 @@ class DeltaLakeTable:
             partition_by=self._table.metadata().partition_columns,
             commit_properties=CommitProperties(
                 app_transactions=[Transaction(ERASING_APPLICATION + run_id, 1, now_ms)],
-                custom_metadata={RUN: run_id},
+                custom_metadata={RUN: run_id, ERASED: str(removed_count)},
             ),
         )
 
@@ -273,3 +310,72 @@ def _offsets(table: DeltaTable, partitions: Collection[str]) -> dict[str, int]:
         if version is not None:
             found[partition] = version
     return found
+
+
+def _held_offsets(location: str, table: DeltaTable, partitions: Collection[str]) -> dict[str, int]:
+    """Return the offsets up to which the table has its rows."""
+    known = _offsets(table, partitions)  # The others were never exported.
+    found: dict[str, int] = {}
+    state, pending = table, {*known}
+    for count in _LOOKS:
+        entries = table.history(count)
+        found, state, pending = _told(location, table, entries, {*known})
+        if not pending or len(entries) < count:
+            break
+    return {**found, **_offsets(state, pending)}
+
+
+def _told(
+    location: str,
+    table: DeltaTable,
+    entries: Sequence[Mapping[str, Any]],
+    pending: set[str],
+) -> tuple[dict[str, int], DeltaTable, set[str]]:
+    """Return the offsets that exports have told, the newest first.
+
+    And of partitions of which none has told any: the state whose transactions count, and which.
+    """
+    found: dict[str, int] = {}
+    for entry in entries:
+        if not pending:
+            break
+        if entry["version"] > table.version():
+            continue  # Left out by a RESTORE.
+        if RUN in entry and ERASED not in entry:
+            # An earlier program told only that it was a run.
+            told = {*json.loads(entry[OFFSETS])} & pending if OFFSETS in entry else pending
+            found |= _offsets(table, told)
+            pending = pending - told
+        elif _is_restore(entry):
+            table = _restored(location, entry)
+            pending = {*_offsets(table, pending)}
+    return found, table, pending
+
+
+def _is_restore(entry: Mapping[str, Any]) -> bool:
+    return str(entry.get("operation", "")).upper() == "RESTORE"
+
+
+def _parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    parameters: Mapping[str, Any] = entry.get("operationParameters") or {}
+    return parameters
+
+
+def _restored(location: str, restore: Mapping[str, Any]) -> DeltaTable:
+    """Return the version that the RESTORE has brought back. Raises ``CorruptExport``."""
+    version = _parameters(restore).get("version")
+    time = _parameters(restore).get("timestamp") or _parameters(restore).get("datetime")
+    table = DeltaTable(location)
+    try:
+        if version is not None and str(version).isdecimal():
+            table.load_as_version(int(version))
+        elif time is not None:
+            table.load_as_version(str(time))
+        else:
+            raise ValueError("it does not tell to which version")
+    except (DeltaError, ValueError) as error:
+        raise CorruptExport(
+            f"version {restore.get('version')} of {location} is a RESTORE whose version cannot be"
+            f" read any more: {error}; export into another table"
+        ) from None
+    return table

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pyarrow import fs
+from tidelog_core.errors import TidelogError
 
 from tidelog_spark.jobs.erased_rows import Replacement, TableFile
 from tidelog_spark.jobs.export_table import Offsets
@@ -53,6 +54,9 @@ class ErasableTable(Protocol):
     def files(self) -> list[TableFile]:
         """Return the table's files as of ``open``."""
 
+    def older_files(self) -> list[TableFile]:
+        """Return the files that only older states of the table name, as far as these are known."""
+
     def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
         """Replace the files in one commit, which sets the run's mark.
 
@@ -62,6 +66,12 @@ class ErasableTable(Protocol):
 
     def has_run(self, run_id: str) -> bool:
         """Return whether the run's commit is in the table as of ``open``."""
+
+    def undone(self) -> set[str]:
+        """Return the runs that an older state, to which the table was restored, does not have.
+
+        Of the last commits, as far as the table's history tells them.
+        """
 
     def reached_by(self, paths: Collection[str]) -> list[str]:
         """Return the names of older states of the table that still have one of the files."""
@@ -89,3 +99,15 @@ def delete_files(urls: Iterable[str]) -> None:
         filesystem, path = fs.FileSystem.from_uri(url)
         with named_permission(url, "delete"):
             filesystem.delete_file(path)
+
+
+def left_over(urls: Iterable[str]) -> str:
+    """Delete files that no commit names; return the end of a message: the reason if it fails.
+
+    For a caller that has an error to raise, which an error of the deletion must not replace.
+    """
+    try:
+        delete_files(urls)
+    except (TidelogError, OSError) as error:
+        return f"; files that no commit names are left, delete them after a day ({error})"
+    return ""

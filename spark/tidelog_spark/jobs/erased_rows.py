@@ -111,6 +111,19 @@ def _replaced_files(files: Iterable[TableFile], settings: EraseSettings) -> Iter
         yield Replacement(file, WrittenFile(name, size_bytes, kept, file.hour), removed)
 
 
+def files_with_erased(files: Iterable[TableFile], settings: EraseSettings) -> Iterator[TableFile]:
+    """Yield those of the files that have rows of erased keys. A file that is gone has none."""
+    for file in files:
+        source, path = fs.FileSystem.from_uri(file.url)
+        try:
+            with source.open_input_file(path) as stream, pq.ParquetFile(stream) as parquet:
+                is_export = {*_COLUMNS} <= {*parquet.schema_arrow.names}
+                if is_export and _has_erased(parquet, settings.erased):
+                    yield file
+        except FileNotFoundError:
+            continue
+
+
 def erased_rows(rows: pa.Table, erased: Sequence[ErasedKeys]) -> np.ndarray:
     """Return for each row whether it is to be erased. No I/O."""
     found = np.zeros(rows.num_rows, dtype=bool)

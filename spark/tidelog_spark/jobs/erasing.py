@@ -1,8 +1,10 @@
 """Erases the rows of erased keys from a table that topics are exported to.
 
-1. a receipt that was left as a plan      is completed if its run is in the table
+1. a receipt that was left as a plan      is completed if its run is in the table; receipts of runs
+                                          that a restored table does not have do not count
 2. the erasures that the table lacks      from the topics' receipts in the bucket (``erasures``)
-3. copies of files without these rows     in tasks (``erased_rows``); nothing is visible yet
+3. copies of files without these rows     in tasks (``erased_rows``); nothing is visible yet; older
+                                          states' files with such rows are found, too
 4. the receipt, as a plan
 5. one commit that replaces the files     with the run's mark
 6. the receipt again                      as committed, with what still reaches the old files
@@ -16,6 +18,7 @@ append rows from old segments, at offsets from there on, and then the next run l
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,28 +30,32 @@ from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import Cluster, Topic, cluster_key, topic_key
 from tidelog_core.objects.location import opened_object_store
 
-from tidelog_spark.jobs.erasable_table import ErasableTable, delete_files
+from tidelog_spark.jobs.erasable_table import ErasableTable, left_over
 from tidelog_spark.jobs.erased_rows import (
     ErasedKeys,
     EraseSettings,
-    Replacement,
     UnreadableTableFile,
+    files_with_erased,
     replaced_files,
 )
 from tidelog_spark.jobs.erasure_receipts import (
     Followed,
     FollowedErasure,
     FollowedPartition,
+    FollowedRun,
     ReplacedFile,
     TableReceipt,
     put_receipt,
     read_receipts,
+    remember,
 )
 from tidelog_spark.jobs.erasures import Erasure, ExportedTopic, load_erasures
 from tidelog_spark.jobs.export_table import ExportConflict, Offsets, partition_id
 from tidelog_spark.jobs.outside_loops import outside_loops
 from tidelog_spark.jobs.table_state import with_state
 from tidelog_spark.jobs.task_runner import TaskRunner
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +99,13 @@ def apply_erasures(runner: TaskRunner, request: EraseRequest, table: ErasableTab
 def _apply(runner: TaskRunner, request: EraseRequest, table: ErasableTable) -> EraseResult:
     if not table.open():
         return EraseResult((), ())
-    receipts = list(with_state(table.location, read_receipts))
+    stored = with_state(table.location, partial(read_receipts, with_unsettled=request.expires))
+    receipts = list(stored.read)
     changed: dict[str, TableReceipt] = {}
     for number, receipt in enumerate(receipts):
         if not receipt.is_committed and table.has_run(receipt.run_id):
             receipts[number] = changed[receipt.run_id] = _committed(table, receipt)
-    followed = Followed(receipts)
+    followed = _followed(table, stored.remembered, receipts)
     erasures = asyncio.run(_erasures(request, followed))
     ids = [one for erasure in erasures for one in erasure.partition_ids()]
     offsets = table.offsets(ids)
@@ -109,14 +117,28 @@ def _apply(runner: TaskRunner, request: EraseRequest, table: ErasableTable) -> E
         changed[receipt.run_id] = receipt
     if request.expires:
         for receipt in receipts:
-            if receipt.is_committed and receipt.replaced and receipt.files_deleted_ms is None:
+            if receipt.is_committed and not receipt.is_settled:
                 changed[receipt.run_id] = _expire(table, receipt)
+    now = [changed.get(one.run_id, one) for one in receipts]
+    with_state(table.location, partial(remember, stored=stored, now=now))
     waiting = [
         f"erasure {one.erasure_id} of {erasure.topic}: {_reason(erasure)}"
         for erasure, one in zip(erasures, steps, strict=True)
         if not one.is_complete
     ]
     return EraseResult(tuple(changed.values()), tuple(waiting))
+
+
+def _followed(
+    table: ErasableTable, remembered: Sequence[FollowedRun], receipts: Sequence[TableReceipt]
+) -> Followed:
+    """Return what the table follows: not by runs that a restored older state does not have."""
+    runs = [*remembered, *(FollowedRun.of(one) for one in receipts if one.is_committed)]
+    undone = table.undone() if runs else set()
+    for one in runs:
+        if one.run_id in undone:
+            logger.warning("erasure is repeated in a restored table", extra={"run_id": one.run_id})
+    return Followed(one for one in runs if one.run_id not in undone)
 
 
 async def _erasures(request: EraseRequest, followed: Followed) -> list[Erasure]:
@@ -199,6 +221,8 @@ def _erase(
     )
     files = table.files() if erased else []
     replaced = runner.run(files, partial(replaced_files, settings=settings))
+    older_files = table.older_files() if erased else []
+    older = runner.run(older_files, partial(files_with_erased, settings=settings))
     receipt = TableReceipt(
         run_id=run_id,
         table=table.location,
@@ -209,32 +233,30 @@ def _erase(
             ReplacedFile(one.old.path, one.new.path if one.new else None, one.removed_count)
             for one in replaced
         ),
+        older=tuple(one.path for one in older),
     )
     with_state(table.location, lambda store: put_receipt(store, receipt))
     if not replaced:
-        return receipt
+        return _committed(table, receipt) if older else receipt
     try:
         table.replace(replaced, run_id=run_id)
-    except (ExportConflict, UnreadableTableFile):
-        _remove_copies(table, replaced)
-        raise
+    except (ExportConflict, UnreadableTableFile) as error:
+        copies = (one.new for one in replaced)
+        left = left_over(f"{table.location}/{one.path}" for one in copies if one is not None)
+        raise type(error)(f"{error}{left}") from None
     return _committed(table, receipt)
 
 
-def _remove_copies(table: ErasableTable, replaced: Sequence[Replacement]) -> None:
-    delete_files(f"{table.location}/{one.new.path}" for one in replaced if one.new is not None)
-
-
 def _committed(table: ErasableTable, receipt: TableReceipt) -> TableReceipt:
-    old = [one.old for one in receipt.replaced]
-    done = replace(receipt, is_committed=True, reached_by=tuple(table.reached_by(old)))
+    reached_by = tuple(table.reached_by(receipt.old_files))
+    done = replace(receipt, is_committed=True, reached_by=reached_by)
     with_state(table.location, lambda store: put_receipt(store, done))
     return done
 
 
 def _expire(table: ErasableTable, receipt: TableReceipt) -> TableReceipt:
     """Give up the states that reach the receipt's old files, and delete these."""
-    old = [one.old for one in receipt.replaced]
+    old = receipt.old_files
     expiry = table.expiry(old)
     if receipt.expiry is not None:
         # A run was killed in the middle: states that are gone do not tell their files any more.

@@ -1,30 +1,46 @@
 """Receipts of the erasures that a table has followed, beside its files.
 
     <location>/_tidelog/erasures/<run id>.json
+    <location>/_tidelog/followed.json               what committed receipts say, in short
 
 A run puts its receipt before its commit, as a plan, and again after it. A plan whose run is not
 in the table has never taken effect. The receipts are also how a run knows what is left to do: for
 each erasure and partition, the offset below which the table has no row of the key.
+
+``followed.json`` saves later runs from reading all receipts. It may lack some, which are read then,
+and it may be deleted.
+
+    {"format_version": 1, "kind": "followed-erasures", "runs":
+     [{"run_id": …, "is_settled": …, "complete": [erasure id, …],
+       "applied": [[erasure id, partition, offset], …]}, …]}
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable
+import logging
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog_core.errors import CorruptObject
+from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.jobs.erasable_table import Expiry
 
+logger = logging.getLogger(__name__)
+
 FORMAT_VERSION = 1
 FOLDER = "erasures/"
+FOLLOWED = "followed.json"
+GETS_MAX = 16  # under way at once
+REMEMBERED_FROM = 50  # committed receipts that the file lacks, until it is written again
+REMEMBERED_MAX = 100_000  # receipts in the file: the newest of those that it has
 NOT_REACHED = (
     "copies of the table, and tables that were made from it",
     "rows whose key is another one, whatever their value says",
-    "older snapshots or versions whose files another program had rewritten before: expire them",
+    "older versions of a Delta table whose files another program had rewritten before: VACUUM them",
     "versions that a bucket with versioning keeps, and backups",
     "files of failed runs that no commit names: delete them after a day",
 )
@@ -70,6 +86,7 @@ class TableReceipt:
     is_committed: bool
     erasures: tuple[FollowedErasure, ...]
     replaced: tuple[ReplacedFile, ...]
+    older: tuple[str, ...] = ()  # files that only older states have, with rows of the keys
     # Older states of the table that still have the rows; empty once the old files are deleted.
     reached_by: tuple[str, ...] = ()
     expiry: Expiry | None = None  # None: nobody has asked to give up old states
@@ -79,6 +96,16 @@ class TableReceipt:
     def row_count(self) -> int:
         """The number of erased rows."""
         return sum(one.row_count for one in self.replaced)
+
+    @property
+    def old_files(self) -> list[str]:
+        """The files with rows of the keys, which older states of the table still name."""
+        return [*(one.old for one in self.replaced), *self.older]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether there is no old file to give up."""
+        return self.is_committed and (not self.old_files or self.files_deleted_ms is not None)
 
     @property
     def is_gone(self) -> bool:
@@ -118,6 +145,7 @@ class TableReceipt:
                 {"old": one.old, "new": one.new, "rows_erased": one.row_count}
                 for one in self.replaced
             ],
+            "older_files": list(self.older),
             "still_reached_by": list(self.reached_by),
             "expiry": expiry and {"snapshots": list(expiry.snapshots), "files": list(expiry.files)},
             "files_deleted_ms": self.files_deleted_ms,
@@ -141,6 +169,7 @@ class TableReceipt:
                     ReplacedFile(one["old"], one["new"], one["rows_erased"])
                     for one in document["files_replaced"]
                 ),
+                older=tuple(map(str, document.get("older_files", ()))),  # not in earlier receipts
                 reached_by=tuple(document["still_reached_by"]),
                 expiry=expiry and Expiry(tuple(expiry["snapshots"]), tuple(expiry["files"])),
                 files_deleted_ms=document["files_deleted_ms"],
@@ -149,39 +178,132 @@ class TableReceipt:
             raise CorruptObject(key, f"it is no receipt of a table: {error!r}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class FollowedRun:
+    """What a committed receipt says of erasures."""
+
+    run_id: str
+    is_settled: bool  # there is no old file to give up
+    complete: tuple[str, ...]  # erasure ids
+    applied: tuple[tuple[str, int, int], ...]  # erasure id, partition, offset
+
+    @classmethod
+    def of(cls, receipt: TableReceipt) -> FollowedRun:
+        """Return it for a committed receipt."""
+        return cls(
+            receipt.run_id,
+            receipt.is_settled,
+            tuple(one.erasure_id for one in receipt.erasures if one.is_complete),
+            tuple(
+                (one.erasure_id, each.partition, each.applied_to)
+                for one in receipt.erasures
+                for each in one.partitions
+            ),
+        )
+
+
 class Followed:
     """What a table has followed, from its receipts."""
 
-    def __init__(self, receipts: Iterable[TableReceipt]) -> None:
+    def __init__(self, runs: Iterable[FollowedRun]) -> None:
         self._applied: dict[tuple[str, int], int] = {}
         self.complete: set[str] = set()  # erasure ids
-        for receipt in receipts:
-            if receipt.is_committed:
-                self._add(receipt)
+        for run in runs:
+            self.complete.update(run.complete)
+            for erasure_id, partition, offset in run.applied:
+                place = (erasure_id, partition)
+                self._applied[place] = max(offset, self._applied.get(place, 0))
 
     def applied_to(self, erasure_id: str, partition: int) -> int:
         """Return the offset below which the table has no row of the erasure's key."""
         return self._applied.get((erasure_id, partition), 0)
 
-    def _add(self, receipt: TableReceipt) -> None:
-        for one in receipt.erasures:
-            if one.is_complete:
-                self.complete.add(one.erasure_id)
-            for each in one.partitions:
-                place = (one.erasure_id, each.partition)
-                self._applied[place] = max(each.applied_to, self._applied.get(place, 0))
+
+@dataclass(frozen=True, slots=True)
+class StoredReceipts:
+    """The receipts of a table's state: some read, some remembered."""
+
+    remembered: tuple[FollowedRun, ...]
+    read: tuple[TableReceipt, ...]  # the oldest first; some of them are remembered, too
 
 
-async def read_receipts(store: ObjectStore) -> list[TableReceipt]:
-    """Return the receipts of a table's state, the oldest first. Raises ``CorruptObject``."""
-    found = []
-    async for item in store.list(FOLDER):
-        try:
-            document = json.loads(await store.get(item.key))
-        except ValueError as error:
-            raise CorruptObject(item.key, f"it is no JSON: {error}") from None
-        found.append(TableReceipt.parse(document, key=item.key))
-    return sorted(found, key=lambda one: (one.started_ms, one.run_id))
+async def read_receipts(store: ObjectStore, *, with_unsettled: bool) -> StoredReceipts:
+    """Return the receipts; those are read that are not remembered.
+
+    ``with_unsettled``: also those are read whose old files may be given up. Raises
+    ``CorruptObject``.
+    """
+    listed = [
+        item.key.removeprefix(FOLDER).removesuffix(".json") async for item in store.list(FOLDER)
+    ]
+    known = {one.run_id: one for one in await _remembered(store)}
+    wanted = [
+        one for one in listed if one not in known or (with_unsettled and not known[one].is_settled)
+    ]
+    read: list[TableReceipt] = []
+    for at in range(0, len(wanted), GETS_MAX):
+        read += await asyncio.gather(*(_read(store, one) for one in wanted[at : at + GETS_MAX]))
+    return StoredReceipts(
+        tuple(known[one] for one in listed if one in known),
+        tuple(sorted(read, key=lambda one: (one.started_ms, one.run_id))),
+    )
+
+
+async def remember(store: ObjectStore, stored: StoredReceipts, now: Sequence[TableReceipt]) -> None:
+    """Write what the receipts say in short, if enough of them are not remembered.
+
+    ``now`` are the receipts as they are by now.
+    """
+    runs = {one.run_id: one for one in stored.remembered}
+    runs_now = {one.run_id: FollowedRun.of(one) for one in now if one.is_committed}
+    if sum(runs.get(name) != one for name, one in runs_now.items()) < REMEMBERED_FROM:
+        return
+    kept = list({**runs, **runs_now}.values())[-REMEMBERED_MAX:]
+    document = {
+        "format_version": FORMAT_VERSION,
+        "kind": "followed-erasures",
+        "runs": [
+            {
+                "run_id": one.run_id,
+                "is_settled": one.is_settled,
+                "complete": one.complete,
+                "applied": one.applied,
+            }
+            for one in kept
+        ],
+    }
+    await store.replace(FOLLOWED, json.dumps(document, separators=(",", ":")).encode())
+
+
+async def _remembered(store: ObjectStore) -> Collection[FollowedRun]:
+    try:
+        document = json.loads(await store.get(FOLLOWED))
+        if document["format_version"] != FORMAT_VERSION:
+            return ()
+        return [
+            FollowedRun(
+                one["run_id"],
+                one["is_settled"] is True,
+                tuple(map(str, one["complete"])),
+                tuple((str(name), int(part), int(offset)) for name, part, offset in one["applied"]),
+            )
+            for one in document["runs"]
+        ]
+    except ObjectNotFound:
+        return ()
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        # The receipts say the same.
+        logger.warning("receipts are read again", extra={"reason": f"{FOLLOWED}: {error!r}"})
+        return ()
+
+
+async def _read(store: ObjectStore, run_id: str) -> TableReceipt:
+    key = f"{FOLDER}{run_id}.json"
+    try:
+        document = json.loads(await store.get(key))
+    except ValueError as error:
+        raise CorruptObject(key, f"it is no JSON: {error}") from None
+    return TableReceipt.parse(document, key=key)
 
 
 async def put_receipt(store: ObjectStore, receipt: TableReceipt) -> None:

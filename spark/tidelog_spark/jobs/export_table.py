@@ -50,6 +50,10 @@ class SchemaConflict(TidelogError):
         self.problems = tuple(problems)
 
 
+class ColumnConflict(SchemaConflict):
+    """A column of the records has a type that the table's column cannot take."""
+
+
 class CorruptExport(TidelogError):
     """The table's export state cannot be read."""
 
@@ -86,7 +90,8 @@ class ExportTable(Protocol):
     def prepare(self, schema: pa.Schema) -> pa.Schema:
         """Create the table, or add missing columns; return the schema to write.
 
-        The schema is without partition columns. Raises ``SchemaConflict``.
+        The schema is without partition columns. Raises ``SchemaConflict``; after ``ColumnConflict``
+        ``offsets`` may be called.
         """
 
     def offsets(self, partitions: Collection[str]) -> Offsets:
@@ -127,24 +132,6 @@ def partition_fields(partitions: TimePartitions) -> list[pa.Field]:
     if partitions is TimePartitions.HOUR:
         fields.append(pa.field(HOUR_COLUMN, pa.int32()))
     return fields
-
-
-def merged_schema(table: pa.Schema, wanted: pa.Schema) -> pa.Schema:
-    """Return the table's columns and the new ones. No I/O.
-
-    A column that is no longer exported stays, and is null. Raises ``SchemaConflict`` with
-    every column whose type differs.
-    """
-    problems = [
-        f"column {field.name!r} is {table.field(field.name).type} in the table and"
-        f" {field.type} in the export"
-        for field in wanted
-        if field.name in table.names and table.field(field.name).type != field.type
-    ]
-    if problems:
-        raise SchemaConflict(problems)
-    new = [field for field in wanted if field.name not in table.names]
-    return pa.schema([*table, *(field.with_nullable(True) for field in new)])
 
 
 def offsets_to_text(offsets: Offsets) -> str:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tidelog.arrow.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidelog_core.errors import ErrorCode, InvalidConfig, TidelogError
 
+from tidelog_spark.jobs.columns import fitted
 from tidelog_spark.jobs.decoding import DecoderSpec
 from tidelog_spark.jobs.export_table import (
     DATE_COLUMN,
@@ -134,7 +135,9 @@ def exported_rows(
     }
     return pa.RecordBatch.from_arrays(
         [
-            columns[field.name] if field.name in columns else pa.nulls(rows.num_rows, field.type)
+            fitted(columns[field.name], field.type)
+            if field.name in columns
+            else pa.nulls(rows.num_rows, field.type)
             for field in settings.schema
         ],
         schema=settings.schema,

@@ -12,12 +12,11 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid4
 
 import pyarrow as pa
-from pyarrow import fs
 from tidelog_core.errors import UnknownTopicOrPartition
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import Topic, topic_key
@@ -28,7 +27,9 @@ from tidelog_core.objects.location import opened_object_store
 from tidelog_spark.catalog import load_catalog
 from tidelog_spark.chain_tails import ChainTails
 from tidelog_spark.jobs.decoding import RAW, DecoderSpec
+from tidelog_spark.jobs.erasable_table import left_over
 from tidelog_spark.jobs.export_table import (
+    ColumnConflict,
     ExportConflict,
     ExportTable,
     Offsets,
@@ -53,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 # A task's files are about as large as its input, if that compresses equally.
 TASK_SIZE_BYTES = 128 << 20
+NAMED_MAX = 5  # partitions in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +120,10 @@ def export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> Ex
 
 
 def _export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> ExportResult:
-    decoder = request.decoder.open()
-    schema = table.prepare(
-        exported_schema(
-            decoder,
-            include_headers=request.include_headers,
-            keeps_bad_records=request.keeps_bad_records and request.decoder.format != "raw",
-        )
-    )
     partitions = asyncio.run(_partitions(request))
+    # After the ends are known: the schema of each record before them is in the registry by now.
+    request = replace(request, decoder=request.decoder.renewed())
+    schema = _prepared(request, table, partitions)
     exported = table.offsets([one.id for one in partitions])
     ranges = _ranges(request, partitions, exported)
     run_id = str(uuid4())
@@ -136,9 +133,9 @@ def _export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> E
     offsets = {one.partition.id: one.end for one in ranges}
     try:
         table.commit(files, offsets, run_id=run_id)
-    except ExportConflict:
-        _remove(table.location, files)
-        raise
+    except ExportConflict as conflict:
+        left = left_over(f"{table.location}/{one.path}" for one in files)
+        raise ExportConflict(f"{conflict}{left}") from None
     return ExportResult(
         run_id,
         sum(one.row_count for one in files),
@@ -146,6 +143,35 @@ def _export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> E
         len(files),
         tuple(ranges),
     )
+
+
+def _prepared(
+    request: ExportRequest, table: ExportTable, partitions: Sequence[SourcePartition]
+) -> pa.Schema:
+    """Return the schema of the table, which has all columns. Raises ``SchemaConflict``."""
+    schema = exported_schema(
+        request.decoder.open(),
+        include_headers=request.include_headers,
+        keeps_bad_records=request.keeps_bad_records and request.decoder.format != "raw",
+    )
+    try:
+        return table.prepare(schema)
+    except ColumnConflict as conflict:
+        exported = table.offsets([one.id for one in partitions])
+        waiting = [
+            f"offset {start} of {one.name}"
+            for one in partitions
+            if (start := exported.get(one.id, one.log_start_offset)) < one.end_offset
+        ]
+        more = f" and {len(waiting) - NAMED_MAX} more" if len(waiting) > NAMED_MAX else ""
+        raise ColumnConflict(
+            [
+                *conflict.problems,
+                f"the export's columns are those of {request.decoder.describe_columns()}; not"
+                f" exported from {', '.join(waiting[:NAMED_MAX]) or 'the end'}{more} on: export an"
+                " older version of the schema, or a compatible one, or into another table",
+            ]
+        ) from None
 
 
 def write_files(
@@ -261,10 +287,3 @@ def _by_topic(numbers: Mapping[TopicPartition, int], *, as_list: bool = False) -
     if as_list:
         return {topic: [int(one) for one in of] for topic, of in found.items()}
     return dict(found)
-
-
-def _remove(location: str, files: Sequence[WrittenFile]) -> None:
-    """Delete files that will never be committed."""
-    filesystem, root = fs.FileSystem.from_uri(location)
-    for file in files:
-        filesystem.delete_file(f"{root}/{file.path}")

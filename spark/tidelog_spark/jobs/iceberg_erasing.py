@@ -31,6 +31,7 @@ from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
     FileFormat,
+    ManifestContent,
     ManifestEntry,
     ManifestFile,
 )
@@ -45,6 +46,7 @@ from tidelog_spark.jobs.export_table import ExportConflict, Offsets
 from tidelog_spark.jobs.iceberg_table import (
     COMMIT_ATTEMPTS_MAX,
     SUMMARY_RUN,
+    ancestors,
     stored_offsets,
     without_retries,
 )
@@ -98,7 +100,7 @@ class IcebergErasing:
                 f"{self._name}: {error}; rewrite the table's data files first"
             ) from None
         deletes: dict[str, Mapping[str, Sequence[int]]] = {}
-        found = []
+        self._files, found = {}, []
         for task in tasks:
             deleted: set[int] = set()
             for file in task.delete_files:
@@ -112,9 +114,24 @@ class IcebergErasing:
             )
         return found
 
+    def older_files(self) -> list[TableFile]:
+        """Return the data files of older snapshots that the current one lacks.
+
+        Another program may have rewritten them before, so no erasure has looked at them.
+        """
+        table, found, seen = self._opened(), dict[str, TableFile](), set[str]()
+        for snapshot in table.metadata.snapshots:
+            for manifest in snapshot.manifests(table.io):
+                if manifest.content is not ManifestContent.DATA or manifest.manifest_path in seen:
+                    continue
+                seen.add(manifest.manifest_path)
+                for path in _live(table.io, manifest) - self._files.keys():
+                    found[path] = TableFile(path=path, url=path, folder="")
+        return list(found.values())
+
     def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
         """Commit a snapshot with the copies instead of the files."""
-        with mapped_errors(self._name):
+        with mapped_errors(self._name, is_commit=True):
             self._replace(replaced, run_id)
 
     def _replace(self, replaced: Sequence[Replacement], run_id: str) -> None:
@@ -145,6 +162,22 @@ class IcebergErasing:
     def has_run(self, run_id: str) -> bool:
         """Return whether the table has the run's property."""
         return ERASURE_PROPERTY + run_id in self._opened().metadata.properties
+
+    def undone(self) -> set[str]:
+        """Return the runs whose snapshots the current one does not come after: a rollback."""
+        table = self._opened()
+        held = list(ancestors(table))
+        ids = {one.snapshot_id for one in held}
+        # What is older than these may come before them, too: snapshots between were expired.
+        first = held[-1].sequence_number or 0 if held else 0
+        return {
+            str(one.summary[SUMMARY_RUN])
+            for one in table.metadata.snapshots
+            if one.summary is not None
+            and one.summary[SUMMARY_ERASED] is not None
+            and one.snapshot_id not in ids
+            and (one.sequence_number or 0) > first
+        }
 
     def reached_by(self, paths: Collection[str]) -> list[str]:
         """Return the snapshots with one of the files, and their branches and tags."""

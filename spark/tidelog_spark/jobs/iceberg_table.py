@@ -10,7 +10,8 @@ Source: Iceberg table spec, optimistic concurrency and snapshot summaries.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -22,10 +23,12 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, HourTransform
 from tidelog_core.errors import InvalidConfig
 
 from tidelog_spark.jobs.catalog_errors import mapped_errors
+from tidelog_spark.jobs.columns import merged_schema
 from tidelog_spark.jobs.export_table import (
     DATE_COLUMN,
     HOUR_COLUMN,
@@ -36,7 +39,6 @@ from tidelog_spark.jobs.export_table import (
     SchemaConflict,
     TimePartitions,
     WrittenFile,
-    merged_schema,
     offsets_to_text,
 )
 
@@ -89,7 +91,7 @@ class IcebergTable:
         return location
 
     def prepare(self, schema: pa.Schema) -> pa.Schema:
-        """Create the table or add columns, in a commit without files."""
+        """Create the table, add columns or widen them, in a commit without files."""
         try:
             with mapped_errors(self._name):
                 return self._prepare(schema)
@@ -104,13 +106,12 @@ class IcebergTable:
             ) from None
 
     def _prepare(self, schema: pa.Schema) -> pa.Schema:
-        table = self._load() or self._create(schema)
+        table = self._table = self._load() or self._create(schema)
         known = _plain_schema(table)
-        merged = merged_schema(known, schema)
+        merged = merged_schema(known, schema, evolves=True)
         if merged != known:
             with table.update_schema() as update:
                 update.union_by_name(merged)
-        self._table = table
         return merged
 
     def offsets(self, partitions: Collection[str]) -> Offsets:
@@ -120,7 +121,7 @@ class IcebergTable:
 
     def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
         """Append the files and set the properties; retries after unrelated commits."""
-        with mapped_errors(self._name):
+        with mapped_errors(self._name, is_commit=True):
             self._commit(files, offsets, run_id)
 
     def _commit(self, files: Sequence[WrittenFile], offsets: Offsets, run_id: str) -> None:
@@ -207,7 +208,12 @@ def _has_commit_of(table: Table, run_id: str) -> bool:
 
 
 def stored_offsets(table: Table, partitions: Collection[str]) -> dict[str, int]:
-    """Return the offsets in the table's properties. Raises ``CorruptExport``."""
+    """Return the offsets in the table's properties. Raises ``CorruptExport``.
+
+    A rollback to an older snapshot leaves the properties as they are: the offsets of the snapshots
+    count, if they are lower.
+    """
+    rows = _offsets_of_snapshots(table, partitions)
     found = {}
     for partition in partitions:
         text = table.metadata.properties.get(PROPERTY + partition)
@@ -215,7 +221,34 @@ def stored_offsets(table: Table, partitions: Collection[str]) -> dict[str, int]:
             continue
         if not text.isdecimal():
             raise CorruptExport(f"the property {PROPERTY}{partition} is {text!r}, no offset")
-        found[partition] = int(text)
+        found[partition] = min(int(text), rows.get(partition, int(text)))
+    return found
+
+
+def ancestors(table: Table) -> Iterator[Snapshot]:
+    """Yield the current snapshot and those before it, up to the first that was expired."""
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.snapshot_by_id(parent)
+
+
+def _offsets_of_snapshots(table: Table, partitions: Collection[str]) -> dict[str, int]:
+    """Return the offsets of the last commits before the current snapshot that tell some."""
+    wanted, found = {*partitions}, dict[str, int]()
+    for snapshot in ancestors(table):
+        text = None if snapshot.summary is None else snapshot.summary[SUMMARY_OFFSETS]
+        if text is not None:
+            try:
+                told = {one: int(offset) for one, offset in json.loads(text).items()}
+            except (ValueError, TypeError, AttributeError):
+                raise CorruptExport(
+                    f"snapshot {snapshot.snapshot_id} has {SUMMARY_OFFSETS} {text!r}"
+                ) from None
+            found = {**{one: told[one] for one in wanted & told.keys()}, **found}
+            if len(found) == len(wanted):
+                break
     return found
 
 

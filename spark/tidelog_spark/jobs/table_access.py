@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from tidelog_core.errors import ErrorCode, TidelogError
 
@@ -27,21 +25,31 @@ class TableAccessDenied(TidelogError):
     code = ErrorCode.cluster_authorization_failed
 
 
-@contextmanager
-def named_permission(table: str, action: str, *foreign: type[Exception]) -> Iterator[None]:
-    """Raise ``TableAccessDenied`` for errors of access to the table, which name the permission.
+class named_permission:  # used as a function
+    """Raises ``TableAccessDenied`` for errors of access to the table, which name the permission.
 
     ``action`` is write or delete. ``foreign`` are errors of a library that tell it in their text.
+    No generator: that could not raise errors again that are immutable, as those of thrift.
     """
-    caught: tuple[type[Exception], ...] = (OSError, *foreign)
-    try:
-        yield
-    except caught as error:
+
+    def __init__(self, table: str, action: str, *foreign: type[Exception]) -> None:
+        self._table, self._action = table, action
+        self._caught: tuple[type[Exception], ...] = (OSError, *foreign)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if not isinstance(error, self._caught):
+            return
         is_denied = any(one in str(error) for one in _TEXTS)
         if not is_denied and getattr(error, "errno", None) not in _NUMBERS:
-            raise
+            return
         reason = " ".join(str(error).split())[:500]
+        needed = _PERMISSIONS[self._action]
         raise TableAccessDenied(
-            f"the job may not {action} {table}: it needs {_PERMISSIONS[action]}, and the key of KMS"
+            f"the job may not {self._action} {self._table}: it needs {needed}, and the key of KMS"
             f" if there is one; grant that and run it again: no record is lost or twice ({reason})"
         ) from None
