@@ -347,7 +347,9 @@ class S3ObjectStore:
             await self._delete([self._prefix + key for key in keys[at : at + DELETE_KEYS_MAX]])
 
     async def close(self) -> None:
-        """Do nothing: obstore keeps only idle connections."""
+        """Close the connection of listings; obstore keeps only idle ones."""
+        if self._listing is not None:
+            await self._listing.close()
 
     async def _delete(self, paths: Sequence[str]) -> None:
         for is_last in (False, True):

@@ -9,8 +9,10 @@ This is the only place that knows botocore's exceptions of S3.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +42,34 @@ class ListedObject:
     modified_ms: int  # Unix time
 
 
+@dataclass(slots=True, eq=False)
+class _Client:
+    """A client with its connections. A task closes it, at the latest when the event loop ends."""
+
+    calls: Any
+    leave: asyncio.Event
+    keeper: asyncio.Task[None]
+    user_count: int = 0
+    is_retired: bool = False  # to be closed when its last user leaves
+
+    def retire(self) -> None:
+        self.is_retired = True
+        if not self.user_count:
+            self.leave.set()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it belongs to the running event loop, which may not be that of the last call."""
+        is_ours = self.keeper.get_loop() is asyncio.get_running_loop()
+        return is_ours and not (self.is_retired or self.keeper.done())
+
+
 class S3Listing:
-    """Lists one bucket. For the tasks of one event loop; holds nothing open between listings."""
+    """Lists one bucket. For the tasks of one event loop at a time.
+
+    One client serves all listings until ``close``: making one costs milliseconds of CPU time, and
+    a connection.
+    """
 
     def __init__(
         self,
@@ -65,6 +93,7 @@ class S3Listing:
         )
         # Made by the first listing: it holds the credentials, and is costly to load.
         self._session: Any = None
+        self._client: _Client | None = None
 
     async def pages(
         self, prefix: str, *, start_after: str
@@ -83,12 +112,12 @@ class S3Listing:
         is_renewed = False
         while True:
             try:
-                # A client per page: nothing is open while the caller does something else.
-                async with self._opened() as client:
-                    answer = await client.list_objects_v2(**request)
+                async with self._using() as calls:
+                    answer = await calls.list_objects_v2(**request)
             except (ClientError, BotoCoreError) as error:
                 if _has_expired(error) and not is_renewed:
-                    self._session, is_renewed = None, True
+                    self._renew()
+                    is_renewed = True
                     continue
                 problem = " ".join(str(error).split())
                 if _is_refusal(error):
@@ -104,8 +133,8 @@ class S3Listing:
     async def expiry_rules(self) -> list[ExpiryRule]:
         """Return the enabled rules that delete objects. Raises ``StoreUnavailable``."""
         try:
-            async with self._opened() as client:
-                answer = await client.get_bucket_lifecycle_configuration(Bucket=self._bucket)
+            async with self._using() as calls:
+                answer = await calls.get_bucket_lifecycle_configuration(Bucket=self._bucket)
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response["Error"].get("Code") == NO_RULES:
                 return []
@@ -113,7 +142,54 @@ class S3Listing:
             raise StoreUnavailable(f"lifecycle rules cannot be read: {problem}") from error
         return [rule for found in answer.get("Rules", ()) if (rule := _expiry_rule(found))]
 
-    def _opened(self) -> Any:
+    async def close(self) -> None:
+        """Close the client. A listing after it opens another one."""
+        client, self._client = self._client, None
+        if client is not None and client.is_usable:
+            client.retire()
+            client.leave.set()
+            await asyncio.wait([client.keeper])
+
+    def _renew(self) -> None:
+        """Load the credentials again, for the next call."""
+        self._session = None
+        if self._client is not None:
+            self._client.retire()
+            self._client = None
+
+    @asynccontextmanager
+    async def _using(self) -> AsyncIterator[Any]:
+        """Yield the client's calls. Raises ``BotoCoreError``."""
+        client = self._client
+        if client is None or not client.is_usable:
+            client = await self._open()
+        client.user_count += 1
+        try:
+            yield client.calls
+        finally:
+            client.user_count -= 1
+            if client.is_retired and not client.user_count:
+                client.leave.set()
+
+    async def _open(self) -> _Client:
+        context = self._context()
+        calls = await context.__aenter__()
+        leave = asyncio.Event()
+
+        async def keep() -> None:
+            try:
+                await leave.wait()
+            finally:
+                await context.__aexit__(None, None, None)
+
+        client = _Client(calls, leave, asyncio.create_task(keep(), name="S3 listing client"))
+        if self._client is None or not self._client.is_usable:
+            self._client = client
+        else:
+            client.is_retired = True  # Another task was faster: this one is for one call.
+        return client
+
+    def _context(self) -> Any:
         """Return a client to enter. Raises ``BotoCoreError``."""
         if self._session is None:
             self._session = aioboto3.Session()
