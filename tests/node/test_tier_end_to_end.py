@@ -33,17 +33,17 @@ def value_of(index: int) -> bytes:
     return b"%06d" % index + b"x" * 494
 
 
-def fill(node: NodeProcess) -> None:
+def fill(node: NodeProcess, partition_count: int = 1) -> None:
     """Produce twenty segments' worth and wait until all but the newest are evicted."""
     admin = AdminClient({"bootstrap.servers": node.address})
     config = {"segment.bytes": str(SEGMENT_BYTES), "local.retention.bytes": "1"}
-    admin.create_topics([NewTopic("t", 1, 1, config=config)])["t"].result(60)
+    admin.create_topics([NewTopic("t", partition_count, 1, config=config)])["t"].result(60)
     producer = Producer({"bootstrap.servers": node.address, "batch.size": 20_000})
     for index in range(RECORD_COUNT):
-        producer.produce("t", value_of(index))
+        producer.produce("t", value_of(index), partition=index % partition_count)
     assert producer.flush(60) == 0
     deadline = time.monotonic() + DEADLINE_SECONDS
-    while len(list((node.data_dir / "t-0").glob("*.log"))) > 1:
+    while len(list(node.data_dir.glob("t-*/*.log"))) > partition_count:
         assert time.monotonic() < deadline, f"segments are not evicted:\n{node.log[-3000:]}"
         time.sleep(0.05)
 
@@ -94,6 +94,21 @@ def test_a_fetch_of_evicted_records_never_waits_for_new_ones(node: NodeProcess) 
             headers = [header for _, header in iter_headers(answer.records)]
             assert headers[0].base_offset == offset
             offset = headers[-1].next_offset
+
+
+def test_a_fetch_of_several_evicted_partitions_has_records_of_each(node: NodeProcess) -> None:
+    """Though the first ones could take all bytes: no read returns more than a chunk."""
+    fill(node, partition_count=4)
+    with WireClient(node.port) as client:
+        answer = client.fetch_response(
+            "t", 0, partition=range(4), max_bytes=40 << 20, partition_max_bytes=32 << 20
+        )
+        found = {one.partition_index: one for one in answer.responses[0].partitions}
+        sizes = [len(found[number].records or b"") for number in range(4)]
+        assert min(sizes) > SEGMENT_BYTES // 2
+        assert all(
+            next(iter_headers(found[number].records))[1].base_offset == 0 for number in range(4)
+        )
 
 
 def test_evicted_records_are_read_back_after_kill_9(node: NodeProcess) -> None:

@@ -7,7 +7,7 @@ import io
 import socket
 import ssl
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -46,7 +46,7 @@ def fetch_body(
     topic: str,
     offset: int,
     *,
-    partition: int = 0,
+    partition: int | Sequence[int] = 0,
     max_wait_ms: int = 0,
     min_bytes: int = 1,
     max_bytes: int = 2**31 - 1,
@@ -55,14 +55,19 @@ def fetch_body(
     session: tuple[int, int] = (0, -1),
     isolation_level: int = 0,
 ) -> bytes:
-    """Return the body of a Fetch request of version 11."""
+    """Return the body of a Fetch request of version 11, for one partition or several."""
     name = topic.encode()
+    partitions = [partition] if isinstance(partition, int) else partition
     return (
         struct.pack(">iiiib", -1, max_wait_ms, min_bytes, max_bytes, isolation_level)
         + struct.pack(">ii", *session)
         + struct.pack(">ih", 1, len(name))
         + name
-        + struct.pack(">iiiqqi", 1, partition, leader_epoch, offset, -1, partition_max_bytes)
+        + struct.pack(">i", len(partitions))
+        + b"".join(
+            struct.pack(">iiqqi", one, leader_epoch, offset, -1, partition_max_bytes)
+            for one in partitions
+        )
         + struct.pack(">ih", 0, 0)
     )
 

@@ -272,7 +272,7 @@ class PartitionReader:
             if read.found is None:
                 reading.owed.append(OwedResult(results, len(results), name, wanted, read, replica))
                 # The size is not known yet: count the most that it may be.
-                reading.bytes_left -= bytes_max
+                reading.bytes_left -= read.max_bytes
                 return _nothing(replica, wanted)
             reading.must_answer = True  # No append could add to it.
             read = read.found

@@ -47,6 +47,9 @@ CURSORS_MAX = 64  # readers of one partition that get read-ahead
 AHEAD_CHUNKS_UNKNOWN = 1  # for a reader that may not be sequential
 OPEN_CHUNKS_MAX = 16  # of all partitions: the disk may hold that many more than the cache
 READ_ATTEMPTS_MAX = 3
+# The last batch of a chunk may end so far behind it, and is still read with it: the default of
+# max.message.bytes.
+OVERHANG_BYTES = 1_048_588
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +139,11 @@ class RemoteLog:
         # By the next offset of each sequential reader, least recently used first: its chunk and
         # next row if it is in the middle of a chunk, else None.
         self._cursors: OrderedDict[int, tuple[ByteRange, int] | None] = OrderedDict()
+
+    @property
+    def read_bytes_max(self) -> int:
+        """The bytes of a chunk, and of the batch that goes over its end."""
+        return self._reader.chunk_bytes + OVERHANG_BYTES
 
     @property
     def is_behind(self) -> bool:

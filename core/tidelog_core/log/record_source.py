@@ -40,6 +40,10 @@ class RecordSource(Protocol):
     All of them are, and stay, below the high watermark and the last stable offset.
     """
 
+    @property
+    def read_bytes_max(self) -> int:
+        """The bytes up to which a read with a larger limit may return batches."""
+
     def read_open(self, offset: int, limits: ReadLimits) -> SourceRead | None:
         """Return the result of ``read`` if it is available without waiting, else ``None``."""
 

@@ -51,6 +51,11 @@ class RemoteRead:
         """The partition that is read."""
         return self._local.partition
 
+    @property
+    def max_bytes(self) -> int:
+        """The most bytes that the records may have, except for the first batch."""
+        return self._limits.max_bytes
+
     async def wait(self) -> LogRead:
         """Return the records. Raises like ``RecordSource.read`` and ``LocalLog.read``."""
         local, limits = self._local, self._limits
@@ -117,8 +122,11 @@ class UnifiedLog:
                 include_aborted=include_aborted,
             )
         local.check_online()
+        source = remote()
+        # So that a caller with several reads does not take more off its own limit.
+        max_bytes = min(max_bytes, source.read_bytes_max)
         limits = ReadLimits(max_bytes, min_one_batch, include_aborted)
-        return RemoteRead(local, remote(), offset, limits, up_to)
+        return RemoteRead(local, source, offset, limits, up_to)
 
     async def offset_for_timestamp(
         self, timestamp_ms: int, search: SearchLocal

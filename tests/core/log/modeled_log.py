@@ -140,6 +140,8 @@ class FolderSource:
         for file in self._files:
             file.close()
 
+    read_bytes_max = 1 << 31
+
     def read_open(self, offset: int, limits: ReadLimits) -> SourceRead | None:
         return self._cut(offset, limits) if offset == self._open else None
 

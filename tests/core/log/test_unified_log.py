@@ -273,6 +273,8 @@ class EmptySource:
         self._happens = happens
         self._newest = newest  # the one record of a search, as it was before that
 
+    read_bytes_max = 1 << 31
+
     def read_open(self, offset: int, limits: ReadLimits) -> SourceRead | None:
         return None
 
@@ -385,3 +387,21 @@ def test_answers_are_those_of_a_list_of_records(tmp_path: Path, seed: int) -> No
 @pytest.mark.parametrize("seed", range(100, 112))
 def test_answers_are_those_of_a_list_of_records_for_long(tmp_path: Path, seed: int) -> None:
     run_seed(tmp_path, seed, STEPS_SLOW)
+
+
+def test_a_cold_read_takes_no_more_off_an_answers_limit_than_it_can_return(tmp_path: Path) -> None:
+    """A fetch of several partitions would leave nothing for the last ones."""
+    log = open_log(tmp_path / "log")
+    append(log, batch())
+    log.roll()
+    append(log, batch(2))
+    log.set_tiered_up_to(1)
+    log.evict_local(1)
+    source = EmptySource(lambda: None)
+    source.read_bytes_max = 500
+    unified = UnifiedLog(log, lambda: source)
+    for limit, expected in ((10_000, 500), (400, 400)):
+        read = unified.read(0, max_bytes=limit, up_to=log.last_stable_offset)
+        assert isinstance(read, RemoteRead)
+        assert read.max_bytes == expected
+    log.close()
