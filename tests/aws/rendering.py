@@ -157,6 +157,8 @@ class _Filling:
             return f"arn:aws:iam::{ACCOUNT}:{resource.replace('instanceprofile', 'instance-profile')}/{name}"
         if service == "s3":
             return f"arn:aws:s3:::{name.lower()}"
+        if service == "sqs":
+            return f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}"
         return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{resource}/{name}"
 
     def _sub(self, given: str | list[Any]) -> str:

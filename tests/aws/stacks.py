@@ -32,6 +32,12 @@ OWN_VPC = {
     "SubnetIds": "subnet-0000000a,subnet-0000000b,subnet-0000000c",
     "ClientCidr": "10.0.0.0/8",
 }
+TABLES = {
+    "LakeImage": "000000000000.dkr.ecr.us-east-1.amazonaws.com/tidelog-tables:1",
+    "LakeTopics": "orders,clicks",
+    "LakeCatalog": "type=glue,warehouse=s3://lake/tables",
+    "LakeWarehouse": "lake/tables",
+}
 KEY = "arn:aws:kms:us-east-1:000000000000:key/11111111-2222-3333-4444-555555555555"
 # Parameters of the root stack by what is deployed with them.
 SETTINGS: Mapping[str, Mapping[str, str]] = {
@@ -48,13 +54,23 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
     },
     "Fargate": FARGATE,
     "Fargate, both, spot": {**FARGATE, "ClientAccess": "both", "SpotPercent": "100"},
+    "tables of a given catalog and network": {
+        **TABLES,
+        "LakeCatalog": "type=rest,uri=https://catalog:8181,warehouse=lake",
+        "LakeCatalogSecret": "arn:aws:secretsmanager:us-east-1:000000000000:secret:catalog",
+        "LakeOptions": "--value-format=registry,--apply-erasures",
+        "LakeVpcId": OWN_VPC["VpcId"],
+        "LakeSubnetIds": "subnet-0000000a,subnet-0000000b",
+        "LakePublicIp": "yes",
+    },
     "everything": {
         **NODES,
+        **TABLES,
         "ClientAccess": "both",
         "TopicKeys": KEY,
         "AlarmEmail": "me@example.org",
         "JobArtefacts": "bundles/jobs",
-        **dict.fromkeys(("TableKey", "BucketKey", "LogKey", "QueueKey"), KEY),
+        **dict.fromkeys(("TableKey", "BucketKey", "LogKey", "QueueKey", "LakeWarehouseKey"), KEY),
         "ObjectLockDays": "30",
         "AccessLogBucket": "logs",
         "ReservedConcurrency": "yes",

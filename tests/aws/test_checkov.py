@@ -21,6 +21,7 @@ FUNCTIONS = (
 ACCEPTED = {
     ("CKV_AWS_21", "SegmentBucket"),
     ("CKV_AWS_23", "NodeSecurityGroup"),
+    ("CKV_AWS_65", "TableTasks"),
     ("CKV_AWS_65", "Tasks"),
     ("CKV_AWS_91", "Bootstrap"),
     ("CKV_AWS_149", "AdminSecret"),

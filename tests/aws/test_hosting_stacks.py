@@ -6,13 +6,10 @@ starts no machines and no tasks.
 
 from __future__ import annotations
 
-from typing import Any
-
-import boto3
 import pytest
 
+from tests.aws.cloud import Cloud
 from tests.aws.stacks import DISKLESS, FARGATE, nested_stacks
-from tests.support.waiting import eventually
 from tools import sam
 
 ZONES = {"ClientZones": "10.0.0.0/8=us-east-1a"}
@@ -20,45 +17,6 @@ SCALING = "  # -- scaling"  # begins the last part of the template
 
 # The same resources are held against CloudFormation's schemas in tests/aws/test_schemas.py.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("aws_credentials")]
-
-
-class Cloud:
-    """MiniStack's services."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._endpoint = endpoint
-
-    def client(self, service: str) -> Any:
-        return boto3.client(service, endpoint_url=self._endpoint, region_name=sam.REGION)
-
-    def create(self, name: str, template: str, parameters: dict[str, str]) -> None:
-        """Make a stack, and wait until it is there."""
-        given = [{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()]
-        formation = self.client("cloudformation")
-        formation.create_stack(
-            StackName=name,
-            TemplateBody=template,
-            Parameters=given,
-            Capabilities=["CAPABILITY_IAM"],
-        )
-
-        def status() -> str:
-            (found,) = formation.describe_stacks(StackName=name)["Stacks"]
-            return str(found["StackStatus"])
-
-        eventually(lambda: status() == "CREATE_COMPLETE", status)
-
-    def outputs(self, name: str) -> dict[str, str]:
-        """Return the outputs of a stack."""
-        (found,) = self.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
-        return {one["OutputKey"]: one["OutputValue"] for one in found["Outputs"]}
-
-    def upload(self, name: str, template: str) -> str:
-        """Put a template where CloudFormation finds it; return its address."""
-        s3 = self.client("s3")
-        s3.create_bucket(Bucket="templates")
-        s3.put_object(Bucket="templates", Key=name, Body=template.encode())
-        return f"https://s3.amazonaws.com/templates/{name}"
 
 
 @pytest.fixture
