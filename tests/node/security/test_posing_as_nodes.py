@@ -98,19 +98,22 @@ def test_no_client_acknowledges_records_in_the_name_of_followers(tmp_path: Path)
             producer.receive()  # From those that have it.
 
 
-def test_no_client_has_a_leader_append_what_a_gateway_has(node: NodeProcess) -> None:
+def test_no_client_has_a_leader_append_what_a_gateway_has(tmp_path: Path) -> None:
     one = GatewaySlice(UUID(int=1), 0, 112, 100, 0, 9, -1, 1_000, None)
     request = encode_request(GatewayAppend(UUID(int=2), 1, 0, [one]), 7)
-    with WireClient(node.port) as client:
-        client.send(request)
-        assert client.is_closed_by_node()
-    identity = register_peer(store_of(node), 2)
-    with connected_as(identity, store_of(node), 1) as peer:
-        peer.send(request)
-        # A node's request is carried out, and says which partition is not known.
-        (result,) = parse_answer(memoryview(peer.receive())[4:], 1)
-        assert result.error_code
-        assert not result.is_referenced
+    # A node without diskless topics serves nobody's gateway.
+    config = {"diskless.gateways.enable": "true"}
+    with NodeProcess(tmp_path / "node", config=config) as node:
+        with WireClient(node.port) as client:
+            client.send(request)
+            assert client.is_closed_by_node()
+        identity = register_peer(store_of(node), 2)
+        with connected_as(identity, store_of(node), 1) as peer:
+            peer.send(request)
+            # A node's request is carried out, and says which partition is not known.
+            (result,) = parse_answer(memoryview(peer.receive())[4:], 1)
+            assert result.error_code
+            assert not result.is_referenced
 
 
 def test_nodes_replicate_encrypted_if_one_of_them_wants_it(tmp_path: Path) -> None:
