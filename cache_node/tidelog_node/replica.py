@@ -380,6 +380,20 @@ class Replica:
         self._changed.add(self)
         return info
 
+    def append_beside(self, log: LocalLog, batches: memoryview) -> AppendInfo:
+        """Append records that this log lacks to another one, which fills it once it is whole.
+
+        Raises as ``LocalLog.append_as_follower``.
+        """
+        disk = self._disk
+        if disk.is_full:
+            raise disk.refusal()
+        info = log.append_as_follower(batches)
+        disk.left_bytes -= info.size_bytes
+        if disk.left_bytes < 0:
+            disk.note_low()
+        return info
+
     def follow_leader(self, *, high_watermark: int, log_start_offset: int) -> None:
         """Take over the leader's high watermark and log start offset."""
         log = self.log

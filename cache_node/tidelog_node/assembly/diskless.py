@@ -31,6 +31,7 @@ from tidelog_node.diskless.recovery.log_recovery import LogRecovery
 from tidelog_node.diskless.recovery.range_reader import range_reader
 from tidelog_node.diskless.recovery.reading_ahead import ReadAhead
 from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery.tail_fills import TailFills
 from tidelog_node.diskless.recovery.tier_indexes import TierIndexes
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
@@ -112,6 +113,8 @@ def start_diskless(
     stack.push_async_callback(feeds.close)
     fetchers.committed.subscribe(feeds.note)
     manifests = BucketManifests(node, node_chain.client)
+    fills = TailFills(refill, history)
+    stack.push_async_callback(fills.close)
     entries = LeadEntries(
         node,
         replicas=replicas,
@@ -125,16 +128,9 @@ def start_diskless(
             refill=refill,
             history=history,
             catch_up=catch_up,
+            fills=fills,
         ),
         manifests=manifests,
-    )
-    ahead = ReadAhead(
-        node,
-        membership=cluster.member.membership,
-        replica_of=replicas.get,
-        objects=node_chain.client,
-        kept=kept,
-        history=history,
     )
     conversions = Conversions(
         replicas, own_chain=node_chain.current, manifests=manifests, flush=logs.flusher.request
@@ -142,7 +138,16 @@ def start_diskless(
     entering = Background(stop)
     stack.push_async_callback(entering.close)
     entering.add(entries.run())
-    entering.add(ahead.run())
+    entering.add(
+        ReadAhead(
+            node,
+            membership=cluster.member.membership,
+            replica_of=replicas.get,
+            objects=node_chain.client,
+            kept=kept,
+            history=history,
+        ).run()
+    )
     entering.add(conversions.run())
     entering.add(stand_by(node, node_chain.check_store))
     watch = StoreWatch(
@@ -152,10 +157,11 @@ def start_diskless(
         probe=lambda: probe_store(node_chain.client, cluster_id),
     )
     entering.add(watch.run())
-    collection = ChainCollection(
-        node, replicas=replicas.replicas, chain=lambda: node_chain.chain, chains=chains
+    entering.add(
+        ChainCollection(
+            node, replicas=replicas.replicas, chain=lambda: node_chain.chain, chains=chains
+        ).run()
     )
-    entering.add(collection.run())
     entering.add(ChainCheckpoints(node, lambda: node_chain.chain).run())
     has_price = parse_object_location(settings.object_store_url).has_price
     tails = LongTails(

@@ -116,6 +116,8 @@ class EvictingEraser:
         self._is_stale = True
 
     async def _evict(self, request: LocalErasure, log: LocalLog) -> None:
+        if log.is_filling:
+            return  # The records may be among those that are still to be filled in.
         segments = [s for s in log.sealed_segments() if s.base_offset < request.up_to]
         if segments:
             end_offset = segments[-1].end_offset

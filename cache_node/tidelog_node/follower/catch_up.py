@@ -27,6 +27,7 @@ from tidelog_core.replication.follower_state import (
     Truncate,
 )
 from tidelog_core.replication.tier_start import (
+    TierEnd,
     TruncateFully,
     start_before_following,
     start_before_leading,
@@ -72,6 +73,8 @@ class CatchUp:
                 role = replica.role
                 if role is None or role.follower is not follower:
                     return None  # Another leader, perhaps this node itself.
+                if log.unfilled is not None:
+                    return _restart_of(end, partition.log_start_offset)
                 is_in_sync = self._node.broker_id in follower.partition.isr
                 return start_before_following(log, end, is_in_sync=is_in_sync)
 
@@ -93,6 +96,8 @@ class CatchUp:
                 role = replica.role
                 if role is None or role.follower is not follower:
                     return None  # Another leader, perhaps this node itself.
+                if log.unfilled is not None:
+                    return _restart_of(end, start_offset)
                 return start_before_leading(log, end, log_start_offset=start_offset)
 
             await self._carry_out(replica, segments, decide)
@@ -112,6 +117,8 @@ class CatchUp:
             def decide(log: LocalLog) -> TruncateFully | None:
                 if replica.is_leader:
                     return None
+                if log.unfilled is not None:
+                    return _restart_of(end, start_offset)
                 return start_before_leading(log, end, log_start_offset=start_offset)
 
             await self._carry_out(replica, segments, decide)
@@ -222,6 +229,13 @@ class CatchUp:
         if found.error_code is not ErrorCode.none:
             raise NotLeaderOrFollower(f"the leader answers {found.error_code.name}")
         return int(found.offset)
+
+
+def _restart_of(end: TierEnd | None, log_start_offset: int) -> TruncateFully:
+    """Return how a log begins again that lacks what is before its start: where the tier ends."""
+    if end is None:
+        return TruncateFully(log_start_offset, log_start_offset)
+    return TruncateFully(end.offset, end.log_start_offset)
 
 
 def _truncate_fully(log: LocalLog, action: TruncateFully, past: LogPast) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
 from typing import Any
@@ -195,6 +195,10 @@ class FollowedPartitions:
             elif followed.is_begun or not self._begins_elsewhere(followed):
                 is_fed = followed.replica.is_diskless
                 fetch = followed.follower.next_fetch(log, is_fed=is_fed)
+                if fetch is not None and (unfilled := log.unfilled) is not None:
+                    # It is no replica of all that its position would say.
+                    position = min(fetch.offset, unfilled.start)
+                    fetch = replace(fetch, offset=position)
         if fetch is None:
             self._session.forget(followed.key)
         else:
@@ -203,14 +207,15 @@ class FollowedPartitions:
     def _begins_elsewhere(self, followed: Followed) -> bool:
         """Start a task that finds a better start if the log is empty and not in the ISR.
 
-        Returns whether it did.
+        Also for a log that lacks records before its start. Returns whether it did.
         """
         followed.is_begun = True
         if followed.replica.is_diskless:
             return False  # Its feed finds where it begins.
         log = followed.replica.log
         is_empty = log.log_end_offset == log.local_log_start_offset
-        if not is_empty or self._broker_id in followed.follower.partition.isr:
+        is_member = self._broker_id in followed.follower.partition.isr
+        if log.unfilled is None and (is_member or not is_empty):
             return False
         self._start(followed, self._catch_up.begin(followed.replica, followed.follower))
         return True

@@ -245,15 +245,8 @@ class PartitionReader:
                 reading.must_answer = True
                 return _nothing(replica, wanted)._replace(diverging=diverging)
         is_first = reading.size_bytes == 0 and not reading.owed
-        # A leader that others ask as well has said where the log ends: this replica is behind. An
-        # error would have the consumer look for another offset.
-        is_ahead = (
-            self._has_gateways
-            and wanted.offset > log.log_end_offset
-            and replica.is_diskless
-            and replica.is_follower
-        )
-        if wanted.offset == bound or is_ahead or (bytes_max <= 0 and not is_first):
+        must_wait = wanted.offset == bound or self._will_have(replica, wanted.offset)
+        if must_wait or (bytes_max <= 0 and not is_first):
             aborted: list[tuple[int, int]] | None = [] if is_committed_only else None
             start = log.log_start_offset
             return FetchResult(
@@ -280,6 +273,19 @@ class PartitionReader:
                 replica.traffic.fetched_from_tier_bytes += read.slice.size_bytes
         reading.offset_count = _offset_count(read, wanted)
         return _result_of(read, wanted, is_committed_only=is_committed_only)
+
+    def _will_have(self, replica: Replica, offset: int) -> bool:
+        """Whether the log lacks the offset now, and the consumer waits for it as for new records.
+
+        An heir's log may still lack records before its start. And a leader that others ask as well
+        may have said where the log ends while this replica is behind: an error would have the
+        consumer look for another offset.
+        """
+        log = replica.log
+        if log.lacks(offset):
+            return offset >= log.log_start_offset
+        is_ahead = self._has_gateways and offset > log.log_end_offset
+        return is_ahead and replica.is_diskless and replica.is_follower
 
     def _require_heard(self, role: ReplicaRole) -> None:
         """Raise ``NotLeaderOrFollower`` if what is committed here may be long out of date.

@@ -151,9 +151,12 @@ class LedPartition:
 def known_tiered_end(log: LocalLog) -> int:
     """Return the offset below which the tier has every record, as far as the log knows.
 
-    Records below the local log start offset were tiered before they were evicted.
+    Records below the local log start offset were tiered before they were evicted, unless they are
+    still to be filled in.
     """
-    return max(log.tiered_up_to, log.local_log_start_offset)
+    unfilled = log.unfilled
+    start = log.local_log_start_offset if unfilled is None else log.log_start_offset
+    return max(log.tiered_up_to, start)
 
 
 def has_sealed(replica: TieredReplica) -> bool:

@@ -180,7 +180,9 @@ class Retention:
         """Advance both log start offsets; return the stored one, never behind the local one."""
         limits = total_limits(led.replica.config)
         topic = led.replica.partition.topic
-        if not expires or not self._node.view.image.has_all_settings(topic, self._node.broker_id):
+        has_settings = self._node.view.image.has_all_settings(topic, self._node.broker_id)
+        # The age of records that are still to be filled in is not known.
+        if not expires or not has_settings or log.unfilled is not None:
             limits = Limits(UNLIMITED, UNLIMITED)
         if not self._node.may_expire():
             limits = limits.without_time()

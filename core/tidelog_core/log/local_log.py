@@ -30,6 +30,14 @@ from tidelog_core.log.cleaned import CleanedSegment, PendingSwap, SegmentToClean
 from tidelog_core.log.cleaning import Cleaning, CleaningSource
 from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, rename_deleted
 from tidelog_core.log.durability import Durability
+from tidelog_core.log.filling import (
+    Unfilled,
+    clear_filling,
+    move_segments,
+    read_unfilled,
+    remove_unfilled,
+    write_unfilled,
+)
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.log_appender import LogAppender
 from tidelog_core.log.log_producers import LogProducers
@@ -39,6 +47,7 @@ from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
+    FILLING_DIRECTORY,
 )
 from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.producer_snapshots import (
@@ -81,16 +90,25 @@ class LocalLog:
         "_high_watermark",
         "_is_closed",
         "_is_given_up",
+        "_is_interrupted",
         "_segments",
         "_start",
+        "_unfilled",
         "on_moved",
         "producers",
     )
 
     def __init__(
-        self, opened: OpenedLog, *, clock_ms: Callable[[], int], expiration_ms: int
+        self,
+        opened: OpenedLog,
+        *,
+        clock_ms: Callable[[], int],
+        expiration_ms: int,
+        unfilled: Unfilled | None = None,
     ) -> None:
         self._clock_ms = clock_ms
+        self._unfilled = unfilled
+        self._is_interrupted = unfilled is not None  # Another process began to fill it.
         self._expiration_ms = expiration_ms
         self._segments: LogSegments = opened.segments
         self.producers = LogProducers(
@@ -155,7 +173,12 @@ class LocalLog:
             open_files=open_files,
             on_offline=on_offline,
         )
-        log = cls(opened, clock_ms=clock_ms, expiration_ms=producer_id_expiration_ms)
+        log = cls(
+            opened,
+            clock_ms=clock_ms,
+            expiration_ms=producer_id_expiration_ms,
+            unfilled=None if opened.is_new else read_unfilled(directory),
+        )
         # The start may have moved in the metadata store alone before a crash.
         log._start.remove_segments_below(opened.log_start_offset)
         return log
@@ -224,6 +247,25 @@ class LocalLog:
     def leader_epoch(self) -> int:
         """The latest leader epoch that the log has seen, -1 if none."""
         return self._epochs.latest
+
+    @property
+    def unfilled(self) -> Unfilled | None:
+        """The offsets before the local log start that the tier may lack, see ``filling``."""
+        found = self._unfilled
+        return None if found is None or found.end <= self._start.offset else found
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether it gets records before its start, unless it is truncated first.
+
+        Not if another process has begun to fill it: such a log is restarted.
+        """
+        return self.unfilled is not None and not self._is_interrupted
+
+    def lacks(self, offset: int) -> bool:
+        """Whether the offset is one of ``unfilled``: it can be read later."""
+        found = self._unfilled
+        return found is not None and found.start <= offset < found.end
 
     @property
     def size_bytes(self) -> int:
@@ -606,7 +648,97 @@ class LocalLog:
             leader_epochs=leader_epochs,
             producers=producers,
         )
+        self._end_filling()
         self._on_cut(offset)
+
+    # -- filling, see ``filling`` --
+
+    def start_unfilled(
+        self, end_offset: int, *, leader_epochs: Sequence[tuple[int, int]], producers: ProducerState
+    ) -> None:
+        """Remove everything and go on at an offset above the log's end. Durable on return.
+
+        What is between them is filled in later. ``leader_epochs`` and ``producers`` describe the
+        log up to the offset. The tier has everything below the end so far. Raises
+        ``StorageError``.
+        """
+        self._segments.check_online()
+        unfilled = Unfilled(self.log_end_offset, end_offset)
+        assert producers.end_offset == end_offset > unfilled.start
+        with self._segments.storage_errors("start of filling"):
+            remove_unfilled(self.directory)
+            write_unfilled(self.directory, unfilled)
+        self._unfilled, self._is_interrupted = unfilled, False
+        self._truncation().truncate_fully(
+            end_offset,
+            log_start_offset=self._start.offset,
+            leader_epochs=leader_epochs,
+            producers=producers,
+        )
+        self._on_cut(end_offset)
+
+    def begin_filling(
+        self, *, leader_epochs: Sequence[tuple[int, int]], producer_snapshot: bytes
+    ) -> LocalLog:
+        """Return an empty log for the missing records. ``leader_epochs`` as of their start.
+
+        Raises ``StorageError``.
+        """
+        unfilled = self._unfilled
+        assert unfilled is not None
+        directory = self.directory / FILLING_DIRECTORY
+        with self._segments.storage_errors("start of filling"):
+            clear_filling(self.directory)
+        found = LocalLog.open(
+            directory,
+            self.partition,
+            config=self.config,
+            clock_ms=self._clock_ms,
+            producer_id_expiration_ms=self._expiration_ms,
+        )
+        found.truncate_fully_and_start_at(
+            unfilled.start, leader_epochs=leader_epochs, producer_snapshot=producer_snapshot
+        )
+        return found
+
+    def fill(self, other: LocalLog) -> None:
+        """Put the segments of a log that has the missing records before the first one.
+
+        The other log is closed. Readers of this one go on. Raises ``StorageError``.
+        """
+        unfilled, segments = self._unfilled, self._segments
+        segments.check_online()
+        assert unfilled is not None
+        found, other_end = other._segments, other.log_end_offset
+        assert found.start_offset <= unfilled.start < other_end == segments.start_offset
+        self._cleaning.settle()
+        other.roll()
+        with segments.storage_errors("filling"):
+            # Before there are such segments: what is above was never flushed.
+            self._durability.set_recovery_point(
+                min(self._durability.recovery_point, found.start_offset)
+            )
+            moved = move_segments(found, segments)
+            found.close()
+            other._is_closed = True
+            segments.put_before(moved)
+            segments.cut_count += 1  # An erasure that is done has not seen these.
+            self._start.begin_earlier(segments.start_offset)
+        self._end_filling()
+        # A log start may have moved into what was missing.
+        self._start.remove_segments_below(self._start.offset)
+        self._notify_moved()
+
+    def forget_unfilled(self) -> None:
+        """Note that the tier has what was missing. Raises ``StorageError``."""
+        self._end_filling()
+
+    def _end_filling(self) -> None:
+        if self._unfilled is None:
+            return
+        with self._segments.storage_errors("end of filling"):
+            remove_unfilled(self.directory)
+        self._unfilled = None
 
     def _truncation(self) -> Truncation:
         return Truncation(
@@ -647,10 +779,12 @@ class LocalLog:
     def segments_to_erase(self, up_to: int) -> tuple[SegmentToClean, ...] | None:
         """Return the segments with offsets below ``up_to``, for ``replace_segments``.
 
-        ``None`` until all of these offsets are sealed, flushed and replicated. Transactions may
-        be open there: the replacement must keep every batch's header. Raises ``StorageError``.
+        ``None`` until all of these offsets are here, sealed, flushed and replicated. Transactions
+        may be open there: the replacement must keep every batch's header. Raises ``StorageError``.
         """
         self._segments.check_online()
+        if self.is_filling:
+            return None
         settled = self._settled(min(self._high_watermark, self.recovery_point))
         found = self._cleaning.segments(settled, dirty_from=settled)
         covered = found[-1].end_offset if found else self._segments.start_offset

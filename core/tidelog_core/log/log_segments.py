@@ -347,6 +347,11 @@ class LogSegments:
             return None
         return self.seal_file.begin_write(len(self.all), self.seals)
 
+    def put_before(self, segments: list[LogSegment]) -> None:
+        """Put sealed segments, whose files are there, before the first one."""
+        self.all[:0] = segments
+        self.seal_file.require_rewrite()
+
     def remove_first(self, count: int) -> int:
         """Remove the first segments, oldest first. Returns the bytes freed.
 

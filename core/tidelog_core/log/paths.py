@@ -13,6 +13,10 @@ and the small checkpoint files named below. While compaction replaces segments, 
 cleaned/                                                new segments, until they are complete
 00000000000000000042.log.00000000000000000099.swap      the segment that replaces all
                                                         segments in [42, 99), see ``cleaned``
+
+While records before the first segment are still to be filled in, the log that gets them is in:
+
+filling/                                                see ``filling``
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ TEMPORARY_SUFFIX = ".tmp"
 DELETED_DIRECTORY_SUFFIX = "-delete"
 SWAP_SUFFIX = ".swap"
 CLEANED_DIRECTORY = "cleaned"
+FILLING_DIRECTORY = "filling"
 
 RECOVERY_POINT_FILE = "recovery-point"
 START_OFFSET_FILE = "log-start-offset"
@@ -35,6 +40,7 @@ LEADER_EPOCH_FILE = "leader-epoch-checkpoint"
 SEGMENT_FILE = "sealed-segments"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"
 CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
+UNFILLED_FILE = "unfilled"
 
 _OFFSET_DIGITS = 20
 

@@ -5,7 +5,8 @@
                            [--------- local log ---------)
 
 The remote source holds every record below the local log start offset: a segment is evicted only
-after it was copied. Where both have a record, the local log is read.
+after it was copied. Where both have a record, the local log is read. An heir's log may lack what is
+before its start (``LocalLog.unfilled``): that cannot be read for a while, and is never skipped.
 
 Reads of the remote source and searches of large batches take time. Until they end, segments may be
 copied and evicted, and the log start offset may advance. If an offset is evicted before the
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from tidelog_core.errors import OffsetOutOfRange
+from tidelog_core.errors import OffsetNotAvailable, OffsetOutOfRange
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.record_source import ReadLimits, RecordSource, SourceRead, TimestampOffset
 from tidelog_core.log.time_search import BatchSearch
@@ -67,6 +68,7 @@ class RemoteRead:
         # deleted during the read. After a truncation, high watermark and last stable offset may
         # be lower than ``up_to``.
         self._check_start()
+        require_filled(local)
         is_stable = limits.include_aborted
         end_offset = local.last_stable_offset if is_stable else local.high_watermark
         return local.read(
@@ -106,14 +108,14 @@ class UnifiedLog:
         """Return the bytes from the batch that holds ``offset`` on, all below ``up_to``.
 
         The limits are those of ``LocalLog.read``. Raises ``OffsetOutOfRange`` outside
-        ``[log start, log end]``, ``StorageError``, and the errors of finding the remote source.
+        ``[log start, log end]``, ``OffsetNotAvailable``, ``StorageError``, and the errors of
+        finding the remote source.
         """
         local, remote = self.local, self._remote
-        if (
-            offset >= local.local_log_start_offset
-            or offset < local.log_start_offset
-            or remote is None
-        ):
+        is_local = offset >= local.local_log_start_offset or offset < local.log_start_offset
+        if not is_local and local.lacks(offset):
+            require_filled(local)
+        if is_local or remote is None:
             return local.read(
                 offset,
                 max_bytes=max_bytes,
@@ -149,6 +151,7 @@ class UnifiedLog:
                     continue  # It was deleted during the search.
                 if found is not None and found[1] < local.local_log_start_offset:
                     return found
+            require_filled(local)
             found = await search(partial(local.offset_for_timestamp, timestamp_ms))
             if local.local_log_start_offset == start_offset:
                 return found
@@ -160,6 +163,7 @@ class UnifiedLog:
         Its offset may be above the high watermark. Raises like ``offset_for_timestamp``.
         """
         # The local log first: a segment evicted after that is found in the remote source.
+        require_filled(self.local)
         newest = await search(self.local.max_timestamp)
         source = self._evicted_records()
         if source is None:
@@ -186,6 +190,12 @@ class UnifiedLog:
         if self._remote is None or local.log_start_offset >= local.local_log_start_offset:
             return None
         return self._remote()
+
+
+def require_filled(local: LocalLog) -> None:
+    """Raise ``OffsetNotAvailable`` while the log lacks records that the remote source lacks too."""
+    if local.unfilled is not None:
+        raise OffsetNotAvailable(f"{local.partition} is still being filled from its chains")
 
 
 def _log_read(local: LocalLog, found: SourceRead) -> LogRead:

@@ -18,6 +18,7 @@ from tidelog_node.diskless.entering.lead_entries import LeadEntries
 from tidelog_node.diskless.recovery.kept_ranges import KEPT_BYTES_MAX, KeptRanges
 from tidelog_node.diskless.recovery.log_recovery import LogRecovery
 from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery.tail_fills import TailFills
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import TierHistory
@@ -99,7 +100,11 @@ class EnteringNode:
         self.entries: LeadEntries
         self.recovery: LogRecovery
         self.history: TierHistory
-        self.kept = KeptRanges(objects.get_range, kept_bytes_max)
+        self.fills: TailFills
+        self.kept = KeptRanges(self._read, kept_bytes_max)
+
+    async def _read(self, key: str, start: int, end: int) -> bytes | memoryview:
+        return await self.objects.get_range(key, start, end)  # which some tests replace
 
     async def own_chain(self) -> Any:
         self.chain_calls += 1
@@ -163,13 +168,16 @@ async def entering_node(
         it.history = history
         chains = ChainStore(it.objects, it.cluster_id)
         catch_up = CatchUp(node.context, history=history, timeout_s=1)
+        refill = LogRefill(node.context, it.kept.read_within)
+        it.fills = TailFills(refill, history)
         it.recovery = LogRecovery(
             node.context,
             objects=it.objects,
             chains=ChainStore(it.objects, it.cluster_id, read=it.kept.read),
-            refill=LogRefill(node.context, it.kept.read_within),
+            refill=refill,
             history=history,
             catch_up=catch_up,
+            fills=it.fills,
         )
         entries = LeadEntries(
             node.context,
@@ -188,6 +196,7 @@ async def entering_node(
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
+            await it.fills.close()
 
 
 async def create(it: EnteringNode, *, partitions: int = 1) -> None:

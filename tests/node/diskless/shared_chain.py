@@ -21,6 +21,7 @@ from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import CLUSTER, TOPIC_ID, new_chain, replica_over
 from tests.support.batches import batch
+from tests.support.clock import NOW_MS
 from tests.support.log_building import content_of, marker, open_log
 
 SEGMENT_BYTES = 2_000
@@ -63,7 +64,7 @@ class SharedChain:
             content = content_of(log)
             at = next(p for p, header in iter_headers(content) if header.base_offset >= start)
             slices.append(WalSlice(TOPIC_ID, number, entry.leader_epoch, content[at:]))
-        name = ObjectName(CLUSTER, entry.chain, self._next, max(0, self._next - 2), 0, 0)
+        name = ObjectName(CLUSTER, entry.chain, self._next, max(0, self._next - 2), 0, NOW_MS)
         data = build_data_object(name, slices).data
         outcome = await ChainStore(self.store, CLUSTER).put(entry.chain, self._next, data)
         assert outcome is PutOutcome.STORED

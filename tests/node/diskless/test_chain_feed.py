@@ -271,6 +271,22 @@ async def test_what_the_leader_has_not_committed_is_not_taken(zone: Zone) -> Non
     await zone.until()
 
 
+async def test_a_replica_that_lacks_records_before_its_start_begins_where_the_tier_ends(
+    zone: Zone,
+) -> None:
+    """This node led it, and was to fill its log: it ends where the leader's does, and is behind."""
+    leader = zone.chained.log
+    producers = leader.producers.at(leader.log_end_offset)
+    zone.log.start_unfilled(
+        leader.log_end_offset, leader_epochs=leader.leader_epochs, producers=producers
+    )
+    assert zone.log.high_watermark == leader.high_watermark
+    zone.tell()
+    await eventually_async(lambda: zone.log.unfilled is None)
+    await zone.until()
+    zone.assert_same()
+
+
 async def test_a_new_epoch_goes_on_in_the_chain_of_its_leader(zone: Zone) -> None:
     zone.tell()
     await zone.until()

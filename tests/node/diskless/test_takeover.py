@@ -26,6 +26,8 @@ TOPIC = "t"
 PARTITIONS = 6
 LEASE_MS = 2_000
 OWED_MAX = 300
+LONG_VALUE_BYTES, LONG_VALUES = 64_000, 40  # of each partition: longer than heirs read first
+FILLED = "log of a led partition filled"
 
 
 @pytest.fixture
@@ -80,7 +82,9 @@ def leaders(nodes: dict[int, NodeProcess]) -> dict[int, int]:
 class Sending:
     """An idempotent producer that sends numbered values to all partitions in the background."""
 
-    def __init__(self, nodes: dict[int, NodeProcess]) -> None:
+    def __init__(self, nodes: dict[int, NodeProcess], value_bytes: int = 0) -> None:
+        """``value_bytes`` is the least size of a value."""
+        self._value_bytes = value_bytes
         self.acked: list[set[int]] = [set() for _ in range(PARTITIONS)]
         self.sent = 0
         self.errors: list[str] = []
@@ -110,8 +114,9 @@ class Sending:
             for partition in range(PARTITIONS if len(self._producer) < OWED_MAX else 0):
                 number = self.sent
                 self.sent += 1
+                value = (b"%d" % number).ljust(self._value_bytes)
                 self._producer.produce(
-                    TOPIC, b"%d" % number, partition=partition, on_delivery=self._on_delivery
+                    TOPIC, value, partition=partition, on_delivery=self._on_delivery
                 )
             self._producer.poll(0.02)
         assert self._producer.flush(100) == 0
@@ -188,6 +193,25 @@ def test_a_killed_leaders_partitions_are_taken_over_and_nothing_is_lost(
         sending.end()
     print(f"longest wait for an ack: {sending.longest_s:.2f} s")
     nodes[2].start()
+    check(nodes, sending)
+
+
+def test_heirs_lead_before_they_have_read_long_tails_and_are_killed_themselves(
+    nodes: dict[int, NodeProcess],
+) -> None:
+    create(nodes)
+    sending = Sending(nodes, LONG_VALUE_BYTES)
+    try:
+        sending.wait_for_acks(LONG_VALUES)
+        for broker_id in (1, 2, 3):
+            nodes[broker_id].kill()
+            sending.wait_for_acks(LONG_VALUES)
+            others = [node for node in nodes.values() if node is not nodes[broker_id]]
+            eventually(lambda others=others: any(FILLED in one.log for one in others), seconds=120)
+            nodes[broker_id].start()
+    finally:
+        sending.end()
+    print(f"longest wait for an ack: {sending.longest_s:.2f} s")
     check(nodes, sending)
 
 

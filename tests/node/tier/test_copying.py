@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
@@ -24,6 +25,7 @@ from tidelog_core.records.control import (
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
+from tidelog_node.tier.led_partition import known_tiered_end
 
 from tests.support.hand_chain import DISKLESS, HandChain
 from tests.support.tier_node import START_MS, TOPIC, TierNode, running_node
@@ -69,6 +71,35 @@ async def test_a_diskless_log_is_copied_up_to_the_end_of_its_chain_without_a_flu
         replica.on_chain_committed(150)
         await node.wait_copied(replica, 3)
         await eventually_async(lambda: starts_at(150))
+
+
+async def test_a_log_that_is_still_to_be_filled_is_copied_once_it_is_whole(tmp_path: Path) -> None:
+    """Else the tier would have a gap, and everything behind it would be copied for ever."""
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic(configs={"local.retention.bytes": "0"})
+        (first,) = node.produce_segments(replica, 1)
+        await node.wait_copied(replica, 1)
+        missing = node.produce(replica, 5)
+        log, epochs = replica.log, replica.log.leader_epochs
+        producers = log.producers.at(100)
+        log.truncate_to(50)
+        snapshot = encode_snapshot(log.producers.state)
+        log.start_unfilled(100, leader_epochs=epochs, producers=producers)
+        later = node.produce_segments(replica, 2)
+        assert known_tiered_end(log) == 50
+        led = node.tier._partitions.lead(replica)
+        async with led.lock:
+            await node.tier._copier.copy(led)
+        assert len(await node.metas(replica)) == 1
+        assert log.tiered_up_to == log.copied_end == 50
+        assert log.local_log_start_offset == 100
+        side = log.begin_filling(leader_epochs=epochs, producer_snapshot=snapshot)
+        side.append_as_follower(memoryview(bytearray(missing)))
+        log.fill(side)
+        log.flush()
+        replica.note_changed()
+        await node.wait_copied(replica, 4)
+        assert await node.verify(replica) == [first, missing, *later]
 
 
 async def test_the_bucket_tells_which_cluster_and_topic_it_holds(tmp_path: Path) -> None:

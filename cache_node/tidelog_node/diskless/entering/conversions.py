@@ -96,7 +96,7 @@ class Conversions:
             if not replica.is_leader or leader is None or log is None or log.is_offline:
                 continue
             if replica.is_diskless:
-                if not replica.wants_diskless:
+                if not replica.wants_diskless and log.unfilled is None:
                     self._return(replica, leader)
             elif replica.wants_diskless:
                 await self._enter(replica, leader)

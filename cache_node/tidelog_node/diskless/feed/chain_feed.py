@@ -95,11 +95,14 @@ class Fed:
     def is_behind(self) -> bool:
         """Whether the leader has committed more than the replica is known to have.
 
-        Or the replica has records that are not known to be committed.
+        Or the replica has records that are not known to be committed, or lacks some before its
+        start: then it begins where the tier ends.
         """
         if not self.is_current:
             return False
         log = self.log
+        if log.unfilled is not None:
+            return True
         return log.high_watermark < max(self.high_watermark, log.log_end_offset)
 
 

@@ -5,8 +5,9 @@ tier has it by then. A log that ends below the tier's end begins again there, wi
 leader epochs of the last tiered segment; what follows comes from the chains. At a log start beyond
 the tier it begins with some of the deleted records, because the tier lacks their producers.
 
-Partitions are recovered in groups, those first whose logs lack least: so a long tail does not hold
-up the others (``waves``). Each group is led before the next one is read.
+A log that lacks all of a long tail begins at its end instead, is led, and filled later
+(``lead_first``). The others are recovered in groups, those first whose logs lack least: so a tail
+does not hold up the others (``waves``). Each group is led before the next one is read.
 
 A metadata store that was set back knows a tier that ends too early, and the objects of the chain
 are gone. Nothing else would show it: so unless the objects themselves say where a partition ends,
@@ -18,7 +19,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain.store import ChainStore, ListedChain
@@ -47,8 +56,10 @@ from tidelog_node.diskless.recovery.deleted_slices import (
     slices_below,
     wanted_below,
 )
+from tidelog_node.diskless.recovery.lead_first import LeadFirst, may_lead_first
 from tidelog_node.diskless.recovery.object_reads import waves
 from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
+from tidelog_node.diskless.recovery.tail_fills import TailFills
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
@@ -67,7 +78,7 @@ class TierEnds(NamedTuple):
 
 
 class RecoveredLog(NamedTuple):
-    """A log that has every committed record, and nothing else."""
+    """A log that ends with the last committed record, and may be led."""
 
     tier: TierEnds
     end_offset: int
@@ -79,6 +90,25 @@ class Recovery(NamedTuple):
 
     logs: Mapping[PartitionName, RecoveredLog]
     refused: Mapping[PartitionName, MetadataSetBack]
+
+
+class _Tails(NamedTuple):
+    """What was found of the partitions that are recovered together."""
+
+    replicas: Mapping[PartitionName, Replica]
+    records: Mapping[PartitionName, Partition]
+    tiers: Mapping[PartitionName, TierEnds]
+    tails: Mapping[PartitionName, Tail]
+    deleted: Sequence[PartitionName]  # that begin with deleted records, for their producers
+
+    def recovered(self, names: Iterable[PartitionName]) -> dict[PartitionName, RecoveredLog]:
+        """Return the logs of partitions that may be led now."""
+        return {
+            name: RecoveredLog(
+                self.tiers[name], self.tails[name].end_offset, len(self.tails[name].slices)
+            )
+            for name in names
+        }
 
 
 class LogRecovery:
@@ -93,8 +123,11 @@ class LogRecovery:
         refill: LogRefill,
         history: TierHistory,
         catch_up: CatchUp,
+        fills: TailFills,
     ) -> None:
         self._node = node
+        self._lead_first = LeadFirst(chains)
+        self._fills = fills
         self._objects = objects
         self._chains = chains
         self._refill = refill
@@ -137,12 +170,6 @@ class LogRecovery:
             except MetadataSetBack as error:
                 refused[name] = error
 
-        async def explain(name: PartitionName) -> None:
-            try:
-                await self._explain(replicas[name], records[name], starts[name], failures[name])
-            except MetadataSetBack as error:
-                refused[name] = error
-
         await self._each(replicas, records, begin)
         wanted = {
             name: WantedSlices(cut_tiered(records[name].wal, start), start)
@@ -167,20 +194,57 @@ class LogRecovery:
                 tails[name] = _with_deleted(*one, bytes_max=bytes_max)
                 left_bytes -= tails[name].unproven_bytes - before
         yield Recovery({}, refused)
-        for wave in waves({name: tail.unproven_bytes for name, tail in tails.items()}):
-            refused = {}
-            failures = await self._refill.refill({name: tails[name] for name in wave})
-            self._without_deleted.difference_update(wave)
-            self._without_deleted |= {
-                name for name in deleted if isinstance(failures.get(name), CorruptObject)
+        work = _Tails(replicas, records, tiers, tails, deleted)
+        async with contextlib.aclosing(self._recover_tails(work, listings)) as parts:
+            async for part in parts:
+                yield part
+
+    async def _recover_tails(
+        self, work: _Tails, listings: Mapping[ChainName, ListedChain]
+    ) -> AsyncGenerator[Recovery]:
+        """Have the logs end where their tails do; yield those that can be led at once first."""
+        tails = work.tails
+        first = {
+            name: tail
+            for name, tail in tails.items()
+            if name not in work.deleted and may_lead_first(tail, work.tiers[name].start_offset)
+        }
+        sizes = {name: tail.unproven_bytes for name, tail in tails.items() if name not in first}
+        whole = [name for name, size_bytes in sizes.items() if not size_bytes]
+        if whole:
+            yield await self._refill_wave(work, whole)
+        fills = await self._lead_first.begin(work.replicas, first, listings)
+        try:
+            if fills:
+                yield Recovery(work.recovered(fills), {})
+            left = {
+                name: tail.unproven_bytes
+                for name, tail in tails.items()
+                if name not in fills and name not in whole
             }
-            await self._each(replicas, failures, explain)
-            recovered = {
-                name: RecoveredLog(tiers[name], tails[name].end_offset, len(tails[name].slices))
-                for name in wave
-                if name not in failures
-            }
-            yield Recovery(recovered, refused)
+            for wave in waves(left):
+                yield await self._refill_wave(work, wave)
+        finally:
+            self._fills.add(fills)  # After the others: their producers wait.
+
+    async def _refill_wave(self, work: _Tails, wave: Collection[PartitionName]) -> Recovery:
+        """Refill the logs; what can never be led is refused."""
+        refused: dict[PartitionName, MetadataSetBack] = {}
+        failures = await self._refill.refill({name: work.tails[name] for name in wave})
+        self._without_deleted.difference_update(wave)
+        self._without_deleted |= {
+            name for name in work.deleted if isinstance(failures.get(name), CorruptObject)
+        }
+
+        async def explain(name: PartitionName) -> None:
+            one = work.replicas[name], work.records[name], work.tiers[name].start_offset
+            try:
+                await self._explain(*one, failures[name])
+            except MetadataSetBack as error:
+                refused[name] = error
+
+        await self._each(work.replicas, failures, explain)
+        return Recovery(work.recovered(name for name in wave if name not in failures), refused)
 
     async def tier_ends(
         self, records: Mapping[PartitionName, Partition]

@@ -2,7 +2,8 @@
 
     a port refuses, or a broker has been silent for long
         → its partitions that this node would lead → list their chains → read where their tiers end
-        → read indexes and footers of the chains, then the slices that the local logs lack
+        → read indexes and footers of the chains, then the slices that the local logs lack,
+          but those of long tails
 
 The heir has to wait during that time anyway. The functions are those of the recovery. What they
 find is thrown away; ``KeptRanges`` keeps the bytes that they have read. The recovery begins again
@@ -23,7 +24,7 @@ from collections.abc import Callable, Generator, Mapping
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
-from tidelog_core.errors import CorruptObject, TidelogError
+from tidelog_core.errors import CorruptObject, ObjectNotFound, TidelogError
 from tidelog_core.metadata.epoch_chains import cut_tiered
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
@@ -40,7 +41,8 @@ from tidelog_node.diskless.recovery.chain_slices import (
     log_of,
 )
 from tidelog_node.diskless.recovery.kept_ranges import KeptRanges, NoRoom
-from tidelog_node.diskless.recovery.object_reads import plan_reads, waves
+from tidelog_node.diskless.recovery.lead_first import is_long
+from tidelog_node.diskless.recovery.object_reads import StoredObject, plan_reads, waves
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_runs
 from tidelog_node.membership.membership import Membership
@@ -198,6 +200,25 @@ class ReadAhead:
                 slices, _ = log_of(name, need, found[name], cluster_id=cluster_id)
                 missing[name] = [one for one in slices if one.end_offset > local_ends[name]]
 
+        listed = {
+            StoredObject(chain, one.sequence): one
+            for chain, listing in listings.items()
+            for one in listing.objects
+        }
+
+        async def read_footer(place: StoredObject) -> None:
+            with contextlib.suppress(CorruptObject, ObjectNotFound):
+                await chains.footer(place.chain, listed[place])
+
+        # Logs that begin at the ends of their tails need the footers alone before they are led.
+        late = {
+            name: missing.pop(name)
+            for name, need in needs.items()
+            if name in missing and local_ends[name] <= need.start_offset and is_long(missing[name])
+        }
+        places = dict.fromkeys(read.place for read in plan_reads(late))
+        left = (place for place in places if place in listed)
+        await for_each(left, read_footer, at_once_max=READS_AT_ONCE_MAX)
         parts = _ranges(missing, cluster_id)
 
         async def read_one(part: tuple[str, int, int]) -> None:

@@ -18,7 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -33,6 +33,8 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.values import AppendInfo
+from tidelog_core.model import TopicPartition
 from tidelog_core.records.header import Buffer, iter_headers
 from tidelog_core.turns import Turn
 
@@ -42,7 +44,6 @@ from tidelog_node.diskless.recovery.object_reads import ObjectRead, plan_reads
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_runs, read_unchecked
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +56,34 @@ APPENDED_BYTES_MAX = 1 << 20
 COMPARED_AT_ONCE_MAX = 16  # logs
 
 
+class Refilled(Protocol):
+    """A replica whose log is refilled; ``Replica``."""
+
+    is_leader: bool
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition's name."""
+
+    @property
+    def log(self) -> LocalLog:
+        """Its log."""
+
+    @property
+    def is_follower(self) -> bool:
+        """Whether this node follows another one."""
+
+    def append_as_follower(self, batches: memoryview, /) -> AppendInfo:
+        """Append the records."""
+
+    def note_changed(self) -> None:
+        """Note that the log has changed."""
+
+
 class Tail(NamedTuple):
     """The records that a log is to have behind those that the tier has."""
 
-    replica: Replica
+    replica: Refilled
     slices: Sequence[StoredSlice]  # in order of offset, without a gap
     end_offset: int
 
@@ -319,7 +344,7 @@ class LogRefill:
         """Return the error of reading an object as the partition has it."""
         return _missing(self._key(read), name) if isinstance(error, ObjectNotFound) else error
 
-    def append_slice(self, replica: Replica, data: bytearray) -> None:
+    def append_slice(self, replica: Refilled, data: bytearray) -> None:
         """Append the batches that have records at or above the log's end.
 
         Raises ``StorageError`` if the log ends before they begin.
@@ -420,7 +445,7 @@ def _size_bytes(read: ObjectRead) -> int:
     return sum(end - start for start, end in read_runs(_places(read)))
 
 
-def _require_unled(replica: Replica) -> None:
+def _require_unled(replica: Refilled) -> None:
     """Raise ``StorageError`` if the replica leads or follows by now: its log is not ours to cut.
 
     A late write made the partition replicated, or another node was elected during a long refill.

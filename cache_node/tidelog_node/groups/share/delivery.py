@@ -244,7 +244,7 @@ class ShareDelivery:
         is_committed_only = settings.share_isolation_level == READ_COMMITTED
         bound = log.last_stable_offset if is_committed_only else log.high_watermark
         offset = share.state.next_fetch_offset
-        if offset >= bound or (max_bytes == 0 and not this_pass.is_first):
+        if offset >= bound or log.lacks(offset) or (max_bytes == 0 and not this_pass.is_first):
             return 0
         read = unified.read(
             offset,

@@ -1,0 +1,219 @@
+"""Has logs begin where their tails end, so that partitions are led before any record is read.
+
+    footers of the tail's objects → producers, open transactions, leader epochs at the end
+    → the log is truncated to its end, and led → ``TailFills`` reads the records in between
+
+A log that has none of a long tail gains nothing by waiting for it: what a leader has to know of it
+is in the batch rows of the footers. Footers are read object by object, as the records would be,
+and each for all partitions that share the object.
+
+Only what was found whole begins so. Everything else is refilled first: a log that has a part of its
+tail, a tail with gateways' slices (their rows are in other chains), and one of which a footer is
+gone or damaged. Whoever refills it says what is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from tidelog_core.diskless.chain.store import ChainStore, ListedChain, ListedObject
+from tidelog_core.diskless.checkpoints.replay import (
+    CommittedSlice,
+    committed_slices,
+    header_of,
+    marker_of,
+)
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.errors import CorruptObject, ObjectNotFound, StorageError
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.producer_snapshot import decode_snapshot, encode_snapshot
+from tidelog_core.log.values import AppendOrigin
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.turns import Turn
+
+from tidelog_node.diskless.recovery.calls_at_once import for_each
+from tidelog_node.diskless.recovery.chain_slices import FOOTERS_AT_ONCE_MAX, StoredSlice
+from tidelog_node.diskless.recovery.object_reads import ObjectRead, StoredObject, plan_reads
+from tidelog_node.diskless.recovery.refilling import Tail
+from tidelog_node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+LEAD_FIRST_BYTES_MIN = 1 << 20  # of a tail; a shorter one is refilled sooner than that pays
+
+# The slices of an object, by partition, leader epoch and base offset.
+_Slices = dict[tuple[PartitionName, int, int], CommittedSlice]
+
+
+class Fill(NamedTuple):
+    """The records that a log lacks before its start, and the log as of where they begin."""
+
+    replica: Replica
+    log: LocalLog  # the replica's; another one begins anew
+    slices: Sequence[StoredSlice]
+    start_offset: int
+    end_offset: int
+    leader_epochs: Sequence[tuple[int, int]]
+    producer_snapshot: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the records."""
+        return sum(one.size_bytes for one in self.slices)
+
+
+def may_lead_first(tail: Tail, start_offset: int) -> bool:
+    """Whether the log may begin at its tail's end: it ends where its long tail begins."""
+    log = tail.replica.log
+    return log.log_end_offset == start_offset and log.unfilled is None and is_long(tail.slices)
+
+
+def is_long(slices: Sequence[StoredSlice]) -> bool:
+    """Whether a log that has nothing of the tail may begin at its end."""
+    if sum(one.size_bytes for one in slices) < LEAD_FIRST_BYTES_MIN:
+        return False
+    return not any(one.is_reference for one in slices)
+
+
+class LeadFirst:
+    """Begins logs at their ends. For the tasks of one event loop."""
+
+    def __init__(self, chains: ChainStore) -> None:
+        self._chains = chains
+
+    async def begin(
+        self,
+        replicas: Mapping[PartitionName, Replica],
+        tails: Mapping[PartitionName, Tail],
+        listings: Mapping[ChainName, ListedChain],
+    ) -> dict[PartitionName, Fill]:
+        """Have logs begin where their tails end; return what they lack.
+
+        The logs of others stay as they are. Raises the store's errors.
+        """
+        listed = {
+            StoredObject(chain, one.sequence): one
+            for chain, listing in listings.items()
+            for one in listing.objects
+        }
+        replays = {name: _TailReplay(name, replicas[name], tail) for name, tail in tails.items()}
+        reads = list(plan_reads({name: tail.slices for name, tail in tails.items()}))
+        turn = Turn()
+
+        async def footer(read: ObjectRead) -> _Slices:
+            return await self._slices_of(listed.get(read.place), read.place.chain)
+
+        for at in range(0, len(reads), FOOTERS_AT_ONCE_MAX):
+            some = reads[at : at + FOOTERS_AT_ONCE_MAX]
+            found = await for_each(some, footer, at_once_max=FOOTERS_AT_ONCE_MAX)
+            for read, slices in zip(some, found, strict=True):
+                for name, wanted in read.slices.items():
+                    replays[name].apply(wanted, slices)
+                    await turn.step()
+        fills: dict[PartitionName, Fill] = {}
+        for name, replay in replays.items():
+            fill = replay.begin()
+            if fill is not None:
+                fills[name] = fill
+        return fills
+
+    async def _slices_of(self, listed: ListedObject | None, chain: ChainName) -> _Slices:
+        """Return the slices of an object with their batches, none if it cannot be read."""
+        if listed is None:
+            return {}
+        try:
+            footer = await self._chains.footer(chain, listed)
+        except (ObjectNotFound, CorruptObject):
+            return {}
+        return {
+            (one.partition, one.leader_epoch, one.base_offset): one
+            for one in committed_slices(footer)
+        }
+
+
+class _TailReplay:
+    """A log as it is at the end of what was applied of its tail."""
+
+    def __init__(self, name: PartitionName, replica: Replica, tail: Tail) -> None:
+        log = replica.log
+        self._name, self._replica, self._log, self._tail = name, replica, log, tail
+        self._start_offset = log.log_end_offset
+        # The tier has everything below, or it was deleted.
+        log.advance_high_watermark(self._start_offset)
+        known = log.producers.state
+        self._snapshot = encode_snapshot(known)
+        self._producers = decode_snapshot(self._snapshot, expiration_ms=known.expiration_ms)
+        self._epochs_before = tuple(log.leader_epochs)
+        self._epochs = list(self._epochs_before)
+        self._is_given_up = known.end_offset != self._start_offset
+
+    def apply(self, wanted: Sequence[StoredSlice], found: _Slices) -> None:
+        """Apply the partition's slices of an object; without one of them all is given up."""
+        for one in wanted:
+            if self._is_given_up:
+                return
+            committed = found.get((self._name, one.leader_epoch, one.base_offset))
+            start = self._producers.end_offset
+            if (
+                committed is None
+                or not _is_same(one, committed)
+                or not _has_batch_at(committed, start)
+            ):
+                self._is_given_up = True
+                return
+            if not self._epochs or one.leader_epoch > self._epochs[-1][0]:
+                self._epochs.append((one.leader_epoch, start))
+            self._apply(committed, start)
+
+    def _apply(self, one: CommittedSlice, start: int) -> None:
+        """Take the batches from the offset on, as a follower takes them by one append."""
+        state = self._producers
+        # Clients choose the batches' timestamps. A producer counts as seen when its leader put
+        # the object: see ``PartitionReplay``.
+        draft = state.stage(AppendOrigin.REPLICATION, now_ms=one.created_ms)
+        for row in one.batches:
+            if row.producer_id >= 0 and row.base_offset >= start:
+                header = header_of(row, one.leader_epoch)
+                draft.add(header, row.base_offset, marker_of(row))
+        state.commit(draft, end_offset=one.end_offset)
+        state.advance_high_watermark(one.end_offset)
+
+    def begin(self) -> Fill | None:
+        """Truncate the log to the tail's end; return what it lacks then."""
+        log, replica, producers = self._log, self._replica, self._producers
+        if self._is_given_up or producers.end_offset != self._tail.end_offset:
+            return None
+        is_same = replica.opened_log is log and log.log_end_offset == self._start_offset
+        if not is_same or replica.is_leader or replica.is_follower:
+            return None
+        end_offset = producers.end_offset
+        try:
+            log.start_unfilled(end_offset, leader_epochs=self._epochs, producers=producers)
+        except StorageError as error:
+            replica.note_failure(error)
+            return None
+        return Fill(
+            replica,
+            log,
+            self._tail.slices,
+            self._start_offset,
+            end_offset,
+            self._epochs_before,
+            self._snapshot,
+        )
+
+
+def _is_same(wanted: StoredSlice, found: CommittedSlice) -> bool:
+    return (wanted.end_offset, wanted.position, wanted.size_bytes, wanted.crc32c) == (
+        found.end_offset,
+        found.position,
+        found.size_bytes,
+        found.crc32c,
+    )
+
+
+def _has_batch_at(found: CommittedSlice, offset: int) -> bool:
+    """Whether a batch begins there: a log start may be within one, and its log with all of it."""
+    return any(row.base_offset == offset for row in found.batches)

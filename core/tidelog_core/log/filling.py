@@ -1,0 +1,118 @@
+"""A log that goes on at its end before it has the records in the middle.
+
+    log start ≤ … tiered … ≤ unfilled start [ in neither tier nor log ) unfilled end = local start …
+
+An heir of a diskless partition knows where its records end long before it has read them. So its log
+begins at that end, takes new records, and the records before it are filled in later: into another
+log in the folder ``filling``, which then gives its segments away. No file ever has a hole.
+
+1. the file ``unfilled`` says ``[start, end)``, durably; then the log is truncated to its new start
+2. the other log is filled up
+3. its segments' files are moved, newest first; then the log's start is written, then ``unfilled``
+   is removed
+
+While that file exists, records below the local start may be in no tier. A log that is opened with
+it has been interrupted, and must be restarted at the end of the tier before it leads or follows.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tidelog_core.log.checkpoint import (
+    CorruptCheckpoint,
+    read_checkpoint,
+    sync_directory,
+    write_checkpoint,
+)
+from tidelog_core.log.log_segments import LogSegments
+from tidelog_core.log.paths import (
+    FILLING_DIRECTORY,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    UNFILLED_FILE,
+    segment_path,
+)
+from tidelog_core.log.segment import LogSegment
+
+
+class Unfilled(NamedTuple):
+    """The offsets ``[start, end)`` that are neither in the tier nor in the log."""
+
+    start: int
+    end: int
+
+
+def read_unfilled(directory: Path) -> Unfilled | None:
+    """Return what the file says; of a damaged one, that everything is missing.
+
+    Removes what was filled before the log was opened.
+    """
+    path = directory / UNFILLED_FILE
+    if not path.exists():
+        return None
+    clear_filling(directory)
+    with suppress(CorruptCheckpoint, IndexError, ValueError):
+        rows = read_checkpoint(path)
+        if rows:
+            start, end = rows[0]
+            return Unfilled(start, end)
+    return Unfilled(0, 2**63 - 1)
+
+
+def write_unfilled(directory: Path, unfilled: Unfilled) -> None:
+    """Write the file, durably. Raises ``OSError``."""
+    write_checkpoint(directory / UNFILLED_FILE, [list(unfilled)])
+    sync_directory(directory)
+
+
+def remove_unfilled(directory: Path) -> None:
+    """Remove the file, durably, and what was filled. Raises ``OSError``.
+
+    A file that came back after a crash would have a whole log thrown away.
+    """
+    clear_filling(directory)
+    (directory / UNFILLED_FILE).unlink(missing_ok=True)
+    sync_directory(directory)
+
+
+def clear_filling(directory: Path) -> None:
+    """Remove what was filled and is not in the log. Raises ``OSError``."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(directory / FILLING_DIRECTORY)
+
+
+def move_segments(source: LogSegments, target: LogSegments) -> list[LogSegment]:
+    """Move the sealed segments' files; return their segments in the target, oldest first.
+
+    The newest is moved first, so what is in the target's directory has no gap at any time. Raises
+    ``OSError``.
+    """
+    moved: list[LogSegment] = []
+    for one in reversed(source.all[:-1]):
+        seal = one.seal
+        assert seal is not None, "a segment is sealed by the roll behind it"
+        one.close()
+        # The records come last: files without them are removed when the log is opened.
+        for suffix in (
+            SNAPSHOT_SUFFIX,
+            OFFSET_INDEX_SUFFIX,
+            TIME_INDEX_SUFFIX,
+            TXN_INDEX_SUFFIX,
+            LOG_SUFFIX,
+        ):
+            path = segment_path(source.directory, one.base_offset, suffix)
+            if suffix == LOG_SUFFIX or path.exists():
+                path.replace(segment_path(target.directory, one.base_offset, suffix))
+        segment = target.new_segment(one.base_offset)
+        segment.created_ms = one.created_ms
+        segment.adopt(seal)
+        moved.append(segment)
+    sync_directory(target.directory)
+    return moved[::-1]

@@ -1,0 +1,421 @@
+"""A log that begins at its end and is filled later is whole in the end, and reads nothing before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from tidelog_core.errors import OffsetNotAvailable, OffsetOutOfRange, StorageError
+from tidelog_core.log import filling
+from tidelog_core.log.filling import Unfilled
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.paths import FILLING_DIRECTORY, UNFILLED_FILE
+from tidelog_core.log.producer_snapshot import encode_snapshot
+from tidelog_core.log.unified_log import UnifiedLog
+
+from tests.support.batches import batch
+from tests.support.log_building import (
+    aborted_in,
+    append,
+    content_of,
+    copy_of,
+    end_transaction,
+    headers_of,
+    open_log,
+    read_bytes,
+)
+
+SEGMENT_BYTES, TURNS = 1_500, 60
+FEW = {"turns": 14, "start_batch": 4}
+
+
+class Heir:
+    """A leader's log, and an heir's that begins at its end.
+
+    The tier has everything below ``start``, the chains up to ``end``.
+    """
+
+    def __init__(
+        self, folder: Path, *, seed: int = 0, start_batch: int = 8, turns: int = TURNS
+    ) -> None:
+        self.folder = folder
+        self.leader = open_log(folder / "leader", segment_bytes=SEGMENT_BYTES)
+        _write(self.leader, Random(seed), turns)
+        self.headers = headers_of(content_of(self.leader))
+        self.start = self.headers[start_batch].base_offset
+        self.end = self.headers[-6].base_offset
+        self.log = open_log(folder / "heir", segment_bytes=SEGMENT_BYTES)
+        self.take(self.log, 0, self.start)
+        self.epochs_at_start = self.log.leader_epochs
+        self.snapshot = encode_snapshot(self.log.producers.state)
+
+    def take(self, log: LocalLog, start: int, end: int) -> None:
+        """Append the leader's batches of these offsets to a log."""
+        while start < end:
+            chunk = read_bytes(self.leader, start, up_to=end)
+            log.append_as_follower(memoryview(bytearray(chunk)))
+            start = headers_of(chunk)[-1].next_offset
+        log.advance_high_watermark(log.log_end_offset)
+
+    def begin(self) -> None:
+        """Begin at the end, and take the records behind it."""
+        epochs = [entry for entry in self.leader.leader_epochs if entry[1] < self.end]
+        producers = self.leader.producers.at(self.end)
+        producers.advance_high_watermark(self.end)
+        self.log.start_unfilled(self.end, leader_epochs=epochs, producers=producers)
+
+    def side(self) -> LocalLog:
+        return self.log.begin_filling(
+            leader_epochs=self.epochs_at_start, producer_snapshot=self.snapshot
+        )
+
+    def expected(self, start: int) -> bytes:
+        content = b""
+        while start < self.leader.log_end_offset:
+            chunk = read_bytes(self.leader, start)
+            content += chunk
+            start = headers_of(chunk)[-1].next_offset
+        return content
+
+    def assert_whole(self, log: LocalLog, start: int) -> None:
+        assert log.unfilled is None
+        assert log.local_log_start_offset == start
+        assert content_of(log) == self.expected(start)
+        assert log.leader_epochs == self.leader.leader_epochs
+        assert log.log_end_offset == self.leader.log_end_offset
+        assert log.last_stable_offset == self.leader.last_stable_offset
+        assert encode_snapshot(log.producers.state) == encode_snapshot(self.leader.producers.state)
+        offsets = [one.base_offset for one in self.headers if one.base_offset >= start]
+        # What one read names depends on where segments were rolled, what all name does not.
+        found, wanted = (
+            {one for offset in offsets for one in aborted_in(each, offset)}
+            for each in (log, self.leader)
+        )
+        assert found == wanted
+        for sealed in log.sealed_segments():
+            log.make_whole(sealed)
+
+    def close(self) -> None:
+        self.leader.close()
+        self.log.close()
+
+
+@pytest.fixture
+def heir(tmp_path: Path) -> Heir:
+    return Heir(tmp_path)
+
+
+def _write(log: LocalLog, chance: Random, turns: int) -> None:
+    """Write batches of nobody, of idempotent producers, and transactions of which some abort."""
+    log.assign_leader_epoch(1)
+    sequences = dict.fromkeys(range(100, 104), 0)
+    for turn in range(turns):
+        if turn in (turns // 3, 3 * turns // 4):
+            log.assign_leader_epoch(log.leader_epoch + 2)
+        epoch = log.leader_epoch
+        producer_id = chance.choice([*sequences])
+        append(
+            log, batch(chance.randint(1, 3), value_size_bytes=chance.randint(1, 80)), epoch=epoch
+        )
+        content = batch(
+            1,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequences[producer_id],
+            is_transactional=True,
+        )
+        append(log, content, epoch=epoch)
+        sequences[producer_id] += 1
+        if chance.random() < 0.4:
+            end_transaction(log, is_commit=chance.random() < 0.5, producer_id=producer_id, epoch=0)
+        number = turn // 2
+        if turn % 2:
+            content = batch(1, producer_id=7, producer_epoch=0, base_sequence=number)
+            append(log, content, epoch=epoch)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_filled_log_is_that_of_its_leader(tmp_path: Path, seed: int) -> None:
+    heir = Heir(tmp_path, seed=seed, start_batch=Random(seed).randrange(60))
+    log = heir.log
+    heir.begin()
+    assert log.unfilled == (heir.start, heir.end)
+    assert log.local_log_start_offset == log.log_end_offset == log.high_watermark == heir.end
+    heir.take(log, heir.end, heir.leader.log_end_offset)
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    log.fill(side)
+    heir.assert_whole(log, heir.start)
+    assert not (log.directory / FILLING_DIRECTORY).exists()
+    assert log.recovery_point <= heir.start
+    # And it is a log like any other.
+    killed = copy_of(log.directory, tmp_path / "killed")
+    log.close()
+    for directory in (killed, log.directory):
+        again = open_log(directory, segment_bytes=SEGMENT_BYTES)
+        again.advance_high_watermark(again.log_end_offset)
+        heir.assert_whole(again, heir.start)
+        again.close()
+    heir.leader.close()
+
+
+def test_it_takes_records_while_it_is_filled_and_after(heir: Heir) -> None:
+    heir.begin()
+    side = heir.side()
+    middle = heir.headers[-3].base_offset
+    heir.take(heir.log, heir.end, middle)
+    heir.take(side, heir.start, heir.end)
+    heir.log.fill(side)
+    heir.take(heir.log, middle, heir.leader.log_end_offset)
+    heir.assert_whole(heir.log, heir.start)
+    heir.close()
+
+
+def test_a_retry_of_what_is_missing_is_known(heir: Heir) -> None:
+    """The producer's last batches are in records that the log does not have yet."""
+    for number in range(30, 33):
+        content = batch(1, producer_id=7, producer_epoch=0, base_sequence=number)
+        append(heir.leader, content, epoch=heir.leader.leader_epoch)
+    heir.end = heir.leader.log_end_offset
+    heir.begin()
+    heir.log.assign_leader_epoch(9)
+    again = batch(1, producer_id=7, producer_epoch=0, base_sequence=31)
+    assert heir.log.append_as_leader(again, leader_epoch=9).is_duplicate
+    heir.close()
+
+
+def test_a_transaction_that_is_open_where_the_log_begins_ends_in_it(heir: Heir) -> None:
+    opened = {"producer_id": 500, "producer_epoch": 0, "base_sequence": 0}
+    append(heir.leader, batch(1, **opened, is_transactional=True), epoch=heir.leader.leader_epoch)
+    first = heir.leader.log_end_offset - 1
+    append(heir.leader, batch(1), epoch=heir.leader.leader_epoch)
+    heir.end = heir.leader.log_end_offset
+    heir.begin()
+    assert heir.log.last_stable_offset <= first
+    end_transaction(heir.leader, is_commit=False, producer_id=500, epoch=0)
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    heir.log.fill(side)
+    heir.assert_whole(heir.log, heir.start)
+    assert (500, first) in aborted_in(heir.log, first, heir.log.log_end_offset)
+    heir.close()
+
+
+async def test_what_is_missing_is_not_skipped_by_any_reader(heir: Heir) -> None:
+    heir.begin()
+    log = heir.log
+    unified = UnifiedLog(log, None)
+    for offset in (heir.start, heir.end - 1):
+        assert log.lacks(offset)
+        with pytest.raises(OffsetNotAvailable):
+            unified.read(offset, max_bytes=100, up_to=log.log_end_offset)
+        with pytest.raises(OffsetOutOfRange):
+            log.read(offset, max_bytes=100, up_to=log.log_end_offset)
+    assert not log.lacks(heir.start - 1)
+    assert not log.lacks(heir.end)
+
+    async def search(work: object) -> None:
+        raise AssertionError("the local log alone does not know")
+
+    with pytest.raises(OffsetNotAvailable):
+        await unified.max_timestamp(search)  # type: ignore[arg-type]
+    with pytest.raises(OffsetNotAvailable):
+        await unified.offset_for_timestamp(0, search)  # type: ignore[arg-type]
+    assert log.segments_to_erase(heir.start) is None
+    assert log.segments_to_clean() == ()
+    assert log.evict_local(heir.end) == 0
+    heir.close()
+
+
+def test_a_log_start_beyond_what_is_missing_ends_the_filling(heir: Heir) -> None:
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    heir.log.advance_log_start_offset(heir.end)
+    assert heir.log.unfilled is None
+    heir.close()
+
+
+def test_a_log_start_in_what_is_missing_removes_what_is_below(heir: Heir) -> None:
+    heir.begin()
+    side = heir.side()
+    deleted = heir.headers[-20].base_offset
+    heir.log.advance_log_start_offset(deleted)
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    heir.take(side, heir.start, heir.end)
+    heir.log.fill(side)
+    assert heir.log.local_log_start_offset == deleted
+    found = read_bytes(heir.log, deleted)
+    assert found == heir.expected(deleted)[: len(found)]
+    heir.close()
+
+
+def test_a_truncation_ends_the_filling_unless_it_is_above(heir: Heir) -> None:
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    heir.log.truncate_to(heir.headers[-2].base_offset)
+    assert heir.log.unfilled == (heir.start, heir.end)
+    heir.log.truncate_fully_and_start_at(heir.start)
+    assert heir.log.unfilled is None
+    assert not (heir.log.directory / UNFILLED_FILE).exists()
+    heir.close()
+
+
+def test_what_the_tier_has_by_now_need_not_be_filled(heir: Heir) -> None:
+    heir.begin()
+    heir.side().take_offline()
+    heir.log.forget_unfilled()
+    assert heir.log.unfilled is None
+    assert not (heir.log.directory / FILLING_DIRECTORY).exists()
+    heir.close()
+
+
+# -- crashes --
+
+
+def reopened(directory: Path) -> LocalLog:
+    log = open_log(directory, segment_bytes=SEGMENT_BYTES)
+    log.advance_high_watermark(log.log_end_offset)
+    return log
+
+
+def assert_honest(heir: Heir, directory: Path) -> Unfilled | None:
+    """Open what a crash left: all it has is right, and it says if anything may be missing."""
+    log = reopened(directory)
+    start = log.local_log_start_offset
+    content = content_of(log)
+    assert heir.leader.log_end_offset >= log.log_end_offset
+    whole = heir.expected(start) if start < heir.leader.log_end_offset else b""
+    assert content == whole[: len(content)]
+    unfilled = log.unfilled
+    assert unfilled is not None or start <= heir.start
+    assert not (directory / FILLING_DIRECTORY).exists()
+    # Whoever leads or follows restarts it where the tier ends.
+    log.truncate_fully_and_start_at(
+        heir.start, leader_epochs=heir.epochs_at_start, producer_snapshot=heir.snapshot
+    )
+    heir.take(log, heir.start, heir.leader.log_end_offset)
+    heir.assert_whole(log, heir.start)
+    log.close()
+    return unfilled
+
+
+def test_a_crash_before_the_fill_shows_that_records_are_missing(heir: Heir) -> None:
+    heir.begin()
+    killed = [copy_of(heir.log.directory, heir.folder / "begun")]
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    side = heir.side()
+    killed.append(copy_of(heir.log.directory, heir.folder / "empty"))
+    heir.take(side, heir.start, heir.headers[-30].base_offset)
+    killed.append(copy_of(heir.log.directory, heir.folder / "half"))
+    heir.take(side, heir.headers[-30].base_offset, heir.end)
+    killed.append(copy_of(heir.log.directory, heir.folder / "whole"))
+    for directory in killed:
+        assert assert_honest(heir, directory) == (heir.start, heir.end)
+    heir.close()
+
+
+def test_a_stop_in_order_shows_it_too(heir: Heir) -> None:
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    heir.log.close()
+    assert assert_honest(heir, heir.log.directory) == (heir.start, heir.end)
+    heir.leader.close()
+
+
+class Stop(Exception):
+    """The process is killed."""
+
+
+def crashing(monkeypatch: pytest.MonkeyPatch, at: int, work: Callable[[], object]) -> bool:
+    """Run the work up to its n-th change of the disk; return whether it was cut off."""
+    count = 0
+
+    def step(before: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
+            nonlocal count
+            count += 1
+            if count > at:
+                raise Stop
+            return before(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("replace", "unlink", "write_bytes"):
+            patched.setattr(Path, name, step(getattr(Path, name)))
+        patched.setattr(filling.shutil, "rmtree", step(shutil.rmtree))
+        try:
+            work()
+        except Stop:
+            return True
+    return False
+
+
+def test_a_crash_at_any_step_of_the_beginning_or_the_fill_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, phases = 0, 0
+    while True:
+        heir = Heir(tmp_path / f"at-{at}", **FEW)
+        is_cut = crashing(monkeypatch, at, heir.begin)
+        killed = copy_of(heir.log.directory, heir.folder / "killed")
+        if not is_cut:
+            break
+        assert_honest(heir, killed)
+        heir.leader.close()
+        at, phases = at + 1, phases + 1
+    assert phases > 3
+    at = 0
+    while True:
+        heir = Heir(tmp_path / f"fill-{at}", **FEW)
+        heir.begin()
+        heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+        side = heir.side()
+        heir.take(side, heir.start, heir.end)
+        is_cut = crashing(monkeypatch, at, lambda heir=heir, side=side: heir.log.fill(side))  # type: ignore[misc]
+        killed = copy_of(heir.log.directory, heir.folder / "killed")
+        unfilled = assert_honest(heir, killed)
+        heir.leader.close()
+        if not is_cut:
+            assert unfilled is None
+            break
+        at += 1
+    assert at > 10
+
+
+def test_a_marker_that_cannot_be_read_says_that_everything_is_missing(heir: Heir) -> None:
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    killed = copy_of(heir.log.directory, heir.folder / "killed")
+    (killed / UNFILLED_FILE).write_bytes(b"\0" * 20)
+    log = reopened(killed)
+    assert log.unfilled is not None
+    assert log.lacks(heir.start)
+    log.close()
+    heir.close()
+
+
+def test_a_disk_that_fails_in_the_fill_leaves_the_log_unfilled(
+    heir: Heir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", fail)
+        with pytest.raises(StorageError):
+            heir.log.fill(side)
+    assert heir.log.unfilled == (heir.start, heir.end)
+    assert heir.log.local_log_start_offset == heir.end
+    killed = copy_of(heir.log.directory, heir.folder / "killed")
+    assert assert_honest(heir, killed) == (heir.start, heir.end)
+    heir.close()

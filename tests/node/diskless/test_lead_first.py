@@ -1,0 +1,301 @@
+"""An heir leads before it has read a record of a long tail, and has all of them in the end."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tidelog_core.diskless.chain.chain_writer import PutOutcome
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.records import Cluster, put
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.records.header import iter_headers
+from tidelog_node.diskless.entering import lead_entries
+from tidelog_node.diskless.recovery import lead_first, tail_fills
+from tidelog_node.diskless.recovery.chain_slices import list_chains
+from tidelog_node.diskless.recovery.lead_first import LeadFirst, may_lead_first
+from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
+from tidelog_node.diskless.recovery.tail_fills import TailFills
+from tidelog_node.replica import Replica
+from tidelog_node.tier.history import TierHistory
+from tidelog_node.tier.led_partition import known_tiered_end
+
+from tests.node.diskless.chained_log import CLUSTER
+from tests.node.diskless.entering_node import EnteringNode, NoIndexes, create, entering_node
+from tests.node.diskless.shared_chain import SharedChain
+from tests.node.diskless.test_refilling import assert_same
+from tests.support.batches import batch_of
+from tests.support.log_building import content_of
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import node_context
+
+LONG, SHORT = 0, 1
+OBJECTS, VALUE_BYTES = 6, 2_000
+
+
+class HeldStore(MemoryObjectStore):
+    """A store that answers no read of records while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.waiting_count = 0
+        self.footer_count = 0
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        data = await super().get_range(key, start, end)
+        if start and len(data) > VALUE_BYTES // 2:  # Footers are read from the start on.
+            self.waiting_count += 1
+            await self.may_answer.wait()
+        elif len(data) > VALUE_BYTES:
+            self.footer_count += 1
+        return data
+
+
+@pytest.fixture(autouse=True)
+def short_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lead_first, "LEAD_FIRST_BYTES_MIN", VALUE_BYTES)
+    monkeypatch.setattr(tail_fills, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 0.02)
+
+
+def value(number: int) -> bytearray:
+    return bytearray(batch_of(b"%d" % (number % 10) * VALUE_BYTES, producer=(7, 0, number)))
+
+
+async def fill(it: EnteringNode) -> bytes:
+    """Write to both partitions; return the records of the long tail."""
+    await create(it, partitions=2)
+    for number in (LONG, SHORT):
+        await it.until_led(number)
+    for number in range(OBJECTS):
+        it.replica(LONG).append(value(number))
+        assert await it.chain.commit(it.replica(LONG)) is PutOutcome.STORED
+    it.replica(SHORT).append(bytearray(batch_of(b"short")))
+    assert await it.chain.commit(it.replica(SHORT)) is PutOutcome.STORED
+    return content_of(it.replica(LONG).log)
+
+
+def offsets_of(content: bytes) -> list[int]:
+    return [header.base_offset for _, header in iter_headers(content)]
+
+
+async def until_filled(it: EnteringNode) -> LocalLog:
+    log = it.replica(LONG).log
+    await it.until(lambda: log.unfilled is None)
+    return log
+
+
+async def test_an_heir_acknowledges_before_it_has_read_a_record(tmp_path: Path) -> None:
+    objects = HeldStore()
+    async with entering_node(tmp_path, objects) as it:
+        content = await fill(it)
+    shutil.rmtree(tmp_path / "data")
+    objects.may_answer.clear()
+    objects.footer_count = 0
+    async with entering_node(tmp_path, objects) as it:
+        long = await it.until_led(LONG)
+        log = long.log
+        assert log.unfilled == (0, OBJECTS)
+        assert objects.footer_count == 2 * OBJECTS  # To find the slices, and for their batches.
+        # Retries of what was acknowledged are known, and what comes next is taken.
+        assert long.append(value(OBJECTS - 1)).is_duplicate
+        assert long.append(value(OBJECTS)).base_offset == OBJECTS
+        assert await it.chain.commit(long) is PutOutcome.STORED
+        assert log.high_watermark == OBJECTS + 1
+        # Consumers at the end read on; those behind wait.
+        epoch = {"leader_epoch": long.leader_epoch}
+        (base_offset,) = offsets_of(bytes(it.node.read(OBJECTS, **epoch).records))
+        assert base_offset == OBJECTS
+        waiting = it.node.read(2, max_wait_ms=60_000, **epoch)
+        await it.until(lambda: objects.waiting_count > 0)
+        assert not waiting.done()
+        assert known_tiered_end(log) == 0
+        objects.may_answer.set()
+        answer = await waiting
+        assert offsets_of(bytes(answer.records))[0] == 2
+        await until_filled(it)
+        assert content_of(log)[: len(content)] == content
+        assert offsets_of(content_of(log)) == [*range(OBJECTS + 1)]
+        assert log.leader_epochs[0][1] == 0
+        await it.until_led(SHORT)
+
+
+async def test_an_heir_that_is_killed_while_it_fills_leads_and_fills_again(
+    tmp_path: Path,
+) -> None:
+    objects = HeldStore()
+    async with entering_node(tmp_path, objects) as it:
+        content = await fill(it)
+    shutil.rmtree(tmp_path / "data")
+    objects.may_answer.clear()
+    for turn in range(2):
+        async with entering_node(tmp_path, objects) as it:
+            long = await it.until_led(LONG)
+            assert long.log.unfilled == (0, OBJECTS + turn)
+            long.append(value(OBJECTS + turn))
+            assert await it.chain.commit(long) is PutOutcome.STORED
+            killed = shutil.copytree(tmp_path / "data", tmp_path / f"killed-{turn}")
+        shutil.rmtree(tmp_path / "data")
+        killed.rename(tmp_path / "data")
+    objects.may_answer.set()
+    async with entering_node(tmp_path, objects) as it:
+        await it.until_led(LONG)
+        log = await until_filled(it)
+        assert content_of(log)[: len(content)] == content
+        assert offsets_of(content_of(log)) == [*range(OBJECTS + 2)]
+        assert it.replica(LONG).append(value(OBJECTS + 1)).is_duplicate
+
+
+async def test_a_damaged_record_holds_up_its_readers_and_no_producer(tmp_path: Path) -> None:
+    objects = HeldStore()
+    async with entering_node(tmp_path, objects) as it:
+        content = await fill(it)
+        key = wal_key(it.cluster_id, it.chain.name, 2)
+    shutil.rmtree(tmp_path / "data")
+    whole = await objects.get(key)
+    at = whole.index(b"2" * 100)
+    await objects.replace(key, whole[:at] + b"x" + whole[at + 1 :])
+    async with entering_node(tmp_path, objects) as it:
+        long = await it.until_led(LONG)
+        await it.until(lambda: objects.waiting_count > 2 * OBJECTS)  # It tries again.
+        assert long.log.unfilled == (0, OBJECTS)
+        long.append(value(OBJECTS))
+        assert await it.chain.commit(long) is PutOutcome.STORED
+        await objects.replace(key, whole)
+        log = await until_filled(it)
+        assert content_of(log)[: len(content)] == content
+
+
+async def test_a_log_that_has_a_part_of_its_tail_keeps_it(tmp_path: Path) -> None:
+    """It is compared and refilled before it leads, as ever: its bytes may be the last ones."""
+    objects = HeldStore()
+    async with entering_node(tmp_path, objects) as it:
+        content = await fill(it)
+    async with entering_node(tmp_path, objects) as it:
+        long = await it.until_led(LONG)
+        assert long.log.unfilled is None
+        assert content_of(long.log) == content
+        assert objects.waiting_count == 0
+
+
+async def test_a_partition_that_is_led_anew_before_its_log_is_filled_has_everything(
+    tmp_path: Path,
+) -> None:
+    """Its chain was sealed: it leads again in another one, with another fill."""
+    objects = HeldStore()
+    async with entering_node(tmp_path, objects) as it:
+        content = await fill(it)
+    shutil.rmtree(tmp_path / "data")
+    objects.may_answer.clear()
+    async with entering_node(tmp_path, objects) as it:
+        long = await it.until_led(LONG)
+        await it.until(lambda: objects.waiting_count > 0)
+        first, it.chain.is_deposed = it.chain, True
+        it.node.replicas.end_lead(long)
+        await it.until(lambda: long.is_leader and it.chain is not first)
+        assert long.log.unfilled == (0, OBJECTS)
+        objects.may_answer.set()
+        log = await until_filled(it)
+        assert content_of(log) == content
+
+
+# -- from footers alone, in any schedule --
+
+
+class FilledLogs:
+    """Logs that begin at the ends of their tails, and are filled."""
+
+    def __init__(self, shared: SharedChain, view: ClusterView) -> None:
+        self.shared = shared
+        context = node_context(MemoryMetadataStore(), view)
+        self.refill = LogRefill(context, shared.store.get_range)
+        history = TierHistory(
+            store=context.store,
+            indexes=NoIndexes(),  # type: ignore[arg-type]
+            view=view,
+        )
+        self.fills = TailFills(self.refill, history)
+        self.chains = ChainStore(shared.store, CLUSTER)
+
+    async def begin(
+        self, replicas: dict[PartitionName, Replica], tails: dict[PartitionName, Tail]
+    ) -> dict[PartitionName, lead_first.Fill]:
+        names = sorted({entry.chain for entry in self.shared.chains})
+        listings = await list_chains(self.chains, names)
+        return await LeadFirst(self.chains).begin(replicas, tails, listings)
+
+
+@pytest.fixture
+async def view() -> ClusterView:
+    metadata = MemoryMetadataStore()
+    await metadata.commit([put(Cluster(cluster_id=CLUSTER))])
+    view = ClusterView(metadata)
+    await view.refresh()
+    return view
+
+
+@pytest.fixture(params=range(6))
+async def logs(
+    request: pytest.FixtureRequest, tmp_path: Path, view: ClusterView
+) -> AsyncIterator[FilledLogs]:
+    shared = SharedChain(tmp_path / "leader", MemoryObjectStore(), 4)
+    await shared.fill(objects=8, seed=request.param)
+    logs = FilledLogs(shared, view)
+    yield logs
+    await logs.fills.close()
+    shared.close()
+
+
+async def test_what_footers_say_is_what_the_leaders_log_has(
+    logs: FilledLogs, tmp_path: Path
+) -> None:
+    """Producers, transactions, leader epochs; and after the fill every record."""
+    replicas = logs.shared.heir(tmp_path / "heir")
+    tails = await logs.shared.tails(replicas)
+    assert all(may_lead_first(tail, 0) for tail in tails.values())
+    fills = await logs.begin(replicas, tails)
+    assert fills.keys() == replicas.keys()
+    for name, replica in replicas.items():
+        log, leader = replica.log, logs.shared.logs[name.partition]
+        assert log.log_end_offset == log.high_watermark == leader.log_end_offset
+        assert log.leader_epochs == leader.leader_epochs
+        assert log.last_stable_offset == leader.last_stable_offset
+        assert content_of(log) == b""
+    logs.fills.add(fills)
+    async with asyncio.timeout(60):
+        while any(replica.log.unfilled for replica in replicas.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    for name, replica in replicas.items():
+        assert_same(replica.log, logs.shared.logs[name.partition])
+        replica.log.close()
+
+
+async def test_without_one_of_its_footers_a_log_is_left_as_it_is(
+    logs: FilledLogs, tmp_path: Path
+) -> None:
+    replicas = logs.shared.heir(tmp_path / "heir")
+    tails = await logs.shared.tails(replicas)
+    broken = logs.shared.names[1]
+    one = tails[broken].slices[-1]
+    sharing = {
+        name
+        for name, tail in tails.items()
+        if any((s.chain, s.sequence) == (one.chain, one.sequence) for s in tail.slices)
+    }
+    await logs.shared.store.delete([wal_key(CLUSTER, one.chain, one.sequence)])
+    fills = await logs.begin(replicas, tails)
+    assert fills.keys() == replicas.keys() - sharing
+    for name in sharing:
+        assert replicas[name].log.log_end_offset == 0
+        assert replicas[name].log.unfilled is None
+    for replica in replicas.values():
+        replica.log.close()
