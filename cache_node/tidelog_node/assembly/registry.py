@@ -29,6 +29,7 @@ from tidelog_node.settings import NodeSettings
 if TYPE_CHECKING:
     from tidelog_core.schema_registry.journal import RegistryJournal
 
+    from tidelog_node.registry.callers import CallerDesk
     from tidelog_node.registry.http_server import RegistryServer
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,6 @@ async def start_registry(
     from tidelog_core.schema_registry.registry import SchemaRegistry
 
     from tidelog_node.registry.call_records import CallRecords
-    from tidelog_node.registry.callers import CallerDesk
     from tidelog_node.registry.http_server import RegistryServer
 
     node = cluster.node
@@ -64,12 +64,6 @@ async def start_registry(
     executor = ThreadPoolExecutor(1, "tidelog-schemas")
     stack.callback(executor.shutdown, wait=False, cancel_futures=True)
 
-    def credentials() -> ImageCredentials:
-        image = node.view.image
-        return ImageCredentials(
-            image.scram_users, image.delegation_tokens, cluster.token_secret, node.clock_ms
-        )
-
     journal = RegistryJournal(node.store, objects, node.view.image.cluster_id)
     stack.push_async_callback(journal.close)
     api = RegistryApi(
@@ -77,18 +71,11 @@ async def start_registry(
         cluster_id=node.view.image.cluster_id,
         version=tidelog_version(),
     )
-    desk = CallerDesk(
-        listener,
-        cluster.tls,
-        passwords=PasswordChecks(credentials, node.executor),
-        access=serving.access,
-        logins=serving.logins,
-    )
     traffic = SchemaTraffic()
     audit = None if serving.audit is None else serving.audit.log
     server = RegistryServer(
         api,
-        desk,
+        _desk(settings, cluster, serving),
         lambda: cluster.tls.context(listener.name),
         hosts=KnownHosts.of(settings.host_names),
         records=CallRecords(traffic, audit, is_mandatory=node.static_config.audit_mandatory),
@@ -107,16 +94,49 @@ async def start_registry(
             "schema registry is open to everyone who can reach it",
             extra={**extra, "hint": OPEN_HINT},
         )
+    await _begin(journal, server, stack, node.store, extra)
+
+
+def _desk(settings: NodeSettings, cluster: Cluster, serving: Serving) -> CallerDesk:
+    """Return who finds out who calls: by the security of the node's first listener."""
+    from tidelog_node.registry.callers import CallerDesk
+
+    node = cluster.node
+
+    def credentials() -> ImageCredentials:
+        image = node.view.image
+        return ImageCredentials(
+            image.scram_users, image.delegation_tokens, cluster.token_secret, node.clock_ms
+        )
+
+    return CallerDesk(
+        settings.listeners.clients[0],
+        cluster.tls,
+        passwords=PasswordChecks(credentials, node.executor),
+        access=serving.access,
+        logins=serving.logins,
+    )
+
+
+async def _begin(
+    journal: RegistryJournal,
+    server: RegistryServer,
+    stack: AsyncExitStack,
+    store: MetadataStore,
+    address: Mapping[str, object],
+) -> None:
+    """Open the journal, and let clients in: at once if there is no journal yet."""
     is_open = asyncio.Event()
-    if await node.store.get(schema_journal_key()) is None:
+    is_new = await store.get(schema_journal_key()) is None
+    if is_new:
         is_open.set()  # The first change makes the journal.
-    opening = asyncio.create_task(_open(journal, node.store, is_open), name="schema journal")
+    opening = asyncio.create_task(_open(journal, store, is_open), name="schema journal")
     stack.push_async_callback(_end, opening)
     listening = asyncio.create_task(
-        listen_once_open(server, is_open, extra), name="schema registry"
+        listen_once_open(server, is_open, address), name="schema registry"
     )
     stack.push_async_callback(_end, listening)
-    if is_open.is_set():
+    if is_new:
         await listening
 
 
