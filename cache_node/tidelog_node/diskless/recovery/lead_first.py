@@ -14,6 +14,7 @@ gone or damaged. Whoever refills it says what is wrong.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -117,6 +118,7 @@ class LeadFirst:
             fill = replay.begin()
             if fill is not None:
                 fills[name] = fill
+            await asyncio.sleep(0)  # Each truncation waits for the disk.
         return fills
 
     async def _slices_of(self, listed: ListedObject | None, chain: ChainName) -> _Slices:

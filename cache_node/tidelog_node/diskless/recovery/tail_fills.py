@@ -126,6 +126,7 @@ class TailFills:
                         besides[name] = Beside(fill)
                     except (TidelogError, OSError) as error:
                         failures[name] = error
+                    await asyncio.sleep(0)  # Each opening waits for the disk.
             tails = {
                 name: Tail(beside, fills[name].slices, fills[name].end_offset)
                 for name, beside in besides.items()
