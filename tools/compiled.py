@@ -54,14 +54,14 @@ MODULES = (
         f"{_NODE}/{name}.py"
         for name in (
             *("answers", "counters", "dispatch", "fetch_lists", "fetch_sessions"),
-            *("replica", "replicas", "routes", "session"),
+            *("low_water_mark", "replica", "replicas", "routes", "session"),
         )
     ),
     *(
         f"{_NODE}/connections/{name}.py"
         for name in (
             *("answer_queue", "chunk_sender", "connection", "kept_frames", "loop_buffers"),
-            *("low_water_mark", "segment_sender", "ssl_socket_senders", "tls_transport"),
+            *("node_transport", "segment_sender", "ssl_socket_senders", "tls_transport"),
             "transport",
         )
     ),

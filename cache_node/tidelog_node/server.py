@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from tidelog_node.connections.loop_buffers import LoopBuffers
 from tidelog_node.connections.transport import Transport, TransportFactory, plain_transport
 from tidelog_node.counters import NodeCounters
 from tidelog_node.request_memory import RequestMemory
-from tidelog_node.security.listeners import Listener
+from tidelog_node.security.listeners import Listener, is_loopback
 from tidelog_node.session import Session
 from tidelog_node.throttling.connection_limits import ConnectionLimits
 
@@ -33,6 +34,8 @@ ACCEPT_RETRY_SECONDS = 1.0  # after running out of descriptors
 BACKLOG = 1024
 SWEEP_SECONDS_MAX = 10.0
 HELD_MAX = 1_000  # clients that came too fast, and are closed later; further ones are at once
+UNPACED = b"reno"  # a congestion control that every Linux has, and that sends at once
+PACED = b"bbr"  # those whose names begin so send by timers
 IPV4_IN_IPV6 = "::ffff:"  # how a socket of both families shows an IPv4 address
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -50,13 +53,17 @@ class Server:
         frame_seconds_max: float,
         idle_seconds_max: float,
         send_buffer_bytes: int,
+        nodes_listener: str | None = None,
         make_transport: TransportFactory = plain_transport,
         begin_login: LoginFactory = lambda _, __: None,
         limits: ConnectionLimits | None = None,
         counters: NodeCounters | None = None,
     ) -> None:
-        """``make_transport`` returns the transport for a listener's client.
+        """``send_buffer_bytes`` are those of clients' connections; 0: the system's growing ones.
 
+        Connections of ``nodes_listener`` have growing ones: a follower's takes a whole answer at
+        once, so neither end wakes for every 100 KiB.
+        ``make_transport`` returns the transport for a listener's client.
         ``begin_login`` returns its login on listeners where clients log in. Without ``limits``
         there may be any number of connections.
         """
@@ -75,6 +82,7 @@ class Server:
         )
         self._idle_seconds_max = idle_seconds_max
         self._send_buffer_bytes = send_buffer_bytes
+        self._nodes_listener = nodes_listener
         self._make_transport = make_transport
         self._begin_login = begin_login
         self._logins: set[Login] = set()
@@ -101,7 +109,12 @@ class Server:
         """
         host, port = listener.host, listener.port
         try:
-            sock = _listen(host, port, send_buffer_bytes=self._send_buffer_bytes)
+            sock = _listen(
+                host,
+                port,
+                send_buffer_bytes=self._send_buffer_bytes,
+                grows=listener.name == self._nodes_listener,
+            )
         except OSError as error:
             problem = f"cannot listen on {host!r} port {port}: {error.strerror}"
             raise OSError(error.errno, problem) from error
@@ -291,8 +304,11 @@ class Server:
         self._sweep_timer = self._loop.call_later(interval, self._sweep)
 
 
-def _listen(host: str, port: int, *, send_buffer_bytes: int) -> socket.socket:
-    """Return a listening socket. Those that it accepts have its options."""
+def _listen(host: str, port: int, *, send_buffer_bytes: int, grows: bool) -> socket.socket:
+    """Return a listening socket. Those that it accepts have its options.
+
+    With ``grows`` their send buffers grow if the system sends at once.
+    """
     # Python loads its tables of Unicode for every name that is not bytes.
     name = host.encode() if host.isascii() else host
     family, _, _, _, address = socket.getaddrinfo(
@@ -303,7 +319,7 @@ def _listen(host: str, port: int, *, send_buffer_bytes: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if send_buffer_bytes > 0:
+        if send_buffer_bytes > 0 and not (grows and _sends_at_once(listener, str(address[0]))):
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         listener.bind(address)
         # At once: two sockets may be bound to one port until one of them listens.
@@ -313,3 +329,20 @@ def _listen(host: str, port: int, *, send_buffer_bytes: int) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _sends_at_once(listener: socket.socket, host: str) -> bool:
+    """Return whether the system does not pace what the listener's connections send.
+
+    BBR does, by a timer for every 64 KiB: with large buffers these cost more than all the rest. To
+    the same machine pacing is of no use, so a listener there goes without.
+    """
+    if sys.platform != "linux":
+        return True
+    try:
+        if is_loopback(host):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, UNPACED)
+        name = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    except OSError:
+        return False
+    return not name.startswith(PACED)

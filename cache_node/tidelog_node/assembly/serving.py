@@ -180,6 +180,7 @@ def build_serving(
         frame_seconds_max=config.queued_request_receive_timeout_ms / 1000,
         idle_seconds_max=config.connections_max_idle_ms / 1000,
         send_buffer_bytes=config.socket_send_buffer_bytes,
+        nodes_listener=settings.listeners.nodes.name,
         make_transport=ListenerTransports(
             settings.listeners,
             tls=cluster.tls,

@@ -23,7 +23,6 @@ from typing import cast
 
 from tidelog_core.model import ReadableFile
 
-from tidelog_node.connections.low_water_mark import LowWaterMark
 from tidelog_node.connections.read_watch import ReadWatch
 from tidelog_node.connections.ssl_socket_senders import (
     KernelSender,
@@ -31,7 +30,11 @@ from tidelog_node.connections.ssl_socket_senders import (
     Sender,
     choose_sender,
 )
-from tidelog_node.connections.tls_transport import RECEIVE_BYTES, TlsBuffers
+from tidelog_node.connections.tls_transport import (
+    RECEIVE_BYTES,
+    TlsBuffers,
+    tls_low_water_mark,
+)
 from tidelog_node.connections.transport import Buffer
 
 SPENT_BYTES = 1 << 36  # half of Java's ``jdk.tls.keyLimits``
@@ -83,7 +86,7 @@ class KernelTlsTransport:
         self._spent_bytes = spent_bytes
         self._may_be_spent = False
         self._received_bytes = self._sent_bytes = 0
-        self._low_water = LowWaterMark(self._socket)
+        self._low_water = tls_low_water_mark(self._socket)
         # Of the handshake's own messages, and of all others if the kernel takes no keys.
         self._sender: Sender = OpenSslSender(self._socket, buffers.file)
         self.is_established = False

@@ -21,11 +21,13 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tidelog_node.connections.chunk_sender import ChunkSender
-from tidelog_node.connections.low_water_mark import LowWaterMark
 from tidelog_node.connections.transport import PlainTransport
+from tidelog_node.low_water_mark import LowWaterMark
 
 CHUNK_BYTES = 262_144  # encrypted, and read from a file, at a time
 RECEIVE_BYTES = 131_072
+RECORD_BYTES_MAX = 5 + 16_384 + 256  # with its head and padding. Source: RFC 8446, section 5.2.
+LOW_WATER_BYTES_MIN = 32_768  # of a client's request that is still to come
 UNASKED_BYTES_MAX = 65_536  # of OpenSSL's own answers, which are some 30 bytes each
 
 
@@ -37,6 +39,15 @@ class TlsBuffers:
     def __init__(self) -> None:
         self.received = memoryview(bytearray(RECEIVE_BYTES))
         self.file = memoryview(bytearray(CHUNK_BYTES))
+
+
+def tls_low_water_mark(sock: socket.socket) -> LowWaterMark:
+    """Return the mark of a socket from which OpenSSL receives.
+
+    Encrypted, the bytes are more, so a mark below them is always reached. But OpenSSL keeps what
+    has come of an unfinished record to itself: that much less is to come.
+    """
+    return LowWaterMark(sock, held_bytes_max=RECORD_BYTES_MAX, bytes_min=LOW_WATER_BYTES_MIN)
 
 
 class TlsTransport(ChunkSender):
@@ -78,7 +89,7 @@ class TlsTransport(ChunkSender):
         self._on_established = on_established
         self._on_refused = on_refused
         self.is_established = False
-        self._low_water = LowWaterMark(sock)
+        self._low_water = tls_low_water_mark(sock)
         self.has_received = False
         self.wants_write = False
 

@@ -15,6 +15,8 @@ import struct
 from collections.abc import Callable
 from typing import cast
 
+from tidelog_node.low_water_mark import LowWaterMark
+
 RESPONSE_BYTES_MAX = 1 << 30
 BUFFER_BYTES_MIN = 65_536
 BUFFER_BYTES_KEPT = 16_777_216  # a larger buffer is released once its answer is used
@@ -31,6 +33,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._low_water: LowWaterMark | None = None
         self._buffer = bytearray(BUFFER_BYTES_MIN)
         self._view = memoryview(self._buffer)
         self._filled = 0
@@ -101,6 +104,8 @@ class LeaderConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        if transport.get_extra_info("sslcontext") is None:
+            self._low_water = LowWaterMark(transport.get_extra_info("socket"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the requests in flight."""
@@ -114,6 +119,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Note received bytes and hand out the answers that they complete."""
         self._filled += nbytes
+        missing_bytes = 0
         while self._filled >= 4:
             (size_bytes,) = _SIZE.unpack_from(self._buffer)
             end = 4 + size_bytes
@@ -123,9 +129,13 @@ class LeaderConnection(asyncio.BufferedProtocol):
             elif self._filled >= end:
                 self._take(end)
                 continue
-            elif end > len(self._buffer):
-                self._resize(end + 1)
+            else:
+                missing_bytes = end - self._filled
+                if end > len(self._buffer):
+                    self._resize(end + 1)
             break
+        if self._low_water is not None:
+            self._low_water.expect(missing_bytes)
 
     # -- inside --
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.config import ListenerConfig
-from tidelog_node.connections.low_water_mark import LOW_WATER_BYTES_MAX, RECORD_BYTES_MAX
 from tidelog_node.connections.read_watch import ReadWatch
+from tidelog_node.connections.tls_transport import RECORD_BYTES_MAX
+from tidelog_node.low_water_mark import LOW_WATER_BYTES_MAX
 
 from tests.node.security.tls_server import tls_server
 from tests.support.certificates import Authority
