@@ -284,4 +284,7 @@ async def test_a_producer_that_the_log_has_forgotten_is_taken_in_the_end(
         OK
     ]
     monkeypatch.setattr(strange_producers, "STRANGE_SECONDS", 0.0)
+    # The one before it was refused just before the time was over, and comes again.
+    behind = MOVED if where == "gateway" else ErrorCode.request_timed_out
+    assert await codes(node.send(numbered(6))) == [behind]
     assert await codes(node.send(numbered(5)), node.send(numbered(6))) == [OK, OK]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import NAMESPACE_OID, uuid5
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_node.diskless.gateway.broken_producers import ProducerBatch
+from tidelog_node.diskless.gateway.broken_producers import SEQUENCE_MASK, ProducerBatch
 from tidelog_node.diskless.gateway.strange_producers import (
     FORGOTTEN_SECONDS,
     STRANGE_SECONDS,
@@ -39,6 +39,28 @@ def test_a_later_batch_is_taken_once_no_gateway_can_have_an_earlier_one() -> Non
     assert strange.may_take(sent(3))
     assert len(strange) == 1
     assert not strange.may_take(sent(3)), "it is remembered no longer"
+
+
+def test_the_batches_that_were_refused_are_taken_in_their_order() -> None:
+    """The time ends between two batches that are on their way together."""
+    clock = Clock()
+    strange = StrangeProducers(clock)
+    assert not strange.may_take(sent(5))
+    clock.now_s += 1
+    assert not strange.may_take(sent(3)), "it comes from the former gateway"
+    clock.now_s += STRANGE_SECONDS - 1
+    assert not strange.may_take(sent(4))
+    assert not strange.may_take(sent(5))
+    assert strange.may_take(sent(3))
+
+
+def test_a_producer_whose_sequences_begin_again_goes_on_in_its_order() -> None:
+    clock = Clock()
+    strange = StrangeProducers(clock)
+    assert not strange.may_take(sent(SEQUENCE_MASK))
+    clock.now_s += STRANGE_SECONDS
+    assert not strange.may_take(sent(1))
+    assert strange.may_take(sent(SEQUENCE_MASK))
 
 
 def test_old_and_too_many_producers_are_forgotten() -> None:
