@@ -151,6 +151,33 @@ def test_producers_of_one_topic_do_not_push_out_those_of_another() -> None:
     assert kept == [95, 96, 97, 98, 99], "each has half of the room"
 
 
+def test_the_topic_with_most_producers_loses_its_first_one_whoever_needs_room() -> None:
+    broken = BrokenProducers(lambda: 0.0, producers_max=10)
+    names = [PartitionName(uuid5(NAMESPACE_OID, f"topic {number}"), 0) for number in range(20)]
+
+    def lose(number: int, producer_id: int) -> None:
+        broken.lose(sent(3, producer_id=producer_id)._replace(partition=names[number]), 1)
+
+    def kept(number: int) -> list[int]:
+        later = [sent(4, producer_id=one)._replace(partition=names[number]) for one in range(9)]
+        return [one.producer_id for one in later if broken.blocks(one, 2)]
+
+    for number in range(4):
+        lose(number, 0)
+    for producer_id in range(6):
+        lose(4, producer_id)
+    lose(4, 5)  # It is known already.
+    for number in range(5, 8):
+        lose(number, 0)
+    assert [kept(number) for number in range(8)] == [[0]] * 4 + [[3, 4, 5]] + [[0]] * 3
+    broken.has_come(sent(3, producer_id=3)._replace(partition=names[4]))
+    broken.has_come(sent(3, producer_id=4)._replace(partition=names[4]))
+    for number in range(8, 11):
+        lose(number, 0)
+    assert len(broken) == 10
+    assert sum(map(len, map(kept, range(20)))) == 10
+
+
 def test_the_next_epoch_is_another_sequence_and_the_former_one_is_over() -> None:
     broken = BrokenProducers(lambda: 0.0)
     broken.lose(sent(3), 1)
@@ -206,6 +233,7 @@ def test_a_leader_remembers_partitions_of_missed_batches_for_a_time() -> None:
     missed.note(NAME)
     now_s = MISSED_SECONDS
     assert not missed.has(NAME)
+    assert not len(missed), "of partitions without later batches nothing stays"
 
 
 def test_a_log_that_does_not_know_the_producer_takes_its_first_batch_alone() -> None:

@@ -77,6 +77,10 @@ class BrokenProducers:
         self._producers_max = producers_max
         self._breaks: OrderedDict[_Key, _Break] = OrderedDict()  # the last one is the newest
         self._of_topics: dict[UUID, OrderedDict[_Key, None]] = {}  # in the same order
+        # The topics by the number of their producers: a leader of thousands of topics has the
+        # largest one at hand.
+        self._of_sizes: dict[int, dict[UUID, None]] = {}
+        self._size_max = 0
 
     def __len__(self) -> int:
         """Return the number of producers that are remembered."""
@@ -114,9 +118,13 @@ class BrokenProducers:
         found.lost_s = self._now_s()
         self._breaks[key] = found
         self._breaks.move_to_end(key)
-        of_topic = self._of_topics.setdefault(batch.partition.topic_id, OrderedDict())
+        topic_id = batch.partition.topic_id
+        of_topic = self._of_topics.setdefault(topic_id, OrderedDict())
+        before = len(of_topic)
         of_topic[key] = None
         of_topic.move_to_end(key)
+        if len(of_topic) != before:
+            self._note_size(topic_id, before, len(of_topic))
         if len(self._breaks) > self._producers_max:
             self._forget(self._least_needed(of_topic))
 
@@ -152,7 +160,7 @@ class BrokenProducers:
     def _least_needed(self, of_topic: OrderedDict[_Key, None]) -> _Key:
         """Return the oldest of the topic if it has more than its share, else of the largest one."""
         if len(of_topic) * len(self._of_topics) <= self._producers_max:
-            of_topic = max(self._of_topics.values(), key=len)
+            of_topic = self._of_topics[next(iter(self._of_sizes[self._size_max]))]
         return next(iter(of_topic))
 
     def _forget(self, key: _Key) -> None:
@@ -160,8 +168,21 @@ class BrokenProducers:
         topic_id = key[0].topic_id
         of_topic = self._of_topics[topic_id]
         del of_topic[key]
+        self._note_size(topic_id, len(of_topic) + 1, len(of_topic))
         if not of_topic:
             del self._of_topics[topic_id]
+
+    def _note_size(self, topic_id: UUID, before: int, after: int) -> None:
+        """Note how many producers the topic has: one more than before, or one less."""
+        if before:
+            of_size = self._of_sizes[before]
+            del of_size[topic_id]
+            if not of_size:
+                del self._of_sizes[before]
+        if after:
+            self._of_sizes.setdefault(after, {})[topic_id] = None
+        if after > self._size_max or self._size_max not in self._of_sizes:
+            self._size_max = after
 
     @staticmethod
     def _blocks(found: _Break, batch: ProducerBatch, number: int) -> bool:

@@ -26,7 +26,7 @@ class MissedBatches:
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._missed_s: OrderedDict[PartitionName, float] = OrderedDict()
+        self._missed_s: OrderedDict[PartitionName, float] = OrderedDict()  # oldest first
 
     def __len__(self) -> int:
         """Return the number of partitions that are remembered."""
@@ -41,13 +41,10 @@ class MissedBatches:
 
     def has(self, partition: PartitionName) -> bool:
         """Return whether a batch was missed not long ago."""
-        missed_s = self._missed_s.get(partition)
-        if missed_s is None:
-            return False
-        if self._now_s() - missed_s < MISSED_SECONDS:
-            return True
-        del self._missed_s[partition]
-        return False
+        before_s = self._now_s() - MISSED_SECONDS
+        while self._missed_s and next(iter(self._missed_s.values())) <= before_s:
+            self._missed_s.popitem(last=False)
+        return partition in self._missed_s
 
 
 def require_first(header: BatchHeader, producers: ProducerState) -> None:
