@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+from _pytest.logging import LogCaptureHandler
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -50,6 +53,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let a test find the same ids and draw the same numbers whenever it runs."""
     fix_chance(item.nodeid)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Take back what a test changes about logging: commands that run in this process set it up."""
+    loggers = [logging.getLogger(name) for name in ("", "tidelog")]
+    before = [(logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, (level, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        for handler in set(logger.handlers) - {*handlers}:
+            if not isinstance(handler, LogCaptureHandler):  # Those are pytest's own.
+                logger.removeHandler(handler)
 
 
 class FileScheduling(LoadFileScheduling):

@@ -88,7 +88,7 @@ def test_each_key_encrypts_what_it_is_named_for() -> None:
     (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert rule["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] == KEYS["BucketKey"]
     logs = list(typed(stacks, "AWS::Logs::LogGroup"))
-    assert len(logs) == 9
+    assert len(logs) == 10
     assert {log["KmsKeyId"] for _, log in logs} == {KEYS["LogKey"]}
     queue, topic = (stacks[""].properties(name) for name in ("DeadLetters", "Alarms"))
     assert queue["KmsMasterKeyId"] == topic["KmsMasterKeyId"] == KEYS["QueueKey"]

@@ -124,7 +124,22 @@ def _normalised(value: Any, peer: Peer, name: str = "") -> Any:
     if isinstance(value, uuid.UUID):
         known = {topic_id: topic for topic, topic_id in peer.topic_ids.items()}
         return f"id of {known[value]}" if value in known else "unknown id"
-    return value
+    return _whole_batches(value) if name == "records" and isinstance(value, bytes) else value
+
+
+def _whole_batches(records: bytes) -> bytes:
+    """Return the batches that are whole.
+
+    Where a limit cuts a batch, Kafka sends its first part, which every client drops and fetches
+    again. Tidelog ends with a whole batch, if it knows without a read where the batches begin.
+    """
+    end = 0
+    while end + LOG_OVERHEAD <= len(records):
+        size_bytes = int.from_bytes(records[end + 8 : end + LOG_OVERHEAD], "big")
+        if end + LOG_OVERHEAD + size_bytes > len(records):
+            break
+        end += LOG_OVERHEAD + size_bytes
+    return records[:end]
 
 
 def _order(item: dict[str, Any]) -> str:
@@ -170,7 +185,7 @@ def _is_of_diskless(name: str, expected: Any, actual: Any) -> bool:
 
 
 def _without_epochs(records: bytes) -> bytes:
-    """Return the bytes of batches, which may end in the middle of one, with leader epochs of 0."""
+    """Return the bytes of batches with leader epochs of 0."""
     found = bytearray(records)
     position = 0
     while position + LOG_OVERHEAD + 4 <= len(found):
