@@ -6,7 +6,12 @@ they write was after each of them, so an item that is in one of these states is 
 gets the last of them. A commit has the condition that the position is the one that was read. So
 of several processes one does it, and to repeat it changes nothing.
 
-An item in another state was written by somebody who keeps no journal. It is left as it is.
+An item in another state was written by somebody who keeps no journal. It is left as it is. Two
+cases look like that in a store that was set back, and their entries are done all the same:
+
+- *an entry that another one follows*: it was committed, as only a later position lets it follow
+- *an item as the journal has it, with another version*: a replay writes once what several entries
+  wrote, and later entries expect the versions of all those writes
 """
 
 from __future__ import annotations
@@ -22,7 +27,13 @@ from tidelog_core.metadata.schema_records import SchemaJournal, schema_journal_k
 from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, MetadataStore, Write
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.schema_registry.journal_mending import WRITTEN_AT_ONCE
-from tidelog_core.schema_registry.journal_objects import JournalEntry, same_body
+from tidelog_core.schema_registry.journal_objects import (
+    JournalEntry,
+    JournalState,
+    is_text,
+    same_body,
+)
+from tidelog_core.schema_registry.journal_reading import read_journal
 from tidelog_core.tier.keys import SchemaObject, parse_schema_key, schema_key, schemas_prefix
 
 logger = logging.getLogger(__name__)
@@ -100,6 +111,14 @@ def _is(item: Item | None, body: Body | None) -> bool:
     return same_body(None if item is None else item.body, body)
 
 
+def _is_in(state: JournalState, key: ItemKey, item: Item | None) -> bool:
+    if item is not None and item.problem is not None:
+        return False
+    if is_text(key):  # Under one id there is never another text.
+        return (key in state.texts) == (item is not None)
+    return _is(item, state.items.get(key))
+
+
 def _version(item: Item | None) -> int:
     return ABSENT if item is None else item.version
 
@@ -149,9 +168,24 @@ class JournalReplay:
             return False
         plan = await self._plan(recent, position, may_be_behind=False)
         if plan.unexplained:
-            return False
+            is_followed = recent.newest > entry.sequence
+            if not is_followed and not await self._are_known(plan.unexplained, position):
+                return False
+            names = [f"{one.collection}/{one.key}" for one in plan.unexplained]
+            logger.warning(
+                "entry of the schema journal is done on items of other versions",
+                extra={"items": names[:10], "sequence": entry.sequence},
+            )
         await self._commit(plan, position, recent)
         return True
+
+    async def _are_known(self, keys: Sequence[ItemKey], position: SchemaJournal) -> bool:
+        """Whether the items are as the whole journal has them at the position."""
+        found = await read_journal(self._objects, self._cluster_id, up_to=position.sequence)
+        if found.lost:
+            return False
+        items = await self._store.get_many(keys)
+        return all(_is_in(found.state, key, items.get(key)) for key in keys)
 
     async def _plan(
         self, recent: _Recent, position: SchemaJournal, *, may_be_behind: bool
@@ -185,6 +219,7 @@ class JournalReplay:
         while last + 1 in here or last + 1 in voids:
             last += 1
         first = max(position.sequence - RECENT, 0) + 1
+        newest = last
         entries = await self._entries(sorted(one for one in here if one <= last))
         found: list[JournalEntry] = []
         for number in range(first, last + 1):
@@ -192,13 +227,14 @@ class JournalReplay:
             if entry is not None and entry.store_id == position.store_id:
                 if not is_void:
                     found.append(entry)
-            elif number > position.sequence and not is_void:
-                last = number - 1
+            elif number > position.sequence:
+                # If it is void, the entries behind it wait until the position has passed it.
+                last, newest = number - 1, number if is_void else number - 1
                 break
             else:
                 found.clear()  # What it has written is not known, or has other versions here.
         void_count = sum(position.sequence < one <= last for one in voids)
-        return _Recent(tuple(found), last, void_count)
+        return _Recent(tuple(found), last, newest, void_count)
 
     async def _numbers(self, sequence: int) -> tuple[set[int], set[int]]:
         """Return the numbers of the entries around a position, and of those that are void."""
@@ -236,4 +272,5 @@ class JournalReplay:
 class _Recent:
     entries: tuple[JournalEntry, ...]  # in order
     last: int  # the number of the last one that may be done, or is void
+    newest: int  # the same, or that of the void object behind it
     void_count: int  # of those behind the position

@@ -13,8 +13,11 @@ from tidelog_core.errors import SchemasMovedOn
 from tidelog_core.metadata.schema_records import SchemaJournal, schema_journal_key
 from tidelog_core.metadata.store import Check, ItemKey, Write
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.schema_registry import journal_replay as replay_module
 from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.journal_objects import JournalEntry, void_object
+from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
+from tidelog_core.schemas.model import Compatibility
 from tidelog_core.tier.keys import SchemaObject, schema_key
 from tidelog_core.verification.schema_check import check_schemas
 
@@ -31,6 +34,7 @@ from tests.core.schema_registry.journals import (
     items_of,
     registry_on,
     restored,
+    set_level,
     store_with,
 )
 from tests.support.memory_store import MemoryMetadataStore
@@ -95,6 +99,58 @@ async def test_items_behind_the_position_give_no_id_twice() -> None:
     recovered = registry_on(store_with(back), objects)
     assert await id_of(recovered, record("Other"), "other") == 3
     assert (await recovered.schema(2)).text == B.text
+
+
+@pytest.mark.parametrize("newer", [0, 1])
+async def test_a_change_is_done_after_a_replay_that_wrote_several_at_once(
+    monkeypatch: pytest.MonkeyPatch, newer: int
+) -> None:
+    """The replay gives a subject one version more, the three registrations gave it three.
+
+    The next registration expects that, long after; it is the newest entry, or another follows.
+    """
+    monkeypatch.setattr(replay_module, "RECENT", 4)
+    store, objects = MemoryMetadataStore(latency=0), MemoryObjectStore()
+    registry = registry_on(store, objects)
+    await RegistrySettings(registry).set_config("", RegistryConfig(Compatibility.NONE))
+    before = dict(store._items)
+    for name in ("P", "Q", "R"):
+        await id_of(registry, record(name))
+    after = dict(store._items)
+    for number in range(8):
+        await set_level(store, objects, number)
+    assert await id_of(registry, record("S")) == 4
+    for number in range(newer):
+        await set_level(store, objects, number)
+    (context,) = [key for key in after if key.collection == "schema-context"]
+    recovered = store_with({**before, context: after[context]})
+    await RegistryJournal(recovered, objects, CLUSTER).begin()
+    assert await items_of(recovered) == await items_of(store)
+    assert await check_schemas(objects, CLUSTER, recovered) == []
+    assert await id_of(registry_on(recovered, objects), record("T")) == 5
+
+
+@pytest.mark.parametrize("newer", [0, 1])
+async def test_a_store_from_before_a_lost_entry_gets_what_came_after_it(newer: int) -> None:
+    """The entry was written again from the store, and is void; later ones expect its versions."""
+    store, objects = MemoryMetadataStore(latency=0), MemoryObjectStore()
+    registry = registry_on(store, objects)
+    await id_of(registry, A)
+    before = dict(store._items)
+    await id_of(registry, B)
+    await id_of(registry, C)
+    await objects.delete([schema_key(CLUSTER, 2)])
+    journal = RegistryJournal(store, objects, CLUSTER)
+    await journal.inspect()
+    await journal.settled()
+    for number in range(newer):
+        await set_level(store, objects, number)
+    recovered = store_with(before)
+    journal = RegistryJournal(recovered, objects, CLUSTER)
+    await journal.begin()
+    assert await items_of(recovered) == await items_of(store)
+    await journal.adopt()  # as a node that starts
+    assert await check_schemas(objects, CLUSTER, recovered) == []
 
 
 async def test_an_end_in_the_middle_of_a_replay_is_continued() -> None:
