@@ -44,4 +44,4 @@ async def _accept(key: str, metadata_url: str, objects_url: str) -> None:
             raise UsageError("the newest entry of the journal is not lost")
         if key != lost:
             raise UsageError(f"{key} is not the newest entry of the journal, which is {lost}")
-        await accept(store, objects, image.cluster_id)
+        await accept(store, objects, image.cluster_id, key)

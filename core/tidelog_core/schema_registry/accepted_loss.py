@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidelog_core.errors import CorruptObject, ObjectNotFound, SchemasMovedOn
+from tidelog_core.errors import CorruptObject, ObjectNotFound, SchemasMovedOn, VersionConflict
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.schema_records import SchemaJournal
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.schema_registry.change_log import JOURNAL
+from tidelog_core.schema_registry.change_log import JOURNAL, JOURNAL_NAME
 from tidelog_core.schema_registry.journal_objects import JournalEntry, void_object
 from tidelog_core.tier.keys import SchemaObject, schema_key
 from tidelog_core.tier.persisting import persist
@@ -38,13 +38,17 @@ async def newest_loss(store: MetadataStore, objects: ObjectStore, cluster_id: st
     return None
 
 
-async def accept_loss(store: MetadataStore, objects: ObjectStore, cluster_id: str) -> None:
+async def accept_loss(
+    store: MetadataStore, objects: ObjectStore, cluster_id: str, key: str
+) -> None:
     """Declare the newest entry void. Durable on return; to repeat it is safe.
 
-    Call it only if ``newest_loss`` has named the entry, and no node serves the registry. Raises
-    ``VersionConflict`` if one does.
+    ``key`` is that which ``newest_loss`` has named. Call it only if no node serves the registry.
+    Raises ``VersionConflict`` if one does: the newest entry may be another one by now.
     """
     position = await _position(store)
+    if key != schema_key(cluster_id, position.sequence):
+        raise VersionConflict([JOURNAL_NAME])
     # First: with the void entry alone nobody would know that its items are not in the journal.
     await store.commit([put(replace(position, is_whole=False), is_logged=False)])
     key = schema_key(cluster_id, position.sequence, SchemaObject.VOID)

@@ -314,7 +314,8 @@ class RegistryJournal:
             now = await self._position()
             if now.sequence >= entry.sequence:
                 is_known = now.sequence - entry.sequence < KEPT
-                if is_known and now.void_count == position.void_count:
+                is_same = now.void_count == position.void_count
+                if is_known and (is_same or not await self._is_void(entry.sequence)):
                     return False  # Another process has done it, or our own commit was made.
                 raise VersionConflict([JOURNAL_NAME])
             refusals = refusals + 1 if is_refused and now.version == position.version else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.errors import SchemasMovedOn
+from tidelog_core.errors import SchemasMovedOn, VersionConflict
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.schema_registry import journal as journal_module
 from tidelog_core.schema_registry import journal_checkpoints as checkpoints_module
@@ -12,6 +12,7 @@ from tidelog_core.schema_registry.accepted_loss import accept_loss, newest_loss
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.journal_checkpoints import DAMAGED, JournalHealth
+from tidelog_core.schema_registry.journal_objects import JournalEntry
 from tidelog_core.schema_registry.journal_reading import list_journal, read_journal
 from tidelog_core.tier.keys import SchemaObject, schema_key
 from tidelog_core.verification.schema_check import check_schemas
@@ -163,8 +164,10 @@ async def test_the_newest_entry_is_lost_until_a_person_accepts_it(kind: str) -> 
         with pytest.raises(SchemasMovedOn, match=last):
             await id_of(registry_on(store, objects), A)
     assert await newest_loss(store, objects, CLUSTER) == last
+    with pytest.raises(VersionConflict):  # A node has committed the next one since.
+        await accept_loss(store, objects, CLUSTER, schema_key(CLUSTER, len(states) - 2))
     for _ in range(2):
-        await accept_loss(store, objects, CLUSTER)
+        await accept_loss(store, objects, CLUSTER, last)
     assert await newest_loss(store, objects, CLUSTER) is None
     await RegistryJournal(store, objects, CLUSTER).adopt()  # as a node that starts
     await inspected(store, objects)
@@ -242,8 +245,12 @@ async def test_a_checkpoint_that_is_not_what_was_written_removes_nothing(
     assert await checkpoints(objects) == [8, 16]
 
 
-async def test_a_put_whose_number_was_lost_is_not_taken_for_a_change() -> None:
-    """A writer is slow; another one was faster, and the bucket loses that entry at once."""
+@pytest.mark.parametrize("has_void", [False, True])
+async def test_a_put_whose_number_was_lost_is_not_taken_for_a_change(has_void: bool) -> None:
+    """A writer is slow; another one was faster, and the bucket loses that entry at once.
+
+    A later entry may be void by then.
+    """
     store, objects = MemoryMetadataStore(latency=0), MemoryObjectStore()
     await id_of(registry_on(store, objects), A)
 
@@ -254,6 +261,12 @@ async def test_a_put_whose_number_was_lost_is_not_taken_for_a_change() -> None:
             if key == schema_key(CLUSTER, 2) and key not in objects._objects:
                 assert await id_of(registry_on(store, objects), B, "other") == 2
                 del objects._objects[key]
+                if has_void:
+                    journal = RegistryJournal(store, objects, CLUSTER)
+                    position = await journal._position()
+                    entry = JournalEntry(3, position.store_id, ())
+                    await objects.put(schema_key(CLUSTER, 3), entry.to_bytes())
+                    await journal._void(entry, position, is_whole=True)
             await super().put(key, data, kms_key_id=kms_key_id)
 
     late = Late()
