@@ -82,12 +82,13 @@ class RegistryHttp:
         """Return the answer. Raises ``NoRegistry`` if there is none."""
         request = urllib.request.Request(self.url + path, body, self._headers, method=method)
         try:
-            with self._opener.open(request, timeout=self._seconds_max) as response:
+            try:
+                response = self._opener.open(request, timeout=self._seconds_max)
+            except urllib.error.HTTPError as error:
+                response = error  # It has the answer too, and reading that may fail likewise.
+            with response:
                 return RegistryAnswer(response.status, response.read(self._answer_bytes_max))
-        except urllib.error.HTTPError as error:
-            with error:
-                return RegistryAnswer(error.code, error.read(self._answer_bytes_max))
-        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+        except (OSError, HTTPException) as error:
             reason = str(getattr(error, "reason", None) or error)
             raise NoRegistry(f"no registry answers at {self.url}: {reason}") from None
 

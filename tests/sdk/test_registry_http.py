@@ -10,10 +10,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from tidelog.arrow.registry_source import RegistrySource
 from tidelog.errors import ConnectionFailed, InvalidConfig
-from tidelog_cli.failures import UsageError
+from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.registry_client import RegistryClient, RegistryFailed
 
 WRONG = ("user:secret@node1:8081", "ftp://user:secret@node1:8081")
+
+
+@contextmanager
+def serving(pages: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    """A server on 127.0.0.1: its port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), pages)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @contextmanager
@@ -34,15 +48,8 @@ def host(redirects_to: str | None = None) -> Iterator[tuple[int, list[str | None
         def log_message(self, format: str, *_: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_port, seen
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(Pages) as port:
+        yield port, seen
 
 
 def test_a_redirect_is_an_error_and_takes_no_password_elsewhere() -> None:
@@ -54,6 +61,26 @@ def test_a_redirect_is_an_error_and_takes_no_password_elsewhere() -> None:
             RegistrySource(url).by_id(1)
     assert seen == ["Basic YW5uOnNlY3JldA=="] * 2
     assert stolen == []
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+def test_an_answer_that_breaks_off_is_no_answer(status: int) -> None:
+    class Broken(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"no chunk\r\n")
+
+        def log_message(self, format: str, *_: object) -> None:
+            """Say nothing."""
+
+    with serving(Broken) as port:
+        url = f"http://127.0.0.1:{port}"
+        with pytest.raises(CommandFailed, match="no registry answers at"):
+            RegistryClient(url).get("/subjects")
+        with pytest.raises(ConnectionFailed, match="no registry answers at"):
+            RegistrySource(url).by_id(1)
 
 
 @pytest.mark.parametrize("url", WRONG)
