@@ -165,7 +165,10 @@ class ProduceSchemas:
             if await self._schemas.has(subject, use.schema_id, host=host):
                 return ""
             return _wrong(use, f"subject {subject}")
-        names = await self._schemas.names(schema, host=host)
+        try:
+            names = await self._schemas.names(schema, host=host)
+        except RecordsRefused as refused:  # To this host: for others its names stay known.
+            return refused.record_messages[0]
         prefix = "" if rule.strategy == RECORD_NAME_STRATEGY else f"{topic}-"
         wanted = {f"{prefix}{name}" for name in names}
         if await self._has_any(wanted & schema.subjects, use.schema_id, host):

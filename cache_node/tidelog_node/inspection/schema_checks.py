@@ -40,12 +40,14 @@ LIMITS = ValueLimits()
 DATA_BYTES_MAX = 640 << 20  # of the process: the largest batch takes 160 MiB, and Python 30
 TURN_SECONDS_MAX = 60.0  # on the clock, also if the machine is busy
 QUEUED_BYTES_MAX = 67_108_864
+FATAL = "it ends the process that works with it"
 # What the worker ends by if a schema takes too much: its timer, Rust and C++ without memory.
 _REASONS = {
     -signal.SIGPROF: NO_TIME,
     -signal.SIGABRT: NO_MEMORY,
-    -signal.SIGSEGV: "it ends the process that works with it",
-    -signal.SIGBUS: "it ends the process that works with it",
+    -signal.SIGSEGV: FATAL,
+    -signal.SIGBUS: FATAL,
+    1: FATAL,  # An error that nobody expects. A retry would start the next process for it.
 }
 
 
@@ -100,15 +102,16 @@ class SchemaChecks:
         return sorted(problems)[:PROBLEMS_MAX]
 
     async def names(self, schema: SchemaSource, *, host: str) -> list[str]:
-        """Return what subjects of the schema may be named after: nothing if it is too costly.
+        """Return what subjects of the schema may be named after.
 
-        Raises ``NotInspected``.
+        Raises ``RecordsRefused`` if it is too costly, and ``NotInspected``.
         """
-        if self._costly.any_of(host, [schema.schema_id]) is not None:
-            return []
-        self._require_few(host)
+        self._require_affordable([schema], (), host)
         answer = await self._turn(NamesJob(0, schema, LIMITS.open_seconds), memoryview(b""), host)
-        return answer if isinstance(answer, list) else []
+        if isinstance(answer, TooCostly):
+            raise _refusal(answer, ())
+        assert isinstance(answer, list)
+        return answer
 
     def _require_affordable(
         self, schemas: Sequence[SchemaSource], uses: Sequence[SchemaUse], host: str

@@ -62,19 +62,24 @@ class HostSlots:
         self._held[host] -= 1
         if not self._held[host]:
             del self._held[host]
+        while (following := self._following()) is not None:
+            waiting = self._waiting.pop(following)
+            turn = waiting.popleft()
+            if waiting:
+                self._waiting[following] = waiting  # after the other hosts
+            if not turn.done():  # Else its task was cancelled, and has not run since.
+                self._take(following)
+                turn.set_result(None)
+                return
+
+    def _following(self) -> str | None:
         # Few hosts can hold as many as they may, so the search is short.
-        following = next((one for one in self._waiting if self._may_take(one)), None)
-        if following is None:
-            return
-        waiting = self._waiting.pop(following)
-        turn = waiting.popleft()
-        if waiting:
-            self._waiting[following] = waiting  # after the other hosts
-        self._take(following)
-        turn.set_result(None)
+        return next((one for one in self._waiting if self._may_take(one)), None)
 
     def _leave(self, host: str, turn: asyncio.Future[None]) -> None:
-        waiting = self._waiting[host]
+        waiting = self._waiting.get(host)
+        if waiting is None or turn not in waiting:
+            return  # ``_release`` has passed over it.
         waiting.remove(turn)
         if not waiting:
             del self._waiting[host]

@@ -97,7 +97,10 @@ class KnownSchemas:
         return ids is not None and schema_id in ids
 
     async def names(self, schema: KnownSchema, *, host: str) -> frozenset[str]:
-        """Return what subjects may be named after: the schema's record, messages, or title."""
+        """Return what subjects may be named after: the schema's record, messages, or title.
+
+        Raises ``RecordsRefused`` if the schema is too costly for the host, and ``NotInspected``.
+        """
 
         async def find() -> frozenset[str] | None:
             return frozenset(await self._names_of(schema.source, host=host)) or None

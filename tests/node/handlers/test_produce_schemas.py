@@ -30,7 +30,13 @@ from tidelog_node.handlers import produce_schemas, produce_waits
 from tidelog_node.handlers.produce_inspection import InspectionResults
 from tidelog_node.handlers.produce_schemas import ProduceSchemas
 from tidelog_node.inspection import schema_checks, schema_frames, schema_values
-from tidelog_node.inspection.schema_messages import SchemaSource, ValueLimits
+from tidelog_node.inspection.schema_frames import RecordsRefused
+from tidelog_node.inspection.schema_messages import (
+    NO_TIME,
+    SchemaSource,
+    TooCostly,
+    ValueLimits,
+)
 from tidelog_node.inspection.worker_process import NotInspected
 from tidelog_node.registry import known_schemas
 from tidelog_node.registry.known_schemas import KnownSchemas
@@ -401,6 +407,27 @@ async def test_the_subject_of_a_record_counts_as_soon_as_it_has_the_schema(
     assert outcome(await send(node, data)) == (ErrorCode.invalid_record, [0])
     await register(node, USER, "shop.User")
     assert outcome(await send(node, data)) == STORED
+
+
+async def test_a_schema_that_is_refused_to_one_host_keeps_its_names_for_others(
+    node: LedNode,
+) -> None:
+    """Else the host would have the batches of others refused, one second after the other."""
+    strategy = {"confluent.value.subject.name.strategy": RECORD_NAME_STRATEGY}
+    await node.create_topic(replicas=(1,), **ON, **strategy)
+    known = await register(node, USER, "shop.User")
+    checks = node.inspector.schemas
+    schemas = KnownSchemas(node.store, checks.names, time.monotonic)
+    schema = await schemas.find(known, host="one")
+    assert schema is not None
+    for host in ("many", context_of(PRODUCE_VERSION).session.client_host):
+        checks._costly.note(host, TooCostly(known, NO_TIME))
+    with pytest.raises(RecordsRefused, match=NO_TIME):
+        await schemas.names(schema, host="many")
+    assert await schemas.names(schema, host="one") == {"shop.User"}
+    answer = await send(node, batch(framed(known, VALUE)))
+    assert outcome(answer) == (ErrorCode.invalid_record, [0])
+    assert NO_TIME in answer.error_message
 
 
 async def test_the_texts_of_a_batchs_schemas_are_limited(

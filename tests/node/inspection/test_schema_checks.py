@@ -174,6 +174,17 @@ async def test_a_client_that_hangs_up_does_not_hide_what_its_schema_costs() -> N
             await check(checks, takes_years(), b'"x"')
 
 
+async def test_a_schema_that_the_worker_cannot_work_with_is_refused(asked: list[bytes]) -> None:
+    """Else its producer would try again, and each attempt would start a process or two."""
+    strange = SchemaSource(6, "XML", "<xml/>", ())
+    async with running() as checks:
+        for _ in range(2):
+            with pytest.raises(RecordsRefused, match=schema_checks.FATAL):
+                await check(checks, strange, b"1")
+        assert len(asked) == 1
+        assert await check(checks, NUMBER, b"1") == []
+
+
 async def test_a_host_with_many_such_schemas_waits_whatever_it_sends(asked: list[bytes]) -> None:
     async with running() as checks:
         for number in range(OF_HOST_MAX):

@@ -86,3 +86,20 @@ async def test_those_that_give_up_leave_their_place() -> None:
     await found[3].leave()
     assert slots._free_count == 1
     assert (slots._held, slots._waiting) == ({}, {})
+
+
+async def test_a_slot_goes_past_those_that_are_cancelled_in_the_same_turn() -> None:
+    """They have not run since, and are still in the line."""
+    slots = HostSlots(1, of_host_max=1, waiting_max=9)
+    found = await holders(slots, "a", "b", "b", "c")
+    found[0]._leave.set()
+    found[1].task.cancel()
+    found[2].task.cancel()
+    ends = [one.task for one in found[:3]]
+    await asyncio.gather(*ends, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert found[0].task.exception() is None
+    assert found[3].is_in
+    await found[3].leave()
+    assert slots._free_count == 1
+    assert (slots._held, slots._waiting) == ({}, {})
