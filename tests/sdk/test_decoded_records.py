@@ -99,6 +99,38 @@ async def test_a_poll_that_fails_hands_its_records_out_again(node: RegistryNode)
     assert found == [{"id": 1}, None, {"id": 2}]
 
 
+async def test_a_part_of_a_poll_is_not_committed_before_it_is_processed(
+    node: RegistryNode,
+) -> None:
+    """Its structs take too much, so the rest is read again: the position goes back to there."""
+    node.write("parted", USER, *({"id": number} for number in range(50)))
+    decoder = SchemaDecoder(node.registry, "parted-value", batch_bytes_max=100)
+
+    async def poll(consumer: Consumer) -> list[int]:
+        found: list[int] = []
+        while not found:
+            for batch in await consumer.poll_arrow(max_bytes=1, timeout_ms=30_000, decode=decoder):
+                found += batch.column("offset").to_pylist()
+        return found
+
+    def consumer() -> Consumer:
+        return Consumer(
+            node.address, topics=["parted"], group_id="parted", auto_offset_reset="earliest"
+        )
+
+    failing = consumer()
+    try:
+        part = await poll(failing)
+        assert 0 < len(part) < 50
+        assert failing.positions()["parted", 0].offset == len(part)
+    finally:  # It fails while it works on the records.
+        await failing.close(has_failed=True)
+    async with consumer() as later:
+        assert await poll(later) == part
+        second = await poll(later)
+        assert second[0] == len(part)
+
+
 def test_the_buckets_schemas_are_enough(node: RegistryNode) -> None:
     node.write("stored", USER, {"id": 1})
     node.write("stored", GROWN, {"id": 2, "mail": None})

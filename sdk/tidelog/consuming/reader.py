@@ -288,7 +288,11 @@ class RecordReader(Client):
             batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
         )
         if name in self._positions:
-            self._positions.state(name).jump(batch.column("offset")[0].as_py())
+            state = self._positions.state(name)
+            # Records before it may be in the program's hands: they are not processed yet.
+            safe_position = state.safe_position
+            state.jump(batch.column("offset")[0].as_py())
+            state.safe_position = safe_position
 
     async def _poll(
         self, take: Callable[[], tuple[list[T], list[PartitionState]]], timeout_ms: float
