@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +18,12 @@ WAKE_BYTES_MAX = 512 * 1024
 class WakeSize:
     """The bytes that must have come before the socket counts as readable."""
 
-    def __init__(self, transport: asyncio.BaseTransport) -> None:
+    def __init__(self, transport: asyncio.BaseTransport, platform: str = sys.platform) -> None:
         self._socket: Any = None
         self._size_bytes = 1
-        # With TLS the loop reads other bytes than those of the answer.
-        if transport.get_extra_info("sslcontext") is None:
+        # With TLS the loop reads other bytes than those of the answer. And only Linux makes sure
+        # that so many bytes fit into the receive buffer: elsewhere an answer could be stuck.
+        if platform == "linux" and transport.get_extra_info("sslcontext") is None:
             self._socket = transport.get_extra_info("socket")
 
     def expect(self, size_bytes: int) -> None:
