@@ -33,7 +33,7 @@ def decompress_into(codec: CompressionType, data: memoryview, room: memoryview) 
     """
     try:
         if codec is CompressionType.LZ4:
-            bound = lz4_size_bound(data)
+            bound = lz4_size_bound(data, len(room))
             into = cramjam.lz4.decompress_into
         elif codec is CompressionType.ZSTD:
             bound = decompressed_size_bound(data)
@@ -48,10 +48,11 @@ def decompress_into(codec: CompressionType, data: memoryview, room: memoryview) 
     return size
 
 
-def lz4_size_bound(data: memoryview) -> int | None:
-    """Return how many bytes one whole frame has at most; ``None`` if the data is none.
+def lz4_size_bound(data: memoryview, size_bytes_max: int) -> int | None:
+    """Return how many bytes one whole frame has at most.
 
-    Raises ``struct.error`` and ``IndexError`` if it is cut.
+    ``None`` if the data is none, or if that is more than ``size_bytes_max``. Raises
+    ``struct.error`` and ``IndexError`` if it is cut.
     """
     if data[:4] != _LZ4_MAGIC:
         return None
@@ -65,5 +66,7 @@ def lz4_size_bound(data: memoryview) -> int | None:
     while (size := _SIZE.unpack_from(data, at)[0]) != 0:
         at += _SIZE.size + (size & ~_STORED) + behind
         bound += block_size
+        if bound > size_bytes_max:  # A frame may have a million empty blocks.
+            return None
     end = at + _SIZE.size + (4 if flags & _CONTENT_CHECKSUM else 0)
     return bound if end == len(data) else None

@@ -21,7 +21,7 @@ from tidelog_core.records.codecs import (
 from tidelog.arrow import kernels
 from tidelog.arrow.columns import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
 from tidelog.arrow.kernels import Bytes, Longs
-from tidelog.arrow.scratch import Scratch, thread_scratch
+from tidelog.arrow.scratch import Scratch, give_back_large, thread_scratch
 
 # An Arrow batch ends at either limit; a single record batch may exceed it. Each costs Python's work
 # for its columns, as much as to decode 300 KiB: smaller ones halve the speed. Arrow's pool uses
@@ -85,8 +85,11 @@ class RowDecoder:
         ``position`` for error messages. The caller has checked the CRCs.
         """
         array = np.frombuffer(data, dtype=np.uint8)
-        for group in self._groups(data, array, table, position):
-            yield from self._decode_group(group, *offsets)
+        try:
+            for group in self._groups(data, array, table, position):
+                yield from self._decode_group(group, *offsets)
+        finally:
+            give_back_large()
 
     def _groups(
         self, data: bytes | memoryview, array: Bytes, table: Longs, position: int
@@ -126,6 +129,7 @@ class RowDecoder:
                 yield gathered()
                 # Another decoder may have used the scratch since, or another thread goes on here.
                 scratch = None
+                give_back_large()
                 sections, positions = [], []
                 row_count = size_bytes = 0
         if sections:

@@ -36,8 +36,7 @@ class Scratch:
 
 
 class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.scratch = Scratch()
+    scratch: Scratch | None = None
 
 
 _of_thread = _OfThread()
@@ -45,6 +44,14 @@ _of_thread = _OfThread()
 
 def thread_scratch() -> Scratch:
     """Return the thread's memory. Its content is for the caller until another one asks."""
-    if len(_of_thread.scratch.room) > KEPT_SIZE_BYTES_MAX:
-        _of_thread.scratch = Scratch()
-    return _of_thread.scratch
+    found = _of_thread.scratch
+    if found is None:
+        found = _of_thread.scratch = Scratch()
+    return found
+
+
+def give_back_large() -> None:
+    """Let go of the thread's memory if a large batch has made it grow."""
+    found = _of_thread.scratch
+    if found is not None and len(found.room) > KEPT_SIZE_BYTES_MAX:
+        _of_thread.scratch = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 
 import lz4.frame
 import pytest
@@ -94,5 +95,15 @@ def test_damaged_data_gives_nothing_that_decompress_would_refuse(codec: Compress
 
 def test_the_bound_of_a_frame_is_that_of_its_blocks() -> None:
     data = compress(CompressionType.LZ4, bytes(200_000))
-    assert lz4_size_bound(memoryview(data)) == 4 * 65_536
-    assert lz4_size_bound(memoryview(b"\0" * 20)) is None
+    assert lz4_size_bound(memoryview(data), 1 << 20) == 4 * 65_536
+    assert lz4_size_bound(memoryview(data), 4 * 65_536 - 1) is None
+    assert lz4_size_bound(memoryview(b"\0" * 20), 1 << 20) is None
+
+
+def test_no_more_blocks_are_looked_at_than_can_fit() -> None:
+    """Each empty one takes four bytes, and a batch has room for a million of them."""
+    empty = (0x8000_0000).to_bytes(4, "little")
+    data = compress(CompressionType.LZ4, b"")[:7] + empty * 20  # without an end
+    assert lz4_size_bound(memoryview(data), 19 * 65_536) is None
+    with pytest.raises(struct.error):
+        lz4_size_bound(memoryview(data), 20 * 65_536)

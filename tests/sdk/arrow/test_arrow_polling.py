@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog.arrow import row_decoder
+from tidelog.arrow import row_decoder, scratch
 from tidelog.consuming import arrow_polling
 from tidelog.consuming.arrow_polling import take_arrow
 from tidelog.consuming.fetched import Chunk
@@ -155,6 +155,16 @@ def test_the_rows_are_those_of_poll(made, position, read_committed, run_size_byt
         one.next_run()
     assert (other.position, other.last_epoch) == (one.position, one.last_epoch)
     assert not other.chunks
+
+
+def test_a_large_batch_leaves_no_large_memory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "_of_thread", scratch._OfThread())
+    monkeypatch.setattr(scratch, "KEPT_SIZE_BYTES_MAX", scratch.SIZE_BYTES)
+    for size_bytes, is_kept in ((1_000, True), (scratch.SIZE_BYTES + 1, False)):
+        record = Record(0, 1_000, None, bytes(size_bytes), ())
+        log = build_batch([record], base_offset=0, compression=CompressionType.GZIP)
+        assert len(take_all(positions_of(Chunk(TP, log)))) == 1
+        assert (scratch._of_thread.scratch is not None) == is_kept
 
 
 def test_records_that_poll_has_decoded_come_first() -> None:

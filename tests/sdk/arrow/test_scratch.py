@@ -6,7 +6,7 @@ import threading
 
 import pytest
 from tidelog.arrow import scratch
-from tidelog.arrow.scratch import Scratch, thread_scratch
+from tidelog.arrow.scratch import Scratch, give_back_large, thread_scratch
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.records.codecs import CompressionType, compress
 
@@ -31,6 +31,7 @@ def test_damaged_sections_raise() -> None:
 
 
 def test_a_thread_has_its_own_and_keeps_no_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scratch, "_of_thread", scratch._OfThread())
     monkeypatch.setattr(scratch, "KEPT_SIZE_BYTES_MAX", scratch.SIZE_BYTES)
     mine = thread_scratch()
     assert thread_scratch() is mine
@@ -39,5 +40,8 @@ def test_a_thread_has_its_own_and_keeps_no_large_one(monkeypatch: pytest.MonkeyP
     thread.start()
     thread.join()
     assert others[0] is not mine
+    give_back_large()
+    assert thread_scratch() is mine
     mine.decompress(CompressionType.NONE, memoryview(bytes(scratch.SIZE_BYTES + 1)), 0)
+    give_back_large()
     assert thread_scratch() is not mine
