@@ -16,7 +16,7 @@ from hive_metastore import ThriftHiveMetastore
 from hive_metastore.ttypes import MetaException
 from tidelog_cli.job_iceberg import may_pass
 from tidelog_core.errors import InvalidConfig, OutcomeUnknown, StoreUnavailable, TidelogError
-from tidelog_spark.jobs.catalog_errors import CatalogRefused, mapped_errors
+from tidelog_spark.jobs.catalog_errors import CatalogRefused, mapped_errors, text_of
 from tidelog_spark.jobs.export_table import TimePartitions
 from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
 from tidelog_spark.jobs.table_access import TableAccessDenied
@@ -205,3 +205,11 @@ def test_a_commit_without_an_answer_may_have_happened():
 def test_what_is_wrong_with_the_properties_is_told(kind):
     with pytest.raises(InvalidConfig):
         open_catalog({"type": kind})
+
+
+def test_a_password_in_the_url_of_a_catalog_is_not_told():
+    with pytest.raises(InvalidConfig, match="from the uri: mysql://db/lake") as refused:
+        open_catalog({"uri": "mysql://reader:hunter2@db/lake"})
+    assert "hunter2" not in str(refused.value)
+    error = ConnectionError("no answer of https://reader:hunter2@catalog/v1/config")
+    assert text_of(error) == "no answer of https://catalog/v1/config"

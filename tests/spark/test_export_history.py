@@ -111,6 +111,25 @@ def test_a_table_may_be_restored_again_and_again_and_forward(source, restored):
     assert places(restored.rows()) == source.all()
 
 
+def test_a_partition_that_a_restored_table_did_not_have_yet_is_exported_from_its_start(
+    tmp_path, restored
+):
+    source = Source(tmp_path, key_of=customer_of)
+    source.grow(100)
+    source.export(None, restored.table())
+    first = restored.state()
+    source.grow(50, partition=1)
+    source.export(None, restored.table())
+    last = restored.state()
+    restored.restore(first)
+    assert len(restored.rows()) == 100
+    assert source.export(None, restored.table(), offsets_per_partition_max=20).row_count == 20
+    assert source.export(None, restored.table()).row_count == 30
+    assert places(restored.rows()) == source.all()
+    restored.restore(last)
+    assert source.export(None, restored.table()).row_count == 0
+
+
 def test_a_restored_table_follows_its_erasures_again(source, restored):
     source.export(None, restored.table())
     before = restored.state()

@@ -7,6 +7,7 @@ SQLAlchemy (SQL) or thrift (Hive). Only an error that asking again cannot mend i
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 
@@ -46,6 +47,7 @@ _PASSING = (
     *("InternalService", "InternalServer", "TransactionConflict"),
 )
 
+_CREDENTIALS = re.compile(r"(?<=://)[^/\s]+@")
 _DENYING = (UnauthorizedError, ForbiddenError, OAuthError)
 _AWAY = (
     *(ServiceUnavailableError, ServerError, TooManyRequestsError, AuthorizationExpiredError),
@@ -94,13 +96,13 @@ def _mapped(name: str, error: Exception, *, is_commit: bool) -> TidelogError | N
         (_DENYING, lambda: _denied(name, error)),
         (
             (CommitStateUnknownException,),
-            lambda: OutcomeUnknown(f"the commit to {name} may have happened: {_text(error)}"),
+            lambda: OutcomeUnknown(f"the commit to {name} may have happened: {text_of(error)}"),
         ),
         (_AWAY, lambda: _away(name, error, is_commit=is_commit)),
         ((RESTError,), lambda: _refused(name, error)),
         (
             (NotInstalledError, ImportError),
-            lambda: InvalidConfig([f"the catalog needs a package: {_text(error)}"]),
+            lambda: InvalidConfig([f"the catalog needs a package: {text_of(error)}"]),
         ),
         (
             _loaded("botocore.exceptions", "BotoCoreError", "ClientError"),
@@ -137,7 +139,7 @@ def _of_aws(name: str, error: Exception, *, is_commit: bool) -> TidelogError:
     )
     if isinstance(error, _loaded("botocore.exceptions", *passing)):
         return _away(name, error, is_commit=is_commit)
-    return InvalidConfig([f"the Iceberg catalog cannot be used: {_text(error)}"])
+    return InvalidConfig([f"the Iceberg catalog cannot be used: {text_of(error)}"])
 
 
 def _of_database(name: str, error: Exception, *, is_commit: bool) -> TidelogError:
@@ -159,12 +161,12 @@ def _of_hive(name: str, error: Exception, *, is_commit: bool) -> TidelogError:
 
 
 def _refused(name: str, error: Exception) -> CatalogRefused:
-    return CatalogRefused(f"the Iceberg catalog refuses {name}: {_text(error)}")
+    return CatalogRefused(f"the Iceberg catalog refuses {name}: {text_of(error)}")
 
 
 def _denied(name: str, error: Exception) -> TableAccessDenied:
     return TableAccessDenied(
-        f"the Iceberg catalog does not let the job change {name}: {_text(error)}; its"
+        f"the Iceberg catalog does not let the job change {name}: {text_of(error)}; its"
         " user needs the rights to create the table and to commit to it"
     )
 
@@ -173,9 +175,9 @@ def _away(name: str, error: Exception, *, is_commit: bool) -> TidelogError:
     if is_commit:
         return OutcomeUnknown(
             f"the Iceberg catalog does not answer, so the commit to {name} may have happened:"
-            f" {_text(error)}"
+            f" {text_of(error)}"
         )
-    return StoreUnavailable(f"the Iceberg catalog does not answer: {_text(error)}")
+    return StoreUnavailable(f"the Iceberg catalog does not answer: {text_of(error)}")
 
 
 def _loaded(module: str, *names: str) -> tuple[type[Exception], ...]:
@@ -184,5 +186,7 @@ def _loaded(module: str, *names: str) -> tuple[type[Exception], ...]:
     return () if found is None else tuple(getattr(found, name) for name in names)
 
 
-def _text(error: Exception) -> str:
-    return " ".join(str(error).split())[:500] or type(error).__name__
+def text_of(error: Exception) -> str:
+    """Return the error's text, without users and passwords of URLs."""
+    text = _CREDENTIALS.sub("", " ".join(str(error).split()))
+    return text[:500] or type(error).__name__

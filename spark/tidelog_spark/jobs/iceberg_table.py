@@ -27,7 +27,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import DayTransform, HourTransform
 from tidelog_core.errors import InvalidConfig
 
-from tidelog_spark.jobs.catalog_errors import mapped_errors
+from tidelog_spark.jobs.catalog_errors import mapped_errors, text_of
 from tidelog_spark.jobs.columns import merged_schema
 from tidelog_spark.jobs.export_table import (
     DATE_COLUMN,
@@ -59,7 +59,7 @@ def open_catalog(properties: Mapping[str, str]) -> Catalog:
         with mapped_errors("catalog"):
             return load_catalog("tidelog", **properties)
     except ValueError as error:
-        raise InvalidConfig([f"the Iceberg catalog cannot be opened: {error}"]) from None
+        raise InvalidConfig([f"the Iceberg catalog cannot be opened: {text_of(error)}"]) from None
 
 
 class IcebergTable:
@@ -211,13 +211,14 @@ def stored_offsets(table: Table, partitions: Collection[str]) -> dict[str, int]:
     """Return the offsets in the table's properties. Raises ``CorruptExport``.
 
     A rollback to an older snapshot leaves the properties as they are: the offsets of the snapshots
-    count, if they are lower.
+    count, if they are lower. A partition that the older snapshot did not have yet has none.
     """
     rows = _offsets_of_snapshots(table, partitions)
+    gone = _rolled_back(table, {*partitions} - rows.keys())
     found = {}
     for partition in partitions:
         text = table.metadata.properties.get(PROPERTY + partition)
-        if text is None:
+        if text is None or partition in gone:
             continue
         if not text.isdecimal():
             raise CorruptExport(f"the property {PROPERTY}{partition} is {text!r}, no offset")
@@ -238,18 +239,43 @@ def _offsets_of_snapshots(table: Table, partitions: Collection[str]) -> dict[str
     """Return the offsets of the last commits before the current snapshot that tell some."""
     wanted, found = {*partitions}, dict[str, int]()
     for snapshot in ancestors(table):
-        text = None if snapshot.summary is None else snapshot.summary[SUMMARY_OFFSETS]
-        if text is not None:
-            try:
-                told = {one: int(offset) for one, offset in json.loads(text).items()}
-            except (ValueError, TypeError, AttributeError):
-                raise CorruptExport(
-                    f"snapshot {snapshot.snapshot_id} has {SUMMARY_OFFSETS} {text!r}"
-                ) from None
-            found = {**{one: told[one] for one in wanted & told.keys()}, **found}
-            if len(found) == len(wanted):
-                break
+        told = _told_offsets(snapshot)
+        found = {**{one: told[one] for one in wanted & told.keys()}, **found}
+        if len(found) == len(wanted):
+            break
     return found
+
+
+def _rolled_back(table: Table, untold: Collection[str]) -> set[str]:
+    """Return the partitions of which a rollback has left out the first export.
+
+    ``untold`` are those that no snapshot before the current one tells. If one of these was expired,
+    it may have told them: then none is returned, and the properties count.
+    """
+    held = list(ancestors(table)) if untold else []
+    if not held or held[-1].parent_snapshot_id is not None:
+        return set()
+    ids, first = {one.snapshot_id for one in held}, held[-1].sequence_number or 0
+    left_out = (
+        one
+        for one in table.metadata.snapshots
+        # Older ones were replaced, as by CREATE OR REPLACE TABLE, which keeps their rows.
+        if one.snapshot_id not in ids and (one.sequence_number or 0) > first
+    )
+    return {name for one in left_out for name in _told_offsets(one).keys() & {*untold}}
+
+
+def _told_offsets(snapshot: Snapshot) -> dict[str, int]:
+    """Return the offsets that an export's snapshot tells. Raises ``CorruptExport``."""
+    text = None if snapshot.summary is None else snapshot.summary[SUMMARY_OFFSETS]
+    if text is None:
+        return {}
+    try:
+        return {one: int(offset) for one, offset in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise CorruptExport(
+            f"snapshot {snapshot.snapshot_id} has {SUMMARY_OFFSETS} {text!r}"
+        ) from None
 
 
 def _plain_schema(table: Table) -> pa.Schema:
