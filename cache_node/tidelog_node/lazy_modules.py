@@ -15,18 +15,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from threading import RLock
-from types import FunctionType, MethodType, ModuleType
+from types import ModuleType
 from typing import Protocol
 
 LIBRARIES = frozenset(
     {
         "bz2",  # of shutil, which only asks whether it is there
         "cramjam",  # for compressed batches
+        "crc32c",  # all but its function of that name, see ``Later``
         "difflib",  # for errors about misspelt names
         "http.client",  # for an issuer's keys
         "lz4.frame",
@@ -38,45 +38,7 @@ LIBRARIES = frozenset(
 )
 _VERSION = re.compile(r"kio\.schema\.(?!\w+_header\.)\w+\.v\d+")  # every API uses the headers
 _MESSAGE = re.compile(_VERSION.pattern + r"\.(request|response|data)")
-_CO_COROUTINE = 0x80  # as inspect.CO_COROUTINE
 _lock = RLock()
-
-
-def _checksum() -> Mapping[str, object]:
-    """Return what everybody uses of ``crc32c``.
-
-    Its own code reads its version from its metadata, which takes 14 ms, and 1.5 MB of modules.
-    """
-    return {"crc32c": import_module("crc32c._crc32c").crc32c}
-
-
-def _buffer() -> Mapping[str, object]:
-    """Return a stand-in for what kio annotates its readers with: nobody looks at annotations.
-
-    The whole library takes 5 ms, and 1.2 MB with what it needs.
-    """
-    return {"Buffer": object}
-
-
-def _coroutines() -> Mapping[str, object]:
-    """Return what asyncio asks of the handlers of signals; dataclasses only import ``inspect``."""
-    return {"iscoroutinefunction": _is_coroutine_function}
-
-
-def _is_coroutine_function(function: object) -> bool:
-    while isinstance(function, MethodType):
-        function = function.__func__
-    while isinstance(function, partial):
-        function = function.func
-    return isinstance(function, FunctionType) and bool(function.__code__.co_flags & _CO_COROUTINE)
-
-
-# Libraries of which a few names are there before they are executed.
-PARTLY: Mapping[str, Callable[[], Mapping[str, object]]] = {
-    "crc32c": _checksum,
-    "inspect": _coroutines,
-    "typing_extensions": _buffer,
-}
 
 
 def install() -> None:
@@ -107,7 +69,7 @@ class _Finder:
                 loader = _Nothing()
             elif _MESSAGE.fullmatch(fullname) is None:
                 return None
-        elif fullname not in LIBRARIES and fullname not in PARTLY:
+        elif fullname not in LIBRARIES:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
@@ -141,8 +103,10 @@ class Later:
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader  # type: ignore[assignment]
         vars(module)["_unexecuted"] = self._loader
-        if module.__name__ in PARTLY:
-            vars(module).update(PARTLY[module.__name__]())
+        if module.__name__ == "crc32c":
+            # Its function is used everywhere. The package's own code also reads its version from
+            # its metadata, which takes 14 ms, and 1.5 MB of modules.
+            vars(module)["crc32c"] = import_module("crc32c._crc32c").crc32c
 
 
 class _LazyModule(ModuleType):

@@ -43,9 +43,6 @@ def run(arguments: Sequence[str]) -> int:
     name = f"node-{settings.broker_id}"
     configure_logging(name, settings.log_level, log_format=settings.log_format)
     _raise_descriptor_limit()
-    # Else asyncio has a handler of its own until ours comes, and replacing that one imports half of
-    # what describes Python's code.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         asyncio.run(_serve(settings))
     except (TidelogError, OSError) as error:

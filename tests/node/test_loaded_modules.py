@@ -27,8 +27,8 @@ HOT = {0, 1, 78}  # Produce, Fetch and ShareFetch have routes of their own
 LIBRARIES = (
     *("aiohttp", "boto3", "botocore", "cryptography", "email", "google", "http.client", "jinja2"),
     *("joserfc", "jsonschema_rs", "numpy", "obstore", "opentelemetry", "prometheus_client"),
-    *("ast", "encodings.idna", "inspect", "typing_extensions"),
-    *("pyarrow", "cramjam.cramjam", "importlib.metadata", "lz4.frame._frame", "re2._re2"),
+    *("pyarrow", "cramjam.cramjam", "encodings.idna", "importlib.metadata", "lz4.frame._frame"),
+    "re2._re2",
 )
 PARTS = (
     *("assembly.coordinators", "assembly.logins", "audit.publisher", "authentication.login"),
