@@ -274,12 +274,12 @@ class FetchHandler:
             return self._start(self._read_remote(reading, served))
         request = served.request
         if (
-            reading.size_bytes >= served.min_bytes
+            reading.ready_bytes >= served.min_bytes
             or request.max_wait_ms <= 0
             or reading.must_answer
         ):
             return served.reply(reading)
-        poll = _LongPoll(self._loop, self._polls, served, reading.size_bytes)
+        poll = _LongPoll(self._loop, self._polls, served, reading.ready_bytes)
         if reading.has_more:
             poll.read_soon()
         return poll
@@ -320,7 +320,7 @@ class _LongPoll(OwedReply):
         loop: asyncio.AbstractEventLoop,
         polls: set[_LongPoll],
         served: ServedFetch,
-        size_bytes: int,
+        ready_bytes: int,
     ) -> None:
         """It is in ``polls`` while it waits."""
         super().__init__()
@@ -330,7 +330,7 @@ class _LongPoll(OwedReply):
         self._served = served
         self._began = loop.time()
         self._delayed: asyncio.TimerHandle | None = None  # a read that tells of commits
-        self._missing_bytes = served.min_bytes - size_bytes
+        self._missing_bytes = served.min_bytes - ready_bytes
         self._is_due = False  # a read of the logs is scheduled
         self._is_woken = False  # by appends: that read begins with the first partition again
         self._is_over = False  # answered or cancelled
@@ -406,7 +406,7 @@ class _LongPoll(OwedReply):
         served, is_woken = self._served, self._is_woken
         self._is_woken = False
         reading = served.read(is_new=False) if is_woken or is_last else served.read_on()
-        missing_bytes = served.min_bytes - reading.size_bytes
+        missing_bytes = served.min_bytes - reading.ready_bytes
         if missing_bytes <= 0 or is_last or reading.must_answer or reading.owed:
             # Records evicted during the wait come back empty; the client asks again.
             return served.reply(reading)

@@ -102,12 +102,27 @@ class Reading:
     client: Session | None = None  # ``None`` for a follower
     topics: list[tuple[bytes, list[FetchResult]]] = field(default_factory=list)
     size_bytes: int = 0
+    left_out_bytes: int = 0  # up to the limits of partitions that have more records
     # With the bytes of records, and their offsets for a consumer.
     found: list[tuple[Replica, int, int]] = field(default_factory=list)
     offset_count: int = 0  # of the records that were read last, for a consumer
     must_answer: bool = False  # an error or a divergence: answer at once
     has_more: bool = False  # nothing was found, and other partitions are left to read
     owed: list[OwedResult] = field(default_factory=list)
+
+    @property
+    def ready_bytes(self) -> int:
+        """The bytes that count towards the least that the client waits for.
+
+        A partition with more records than its limit counts with its limit, as in Kafka: it will
+        never have more in one answer.
+        """
+        return self.size_bytes + self.left_out_bytes
+
+    def note_left_out(self, read: LogRead, bound: int, bytes_max: int) -> None:
+        """Count the bytes up to the limit if the partition has more records below ``bound``."""
+        if read.slice is not None and read.end_offset < bound:
+            self.left_out_bytes += max(0, bytes_max - read.slice.size_bytes)
 
     def is_owed(self, wanted: FetchPartition) -> bool:
         """Whether the last partition's result is filled in later and must keep its place."""
@@ -272,6 +287,7 @@ class PartitionReader:
             if read.slice is not None:
                 replica.traffic.fetched_from_tier_bytes += read.slice.size_bytes
         reading.offset_count = _offset_count(read, wanted)
+        reading.note_left_out(read, bound, bytes_max)
         return _result_of(read, wanted, is_committed_only=is_committed_only)
 
     def _will_have(self, replica: Replica, offset: int) -> bool:

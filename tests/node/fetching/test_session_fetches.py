@@ -276,6 +276,30 @@ async def test_the_next_request_of_a_session_ends_the_wait_of_the_one_before(
         assert [bool(answer.records) for answer in client.answered.values()] == [True]
 
 
+async def test_a_partition_with_more_than_its_limit_does_not_wait_for_bytes_beyond_it(
+    tmp_path: Path,
+) -> None:
+    """No batch ends at the limit, so an answer never has as many bytes."""
+    size_bytes = len(batch_of(b"v"))
+    limit_bytes = 2 * size_bytes + 1
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", replicas=(1,))
+        client = await settled_client(world, "t", 1)
+        for _ in range(6):
+            append(world.replica("t"))
+        key = world.key("t", 0, by_id=True)
+        client.wanted[key] = client.wanted[key]._replace(bytes_max=limit_bytes)
+        request = client.next_request(max_wait_ms=WAIT_MS, min_bytes=limit_bytes)
+        answer = world.handler.handle(request, context_of(client.version))
+        assert isinstance(answer, list)
+        client.take(answer)
+        assert len(client.answered[key].records) == 2 * size_bytes
+        # The client wants more than it allows the partition, so it waits for others.
+        request = client.next_request(max_wait_ms=WAIT_MS, min_bytes=limit_bytes + 1)
+        answer = world.handler.handle(request, context_of(client.version))
+        assert isinstance(answer, OwedReply)
+
+
 async def test_a_waiting_request_that_cannot_be_answered_fails_alone(tmp_path: Path) -> None:
     """Its records are lost on the disk. The next request of the session ends its wait."""
     async with fetch_world(tmp_path) as world:
