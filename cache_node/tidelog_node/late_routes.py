@@ -8,17 +8,22 @@ handler's modules; then the event loop makes the handler.
 While the thread imports, the loop serves others, up to 5 ms later than otherwise: the two share the
 interpreter's lock. If the loop itself imports one of these modules at that moment, it waits for the
 rest of the import, some 10 ms. The first requests of several clients wait for one import.
+
+One thread imports everything that comes after the start. Two would meet in modules that import each
+other, and one that also waits for the disk may be busy for long.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tidelog_node.routes import RequestContext, Route
+
+T = TypeVar("T")
 
 Handle = Callable[[Any, RequestContext], Awaitable[object]]
 
@@ -42,6 +47,13 @@ Make = Callable[[], Handler]
 Load = Callable[[], Make]
 """Imports the handler, in any thread; what it returns makes the handler, on the event loop."""
 
+_importing = ThreadPoolExecutor(1, "tidelog-imports")  # has no thread before it is used
+
+
+async def imported(load: Callable[[], T]) -> T:
+    """Return what ``load`` returns, which the thread for imports calls."""
+    return await asyncio.get_running_loop().run_in_executor(_importing, load)
+
 
 class LateHandler:
     """The routes of a handler that need not be there yet. For the tasks of one event loop."""
@@ -51,7 +63,6 @@ class LateHandler:
         load: Load,
         versions: Iterable[tuple[int, int, int]],
         *,
-        executor: Executor,
         prepare: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """``prepare`` is awaited before the handler is made, by each request until that has worked.
@@ -60,7 +71,6 @@ class LateHandler:
         """
         self._load = load
         self._versions = [Versions(*one) for one in versions]
-        self._executor = executor
         self._prepare = prepare
         self._lock = asyncio.Lock()
         self._handles: dict[Versions, Handle] = {}
@@ -79,8 +89,7 @@ class LateHandler:
         async with self._lock:
             if self._handles:
                 return
-            loop = asyncio.get_running_loop()
-            make = await loop.run_in_executor(self._executor, self._load)
+            make = await imported(self._load)
             if self._prepare is not None:
                 await self._prepare()
             handles = {

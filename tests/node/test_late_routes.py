@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 
 import pytest
 from tidelog_node.late_routes import Handler, LateHandler
@@ -29,22 +28,14 @@ class Echo:
         return "newer", request
 
 
-@pytest.fixture
-def executor() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(2) as threads:
-        yield threads
-
-
-async def test_the_first_request_makes_the_handler_and_a_thread_imports_it(
-    executor: ThreadPoolExecutor,
-) -> None:
+async def test_the_first_request_makes_the_handler_and_a_thread_imports_it() -> None:
     loaded_by: list[threading.Thread] = []
 
     def load() -> Callable[[], Handler]:
         loaded_by.append(threading.current_thread())
         return Echo
 
-    late = LateHandler(load, VERSIONS, executor=executor)
+    late = LateHandler(load, VERSIONS)
     older, newer = late.routes()
     assert [(one.api_key, one.min_version, one.max_version) for one in late.routes()] == [*VERSIONS]
     assert not late.is_made
@@ -60,16 +51,14 @@ async def test_the_first_request_makes_the_handler_and_a_thread_imports_it(
     assert loaded_by[0] is not threading.main_thread()
 
 
-async def test_a_handler_that_cannot_be_made_is_tried_again_by_the_next_request(
-    executor: ThreadPoolExecutor,
-) -> None:
+async def test_a_handler_that_cannot_be_made_is_tried_again_by_the_next_request() -> None:
     failures = [OSError("no memory"), OSError("still none")]
 
     async def prepare() -> None:
         if failures:
             raise failures.pop(0)
 
-    late = LateHandler(lambda: Echo, VERSIONS, executor=executor, prepare=prepare)
+    late = LateHandler(lambda: Echo, VERSIONS, prepare=prepare)
     route = late.routes()[0]
     for problem in ("no memory", "still none"):
         with pytest.raises(OSError, match=problem):
@@ -77,7 +66,7 @@ async def test_a_handler_that_cannot_be_made_is_tried_again_by_the_next_request(
     assert await route.handle(1, context_of(5)) == ("older", 1)
 
 
-async def test_a_table_that_differs_from_the_handler_is_a_bug(executor: ThreadPoolExecutor) -> None:
-    late = LateHandler(lambda: Echo, ((7, 0, 5),), executor=executor)
+async def test_a_table_that_differs_from_the_handler_is_a_bug() -> None:
+    late = LateHandler(lambda: Echo, ((7, 0, 5),))
     with pytest.raises(AssertionError, match="the table"):
         await late.routes()[0].handle(1, context_of(5))

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.create_topics.v5 import request as create_topics
+from kio.schema.init_producer_id.v4 import request as init_producer_id
 from tidelog_core.message_schemas import load_request_schema
 from tidelog_core.wire_messages import build
 
@@ -95,6 +96,21 @@ def test_diskless_partitions_begin_with_the_first_topic(tmp_path: Path) -> None:
         told = node.executed()
         assert "tidelog_node.assembly.diskless" in told.modules
         assert not own_of(told.by_loop)
+        assert node.stop() == 0
+
+
+def test_a_node_that_has_begun_to_coordinate_stops_in_order(tmp_path: Path) -> None:
+    with WatchedNode(tmp_path / "node") as node:
+        with WireClient(node.port) as client:
+            request = build(
+                init_producer_id.InitProducerIdRequest,
+                transactional_id=None,
+                transaction_timeout=milliseconds(60_000),
+            )
+            assert client.call(request).error_code == 0
+        assert "tidelog_node.assembly.coordinators" in node.executed().modules
+        assert node.stop() == 0
+        node.wait_logged("node stopped")
 
 
 @pytest.mark.slow

@@ -35,11 +35,10 @@ class ControlHandlers:
 
     def late(self) -> Iterator[LateHandler]:
         """Yield the handlers, none of them made."""
-        executor = self.cluster.node.executor
         for load, versions in self._alone():
-            yield LateHandler(load, versions, executor=executor)
+            yield LateHandler(load, versions)
         for load, versions in self._of_coordinators():
-            yield LateHandler(load, versions, executor=executor, prepare=self.coordination.get)
+            yield LateHandler(load, versions, prepare=self.coordination.get)
 
     def _alone(self) -> Table:
         return (

@@ -20,6 +20,7 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 
 from tidelog_node.assembly.logs import Logs
+from tidelog_node.late_routes import imported
 from tidelog_node.node_context import NodeContext
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Coordination:
     async def close(self) -> None:
         """Finish the writes in progress, and send waiting clients to the next coordinators."""
         self._is_closed = True
-        self._unsubscribe()
+        self._stop_following()
         if self._beginning is not None:
             await self._beginning
         await self._coordinators.aclose()
@@ -85,15 +86,14 @@ class Coordination:
         await self._connections.aclose()
 
     async def _make(self) -> Coordinators:
-        loop = asyncio.get_running_loop()
-        build = await loop.run_in_executor(self._node.executor, _load)
+        build = await imported(_load)
         made = build(self._connections, self._node, self._logs)
         if self._is_closed:
             # They take no shards over, and send the last requests to the next coordinators.
             await made.groups.close()
             await made.transactions.close()
             return made
-        self._unsubscribe()
+        self._stop_following()
         await made.groups.start()
         self._coordinators.push_async_callback(made.groups.close)
         await made.transactions.start()
@@ -101,14 +101,19 @@ class Coordination:
         return made
 
     def _follow(self, image: ClusterImage) -> None:
-        if self._beginning is None and self._made is None and _has_shards(image):
+        is_beginning = self._beginning is not None and not self._beginning.done()
+        if not is_beginning and self._made is None and _has_shards(image):
             self._beginning = asyncio.create_task(self._begin(), name="coordination")
+
+    def _stop_following(self) -> None:
+        unsubscribe, self._unsubscribe = self._unsubscribe, lambda: None
+        unsubscribe()
 
     async def _begin(self) -> None:
         try:
             await self.get()
         except Exception:
-            # The next request that needs them tries again, and fails in the same way.
+            # The next change of the image, or request that needs them, tries again.
             logger.exception("coordinators are not made")
 
 

@@ -3,8 +3,8 @@
 A node that starts in a cluster with such topics, or as a gateway, starts it at once. Any other one
 has a thread import it when its image shows the first topic (``late_routes`` says how the two
 interleave). Until then it is like a node that is slow to enter its partitions. Whatever was elected
-before is entered then: replicas know whether they are to be. What leaders have said of partitions
-that this node follows, they say again with their next records.
+before is entered then: replicas know whether they are to be. What leaders say of partitions that
+this node follows is kept until then.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import GATEWAY_DIR, Logs
 from tidelog_node.assembly.serving import Serving
 from tidelog_node.follower.fetchers import FollowerFetchers
+from tidelog_node.follower.kept_notes import KeptNotes
+from tidelog_node.late_routes import imported
 from tidelog_node.settings import NodeSettings
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class LateDiskless:
         self._cluster = cluster
         self._logs = logs
         self._fetchers = fetchers
+        self._kept_notes = KeptNotes(fetchers.committed)
         self._stop = stop
         self._serving = serving
         self._chain: NodeChain | None = None
@@ -102,8 +105,7 @@ class LateDiskless:
             if self._is_closed:
                 raise StoreUnavailable("the node is stopping")
             if self._chain is None:
-                loop = asyncio.get_running_loop()
-                start = await loop.run_in_executor(self._cluster.node.executor, _load)
+                start = await imported(_load)
                 self._chain = start(
                     self._settings,
                     self._stack,
@@ -113,6 +115,7 @@ class LateDiskless:
                     stop=self._stop,
                     serving=self._serving,
                 )
+                self._kept_notes.pass_on()
                 if self._is_late:
                     self._enter_elected()
         return self._chain
