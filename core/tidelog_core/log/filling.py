@@ -17,6 +17,7 @@ it has been interrupted, and must be restarted at the end of the tier before it 
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +29,7 @@ from tidelog_core.log.checkpoint import (
     sync_directory,
     write_checkpoint,
 )
-from tidelog_core.log.log_segments import LogSegments
+from tidelog_core.log.log_segments import LogSegments, remove_segment_files
 from tidelog_core.log.paths import (
     FILLING_DIRECTORY,
     LOG_SUFFIX,
@@ -37,6 +38,7 @@ from tidelog_core.log.paths import (
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     UNFILLED_FILE,
+    parse_segment_name,
     segment_path,
 )
 from tidelog_core.log.segment import LogSegment
@@ -86,6 +88,18 @@ def clear_filling(directory: Path) -> None:
     """Remove what was filled and is not in the log. Raises ``OSError``."""
     with suppress(FileNotFoundError):
         shutil.rmtree(directory / FILLING_DIRECTORY)
+
+
+def remove_moved(directory: Path, start_offset: int) -> None:
+    """Remove the files before a log's first segment: a fill that failed had moved them.
+
+    The next fill may roll at other offsets. Raises ``OSError``.
+    """
+    for name in os.listdir(directory):  # noqa: PTH208 - names are all that is needed
+        parsed = parse_segment_name(name)
+        if parsed is not None and parsed[0] < start_offset:
+            remove_segment_files(directory, parsed[0])
+            segment_path(directory, parsed[0], SNAPSHOT_SUFFIX).unlink(missing_ok=True)
 
 
 def move_segments(source: LogSegments, target: LogSegments) -> list[LogSegment]:

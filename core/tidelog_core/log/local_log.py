@@ -35,6 +35,7 @@ from tidelog_core.log.filling import (
     clear_filling,
     move_segments,
     read_unfilled,
+    remove_moved,
     remove_unfilled,
     write_unfilled,
 )
@@ -181,6 +182,7 @@ class LocalLog:
         )
         # The start may have moved in the metadata store alone before a crash.
         log._start.remove_segments_below(opened.log_start_offset)
+        log._end_filling_if_deleted()
         return log
 
     # -- offsets --
@@ -567,6 +569,7 @@ class LocalLog:
         self._cleaning.settle()
         self._start.advance(offset)
         self._notify_moved()
+        self._end_filling_if_deleted()
         return True
 
     def _notify_moved(self) -> None:
@@ -655,11 +658,12 @@ class LocalLog:
 
     def start_unfilled(
         self, end_offset: int, *, leader_epochs: Sequence[tuple[int, int]], producers: ProducerState
-    ) -> None:
+    ) -> Unfilled:
         """Remove everything and go on at an offset above the log's end. Durable on return.
 
         What is between them is filled in later. ``leader_epochs`` and ``producers`` describe the
-        log up to the offset. The tier has everything below the end so far. Raises
+        log up to the offset. The tier has everything below the end so far. Returns what
+        ``unfilled`` is from now on: as long as it is this object, nothing has begun again. Raises
         ``StorageError``.
         """
         self._segments.check_online()
@@ -676,6 +680,7 @@ class LocalLog:
             producers=producers,
         )
         self._on_cut(end_offset)
+        return unfilled
 
     def begin_filling(
         self, *, leader_epochs: Sequence[tuple[int, int]], producer_snapshot: bytes
@@ -689,6 +694,7 @@ class LocalLog:
         directory = self.directory / FILLING_DIRECTORY
         with self._segments.storage_errors("start of filling"):
             clear_filling(self.directory)
+            remove_moved(self.directory, self._segments.start_offset)
         found = LocalLog.open(
             directory,
             self.partition,
@@ -704,7 +710,8 @@ class LocalLog:
     def fill(self, other: LocalLog) -> None:
         """Put the segments of a log that has the missing records before the first one.
 
-        The other log is closed. Readers of this one go on. Raises ``StorageError``.
+        The other log is closed. Readers of this one go on. Raises ``StorageError``; then nothing
+        has changed, unless ``is_filled``.
         """
         unfilled, segments = self._unfilled, self._segments
         segments.check_online()
@@ -721,17 +728,29 @@ class LocalLog:
             moved = move_segments(found, segments)
             found.close()
             other._is_closed = True
+            # Before the segments are there: a disk may be full, and then another log fills this.
+            self._start.begin_earlier(found.start_offset)
             segments.put_before(moved)
             segments.cut_count += 1  # An erasure that is done has not seen these.
-            self._start.begin_earlier(segments.start_offset)
+        self._notify_moved()
+        self.forget_unfilled()
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether ``fill`` has done all but the end: ``forget_unfilled`` is to be tried again."""
+        unfilled = self._unfilled
+        return unfilled is not None and self._segments.start_offset < unfilled.end
+
+    def forget_unfilled(self) -> None:
+        """Note that log or tier have what was missing. Raises ``StorageError``."""
         self._end_filling()
         # A log start may have moved into what was missing.
         self._start.remove_segments_below(self._start.offset)
-        self._notify_moved()
 
-    def forget_unfilled(self) -> None:
-        """Note that the tier has what was missing. Raises ``StorageError``."""
-        self._end_filling()
+    def _end_filling_if_deleted(self) -> None:
+        """Forget what was missing if it is below the log start by now."""
+        if self.unfilled is None:
+            self._end_filling()
 
     def _end_filling(self) -> None:
         if self._unfilled is None:
@@ -772,6 +791,8 @@ class LocalLog:
         ``StorageError``.
         """
         self._segments.check_online()
+        if self.unfilled is not None:
+            return ()  # It would count as compacted what is still to be filled in.
         settled = min(self._high_watermark, self.last_stable_offset, self.recovery_point)
         settled = self._settled(settled)
         return self._cleaning.segments(settled, dirty_from=self.cleaned_up_to)

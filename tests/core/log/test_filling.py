@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +15,7 @@ from tidelog_core.errors import OffsetNotAvailable, OffsetOutOfRange, StorageErr
 from tidelog_core.log import filling
 from tidelog_core.log.filling import Unfilled
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.paths import FILLING_DIRECTORY, UNFILLED_FILE
+from tidelog_core.log.paths import FILLING_DIRECTORY, START_OFFSET_FILE, UNFILLED_FILE
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.log.unified_log import UnifiedLog
 
@@ -234,8 +237,40 @@ async def test_what_is_missing_is_not_skipped_by_any_reader(heir: Heir) -> None:
 def test_a_log_start_beyond_what_is_missing_ends_the_filling(heir: Heir) -> None:
     heir.begin()
     heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    side = heir.side()
     heir.log.advance_log_start_offset(heir.end)
     assert heir.log.unfilled is None
+    left = {UNFILLED_FILE, FILLING_DIRECTORY} & {one.name for one in heir.log.directory.iterdir()}
+    assert not left
+    side.take_offline()
+    heir.close()
+
+
+def test_an_opened_log_has_not_to_be_filled_with_what_was_deleted(heir: Heir) -> None:
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    heir.log.close()
+    log = open_log(heir.log.directory, segment_bytes=SEGMENT_BYTES, log_start_offset=heir.end)
+    assert log.unfilled is None
+    assert not (log.directory / UNFILLED_FILE).exists()
+    log.close()
+    heir.leader.close()
+
+
+def test_nothing_is_compacted_before_all_is_there(heir: Heir) -> None:
+    for producer_id, entry in tuple(heir.leader.producers.state.items()):
+        if entry.transaction_first_offset >= 0:
+            end_transaction(heir.leader, is_commit=True, producer_id=producer_id, epoch=0)
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    heir.log.roll()
+    heir.log.flush()
+    assert heir.log.segments_to_clean() == ()
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    heir.log.fill(side)
+    heir.log.flush()
+    assert heir.log.segments_to_clean()[0].base_offset == heir.start
     heir.close()
 
 
@@ -418,4 +453,81 @@ def test_a_disk_that_fails_in_the_fill_leaves_the_log_unfilled(
     assert heir.log.local_log_start_offset == heir.end
     killed = copy_of(heir.log.directory, heir.folder / "killed")
     assert assert_honest(heir, killed) == (heir.start, heir.end)
+    heir.close()
+
+
+def fail_at(
+    patched: pytest.MonkeyPatch, change: str, name: str, error_number: int = errno.ENOSPC
+) -> None:
+    """Have this change of the files that are named so fail."""
+    before = getattr(Path, change)
+
+    def call(path: Path, *args: object, **kwargs: object) -> object:
+        if path.name.startswith(name):
+            raise OSError(error_number, os.strerror(error_number))
+        return before(path, *args, **kwargs)
+
+    patched.setattr(Path, change, call)
+
+
+def test_a_disk_that_was_full_at_the_logs_start_is_filled_by_the_next_try(
+    heir: Heir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    with monkeypatch.context() as patched:
+        fail_at(patched, "rename", START_OFFSET_FILE)
+        with pytest.raises(StorageError):
+            heir.log.fill(side)
+    assert heir.log.unfilled == (heir.start, heir.end)
+    assert heir.log.local_log_start_offset == heir.end
+    assert not heir.log.is_filled
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    heir.log.fill(side)
+    heir.assert_whole(heir.log, heir.start)
+    heir.close()
+
+
+def test_what_a_failed_fill_has_moved_is_not_left_in_the_log(
+    heir: Heir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next fill rolls at other offsets."""
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    with monkeypatch.context() as patched:
+        fail_at(patched, "rename", START_OFFSET_FILE)
+        with pytest.raises(StorageError):
+            heir.log.fill(side)
+    heir.log.update_config(dataclasses.replace(heir.log.config, segment_bytes=4 * SEGMENT_BYTES))
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    heir.log.fill(side)
+    heir.log.flush()
+    heir.log.close()
+    again = reopened(heir.log.directory)
+    heir.assert_whole(again, heir.start)
+    again.close()
+    heir.leader.close()
+
+
+def test_a_marker_that_cannot_be_removed_is_removed_later(
+    heir: Heir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    with monkeypatch.context() as patched:
+        fail_at(patched, "unlink", UNFILLED_FILE, errno.EIO)
+        with pytest.raises(StorageError):
+            heir.log.fill(side)
+    assert heir.log.unfilled == (heir.start, heir.end)
+    assert heir.log.is_filled
+    heir.log.forget_unfilled()
+    heir.assert_whole(heir.log, heir.start)
     heir.close()
