@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,9 @@ from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.errors import StorageError
 from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.paths import FILLING_DIRECTORY, UNFILLED_FILE
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
@@ -216,14 +219,14 @@ class FilledLogs:
 
     def __init__(self, shared: SharedChain, view: ClusterView) -> None:
         self.shared = shared
-        context = node_context(MemoryMetadataStore(), view)
-        self.refill = LogRefill(context, shared.store.get_range)
-        history = TierHistory(
-            store=context.store,
+        self.context = node_context(MemoryMetadataStore(), view)
+        self.refill = LogRefill(self.context, shared.store.get_range)
+        self.history = TierHistory(
+            store=self.context.store,
             indexes=NoIndexes(),  # type: ignore[arg-type]
             view=view,
         )
-        self.fills = TailFills(self.refill, history)
+        self.fills = TailFills(self.refill, self.history)
         self.chains = ChainStore(shared.store, CLUSTER)
 
     async def begin(
@@ -271,9 +274,7 @@ async def test_what_footers_say_is_what_the_leaders_log_has(
         assert log.last_stable_offset == leader.last_stable_offset
         assert content_of(log) == b""
     logs.fills.add(fills)
-    async with asyncio.timeout(60):
-        while any(replica.log.unfilled for replica in replicas.values()):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until_all_filled(replicas)
     for name, replica in replicas.items():
         assert_same(replica.log, logs.shared.logs[name.partition])
         replica.log.close()
@@ -298,4 +299,103 @@ async def test_without_one_of_its_footers_a_log_is_left_as_it_is(
         assert replicas[name].log.log_end_offset == 0
         assert replicas[name].log.unfilled is None
     for replica in replicas.values():
+        replica.log.close()
+
+
+async def until_all_filled(replicas: dict[PartitionName, Replica]) -> None:
+    async with asyncio.timeout(60):
+        while any(replica.log.unfilled for replica in replicas.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+async def test_a_log_that_has_begun_again_is_filled_by_its_last_fill_alone(
+    logs: FilledLogs, tmp_path: Path
+) -> None:
+    """An item had changed, so the log was recovered again; the first recovery ended after that."""
+    replicas = logs.shared.heir(tmp_path / "heir")
+    tails = await logs.shared.tails(replicas)
+    first = await logs.begin(
+        replicas,
+        {
+            name: tail._replace(slices=tail.slices[:-1], end_offset=tail.slices[-2].end_offset)
+            for name, tail in tails.items()
+        },
+    )
+    assert first.keys() == replicas.keys()
+    older = {name: tail_fills.Beside(fill) for name, fill in first.items()}
+    for replica in replicas.values():
+        replica.log.truncate_fully_and_start_at(0)
+    second = await logs.begin(replicas, tails)
+    for name, beside in older.items():
+        data = await logs.refill.read_slice(name, tails[name].slices[0])
+        with pytest.raises(StorageError):  # It would write to the files of the other fill.
+            beside.append_as_follower(memoryview(data))
+        beside.close()
+    logs.fills.add(second)
+    logs.fills.add(first)
+    await until_all_filled(replicas)
+    for name, replica in replicas.items():
+        assert_same(replica.log, logs.shared.logs[name.partition])
+        replica.log.close()
+
+
+async def test_a_marker_that_could_not_be_removed_is_removed_without_another_fill(
+    logs: FilledLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replicas = logs.shared.heir(tmp_path / "heir")
+    fills = await logs.begin(replicas, await logs.shared.tails(replicas))
+    unlink, failed = Path.unlink, set[Path]()
+
+    def fail_once(path: Path, missing_ok: bool = False) -> None:
+        if path.name == UNFILLED_FILE and path not in failed:
+            failed.add(path)
+            raise OSError(errno.EIO, "input/output error")
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", fail_once)
+    logs.fills.add(fills)
+    await until_all_filled(replicas)
+    assert len(failed) == len(replicas)
+    for name, replica in replicas.items():
+        assert_same(replica.log, logs.shared.logs[name.partition])
+        replica.log.close()
+
+
+async def test_no_more_logs_have_open_files_at_once_than_may(
+    logs: FilledLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_fills, "LOGS_AT_ONCE_MAX", 1)
+    replicas = logs.shared.heir(tmp_path / "heir")
+    fills = await logs.begin(replicas, await logs.shared.tails(replicas))
+    is_reading, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def read(key: str, start: int, end: int) -> bytes:
+        is_reading.set()
+        await may_answer.wait()
+        return await logs.shared.store.get_range(key, start, end)
+
+    filling = TailFills(LogRefill(logs.context, read), logs.history)
+    filling.add(fills)
+    async with asyncio.timeout(60):
+        await is_reading.wait()
+    folders = [replica.log.directory / FILLING_DIRECTORY for replica in replicas.values()]
+    assert [folder.exists() for folder in folders].count(True) == 1
+    may_answer.set()
+    await until_all_filled(replicas)
+    await filling.close()
+    for replica in replicas.values():
+        replica.log.close()
+
+
+async def test_a_log_that_lacks_records_is_not_taken_for_a_followers(
+    logs: FilledLogs, tmp_path: Path
+) -> None:
+    """It ends where the leader that hands over does, and all of that is committed."""
+    replicas = logs.shared.heir(tmp_path / "heir")
+    await logs.begin(replicas, await logs.shared.tails(replicas))
+    for replica in replicas.values():
+        end_offset = replica.log.log_end_offset
+        assert not lead_entries._has_committed(replica, end_offset)
+        replica.log.forget_unfilled()
+        assert lead_entries._has_committed(replica, end_offset)
         replica.log.close()

@@ -597,9 +597,14 @@ def _before(partition: Partition) -> Before:
 
 
 def _has_committed(replica: Replica, end_offset: int) -> bool:
-    """Return whether the log ends there, and is known to be committed up to there."""
+    """Return whether the log ends there, lacks nothing, and is known to be committed up to there.
+
+    A log that was not filled to its end in another process ends there too.
+    """
     log = replica.opened_log
-    return log is not None and log.high_watermark == log.log_end_offset == end_offset
+    if log is None or log.unfilled is not None:
+        return False
+    return log.high_watermark == log.log_end_offset == end_offset
 
 
 def _later_epoch(taken: _Taken, name: PartitionName, chains: EpochChains) -> MetadataSetBack | None:

@@ -28,6 +28,7 @@ from tidelog_core.diskless.checkpoints.replay import (
 )
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptObject, ObjectNotFound, StorageError
+from tidelog_core.log.filling import Unfilled
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.producer_snapshot import decode_snapshot, encode_snapshot
 from tidelog_core.log.values import AppendOrigin
@@ -54,10 +55,16 @@ class Fill(NamedTuple):
     replica: Replica
     log: LocalLog  # the replica's; another one begins anew
     slices: Sequence[StoredSlice]
-    start_offset: int
-    end_offset: int
+    unfilled: Unfilled  # the log's, this very object
     leader_epochs: Sequence[tuple[int, int]]
     producer_snapshot: bytes
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the log still lacks these records, and has not begun again since."""
+        log = self.log
+        is_same = self.replica.opened_log is log and log.unfilled is self.unfilled
+        return is_same and not log.is_offline
 
     @property
     def size_bytes(self) -> int:
@@ -99,9 +106,12 @@ class LeadFirst:
             for chain, listing in listings.items()
             for one in listing.objects
         }
-        replays = {name: _TailReplay(name, replicas[name], tail) for name, tail in tails.items()}
-        reads = list(plan_reads({name: tail.slices for name, tail in tails.items()}))
         turn = Turn()
+        replays: dict[PartitionName, _TailReplay] = {}
+        for name, tail in tails.items():
+            replays[name] = _TailReplay(name, replicas[name], tail)
+            await turn.step()  # Each copies its log's producers.
+        reads = list(plan_reads({name: tail.slices for name, tail in tails.items()}))
 
         async def footer(read: ObjectRead) -> _Slices:
             return await self._slices_of(listed.get(read.place), read.place.chain)
@@ -192,19 +202,13 @@ class _TailReplay:
             return None
         end_offset = producers.end_offset
         try:
-            log.start_unfilled(end_offset, leader_epochs=self._epochs, producers=producers)
+            unfilled = log.start_unfilled(
+                end_offset, leader_epochs=self._epochs, producers=producers
+            )
         except StorageError as error:
             replica.note_failure(error)
             return None
-        return Fill(
-            replica,
-            log,
-            self._tail.slices,
-            self._start_offset,
-            end_offset,
-            self._epochs_before,
-            self._snapshot,
-        )
+        return Fill(replica, log, self._tail.slices, unfilled, self._epochs_before, self._snapshot)
 
 
 def _is_same(wanted: StoredSlice, found: CommittedSlice) -> bool:

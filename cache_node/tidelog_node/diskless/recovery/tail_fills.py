@@ -4,7 +4,8 @@ The records of a tail go into a log beside the partition's, as any refill does, 
 its segments away once it is whole. Nothing is read of it before. Partitions that were taken
 together are filled in groups, short tails first, so that an object is read a few times at most. A
 fill belongs to a log, not to a leader epoch: it goes on when the partition gets another leader, and
-ends when the log is truncated, which a node does that leads or follows anew.
+ends when the log is truncated, which a node does that leads or follows anew. From then on it writes
+nothing: another fill of the log may have files of the same names.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 from collections.abc import Mapping
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.errors import TidelogError
+from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendInfo
 from tidelog_core.model import TopicPartition
@@ -30,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 30.0
+LOGS_AT_ONCE_MAX = 200  # each has open files, which no limit of the node counts
 
 
 class Beside:
@@ -40,6 +42,7 @@ class Beside:
 
     def __init__(self, fill: Fill) -> None:
         """Raises ``StorageError``."""
+        self._fill = fill
         self._replica = fill.replica
         self.log: LocalLog = fill.log.begin_filling(
             leader_epochs=fill.leader_epochs, producer_snapshot=fill.producer_snapshot
@@ -52,6 +55,8 @@ class Beside:
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
         """Append the records. Raises as ``LocalLog.append_as_follower``."""
+        if not self._fill.is_wanted:
+            raise StorageError(f"the log of {self.partition} has begun again, this fill has ended")
         return self._replica.append_beside(self.log, batches)
 
     def note_changed(self) -> None:
@@ -69,14 +74,13 @@ class TailFills:
     def __init__(self, refill: LogRefill, history: TierHistory) -> None:
         self._refill = refill
         self._history = history
-        self._current: dict[PartitionName, Fill] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, fills: Mapping[PartitionName, Fill]) -> None:
-        """Begin to fill these logs."""
-        if fills:
-            self._current |= fills
-            task = asyncio.create_task(self._fill_all(dict(fills)), name="filling logs")
+        """Begin to fill these logs, but for those that have begun again since."""
+        wanted = _wanted(fills)
+        if wanted:
+            task = asyncio.create_task(self._fill_all(wanted), name="filling logs")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -86,30 +90,18 @@ class TailFills:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _is_wanted(self, name: PartitionName, fill: Fill) -> bool:
-        """Whether the log still lacks these records."""
-        if self._current.get(name) is not fill:
-            return False
-        log, unfilled = fill.log, fill.log.unfilled
-        if fill.replica.opened_log is not log or log.is_offline:
-            return False
-        return unfilled is not None and unfilled == (fill.start_offset, fill.end_offset)
-
     async def _fill_all(self, fills: dict[PartitionName, Fill]) -> None:
         seconds = RETRY_SECONDS
         while True:
             for wave in waves({name: fill.size_bytes for name, fill in fills.items()}):
-                some = {name: fills[name] for name in wave}
-                try:
-                    await self._fill(some)
-                except Exception:
-                    # Any failure: consumers wait for these records.
-                    logger.exception("filling logs broke, will retry")
-            for name, fill in tuple(fills.items()):
-                if not self._is_wanted(name, fill):
-                    del fills[name]
-                    if self._current.get(name) is fill:
-                        del self._current[name]
+                for at in range(0, len(wave), LOGS_AT_ONCE_MAX):
+                    names = wave[at : at + LOGS_AT_ONCE_MAX]
+                    try:
+                        await self._fill({name: fills[name] for name in names})
+                    except Exception:
+                        # Any failure: consumers wait for these records.
+                        logger.exception("filling logs broke, will retry")
+            fills = _wanted(fills)
             if not fills:
                 return
             await asyncio.sleep(seconds)
@@ -121,20 +113,24 @@ class TailFills:
         failures: dict[PartitionName, TidelogError | OSError] = {}
         try:
             for name, fill in fills.items():
-                if self._is_wanted(name, fill):
+                if fill.is_wanted:
                     try:
-                        besides[name] = Beside(fill)
+                        if fill.log.is_filled:
+                            fill.log.forget_unfilled()
+                            self._note_filled(fill)
+                        else:
+                            besides[name] = Beside(fill)
                     except (TidelogError, OSError) as error:
                         failures[name] = error
                     await asyncio.sleep(0)  # Each opening waits for the disk.
             tails = {
-                name: Tail(beside, fills[name].slices, fills[name].end_offset)
+                name: Tail(beside, fills[name].slices, fills[name].unfilled.end)
                 for name, beside in besides.items()
             }
             failures |= await self._refill.refill(tails)
             for name, beside in besides.items():
                 fill = fills[name]
-                if name in failures or not self._is_wanted(name, fill):
+                if name in failures or not fill.is_wanted:
                     continue
                 try:
                     fill.log.fill(beside.log)
@@ -156,8 +152,8 @@ class TailFills:
             "log of a led partition filled",
             extra={
                 "partition": str(fill.replica.partition),
-                "offset": fill.start_offset,
-                "log_end_offset": fill.end_offset,
+                "offset": fill.unfilled.start,
+                "log_end_offset": fill.unfilled.end,
             },
         )
 
@@ -165,13 +161,13 @@ class TailFills:
         self, name: PartitionName, fill: Fill, error: TidelogError | OSError
     ) -> None:
         """Log the failure, unless the tier has the records by now: another leader copied them."""
-        if not self._is_wanted(name, fill):
+        if not fill.is_wanted:
             return
         with contextlib.suppress(TidelogError, OSError):
             segments = await self._history.segments(*name)
             end = tier_end(segments, fill.log.log_start_offset)
-            if end is not None and end.offset >= fill.end_offset and self._is_wanted(name, fill):
-                fill.log.set_tiered_up_to(fill.end_offset)
+            if end is not None and end.offset >= fill.unfilled.end and fill.is_wanted:
+                fill.log.set_tiered_up_to(fill.unfilled.end)
                 fill.log.forget_unfilled()
                 fill.replica.wake_readers(UNCOUNTED_BYTES)
                 return
@@ -184,3 +180,7 @@ class TailFills:
                 " run `tidelog verify`, and restore the object that is named",
             },
         )
+
+
+def _wanted(fills: Mapping[PartitionName, Fill]) -> dict[PartitionName, Fill]:
+    return {name: fill for name, fill in fills.items() if fill.is_wanted}
