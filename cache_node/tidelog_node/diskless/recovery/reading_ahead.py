@@ -30,6 +30,7 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import segment_keys
+from tidelog_core.turns import Turn
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.diskless.recovery.calls_at_once import for_each
@@ -103,19 +104,19 @@ class ReadAhead:
         began_s = self._began_s.get(broker_id)
         if began_s is not None and now_s - began_s < AGAIN_SECONDS:
             return
-        wanted = self._probable(broker_id)
-        if wanted:
-            self._began_s[broker_id] = now_s
-            task = asyncio.create_task(self._attend(broker_id, wanted), name="reading ahead")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        self._began_s[broker_id] = now_s
+        task = asyncio.create_task(self._attend(broker_id), name="reading ahead")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    def _probable(self, broker_id: int) -> dict[TopicPartition, Partition]:
+    async def _probable(self, broker_id: int) -> dict[TopicPartition, Partition]:
         """Return the broker's diskless partitions that this node would lead, some at most."""
         membership, image = self._membership, self._node.view.image
         live = membership.live_brokers(image)
         found: dict[TopicPartition, Partition] = {}
+        turn = Turn()
         for topic in image.topics:
+            await turn.step()
             for one in image.partitions(topic):
                 if one.leader != broker_id or not one.is_diskless or not one.wal:
                     continue
@@ -125,8 +126,12 @@ class ReadAhead:
                     found[TopicPartition(topic, one.partition)] = one
         return found
 
-    async def _attend(self, broker_id: int, wanted: Mapping[TopicPartition, Partition]) -> None:
+    async def _attend(self, broker_id: int) -> None:
         """Read for the broker's heir, and keep it while it may be of use."""
+        wanted = await self._probable(broker_id)
+        if not wanted:
+            self._began_s.pop(broker_id, None)
+            return
         changed = asyncio.Event()
         ends = [
             self._membership.doubts.subscribe(changed.set),

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.errors import StorageError, TidelogError
+from tidelog_core.errors import CorruptObject, StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendInfo
 from tidelog_core.model import TopicPartition
@@ -177,9 +177,15 @@ class TailFills:
                 "partition": str(fill.replica.partition),
                 "reason": str(error),
                 "hint": "consumers wait for them, and nothing of the partition is tiered meanwhile;"
-                " run `tidelog verify`, and restore the object that is named",
+                f" {_remedy(error)}",
             },
         )
+
+
+def _remedy(error: TidelogError | OSError) -> str:
+    if isinstance(error, CorruptObject):
+        return "run `tidelog verify`, and restore the object that is named"
+    return "see that the node can read the bucket, and that its disk has room"
 
 
 def _wanted(fills: Mapping[PartitionName, Fill]) -> dict[PartitionName, Fill]:
