@@ -69,9 +69,18 @@ def read_unfilled(directory: Path) -> Unfilled | None:
 
 
 def write_unfilled(directory: Path, unfilled: Unfilled) -> None:
-    """Write the file, durably. Raises ``OSError``."""
-    write_checkpoint(directory / UNFILLED_FILE, [list(unfilled)])
-    sync_directory(directory)
+    """Write the file, durably. Raises ``OSError``; then it is removed again, if the disk allows it.
+
+    A file that nobody knows of would have the log thrown away when it is next opened.
+    """
+    path = directory / UNFILLED_FILE
+    try:
+        write_checkpoint(path, [list(unfilled)])
+        sync_directory(directory)
+    except OSError:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        raise
 
 
 def remove_unfilled(directory: Path) -> None:

@@ -456,6 +456,26 @@ def test_a_disk_that_fails_in_the_fill_leaves_the_log_unfilled(
     heir.close()
 
 
+def test_a_beginning_whose_mark_is_not_durable_leaves_the_log_as_it_was(
+    heir: Heir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mark that stayed would have the log thrown away when it is next opened."""
+    mark = heir.log.directory / filling.UNFILLED_FILE
+
+    def fail_with_mark(_: Path) -> None:
+        if mark.exists():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(filling, "sync_directory", fail_with_mark)
+        with pytest.raises(StorageError):
+            heir.begin()
+    assert heir.log.unfilled is None
+    assert heir.log.log_end_offset == heir.start
+    assert not mark.exists()
+    heir.close()
+
+
 def fail_at(
     patched: pytest.MonkeyPatch, change: str, name: str, error_number: int = errno.ENOSPC
 ) -> None:
