@@ -36,6 +36,13 @@ CATALOG_FILE_BYTES_MAX = 1 << 20
 # pyiceberg reads the properties of the catalog with our name from such variables.
 CATALOG_VARIABLES = "PYICEBERG_CATALOG__TIDELOG__"
 
+Catalog = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Property of the Iceberg catalog, as for pyiceberg; may be repeated.",
+    ),
+]
 CatalogFile = Annotated[
     Path | None,
     typer.Option(

@@ -19,6 +19,7 @@ from tidelog_cli.export_options import (
     LATEST_NAME,
     ApplyErasures,
     BadRecords,
+    Catalog,
     CatalogFile,
     ExpireSnapshots,
     Framing,
@@ -69,13 +70,7 @@ def iceberg(
             show_default=False,
         ),
     ] = None,
-    catalog: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Property of the Iceberg catalog, as for pyiceberg; may be repeated.",
-        ),
-    ] = None,
+    catalog: Catalog = None,
     catalog_file: CatalogFile = None,
     every: Annotated[
         str | None,

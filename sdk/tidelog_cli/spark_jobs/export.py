@@ -20,6 +20,7 @@ from tidelog_cli.export_options import (
     LATEST_NAME,
     ApplyErasures,
     BadRecords,
+    Catalog,
     CatalogFile,
     ExpireSnapshots,
     Framing,
@@ -60,13 +61,7 @@ def export_command(
     table: Annotated[
         str | None, typer.Option(metavar="NAMESPACE.NAME", help="The Iceberg table to write to.")
     ] = None,
-    catalog: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Property of the Iceberg catalog, as for pyiceberg; may be repeated.",
-        ),
-    ] = None,
+    catalog: Catalog = None,
     catalog_file: CatalogFile = None,
     partition_by: PartitionBy = "day",
     value_format: ValueFormat = "raw",
