@@ -10,6 +10,7 @@ this node follows is kept until then.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
@@ -28,6 +29,11 @@ from tidelog_node.settings import NodeSettings
 
 if TYPE_CHECKING:
     from tidelog_node.diskless.chain.node_chain import NodeChain
+
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 5.0  # after an import that failed
 
 
 class LateDiskless:
@@ -78,6 +84,7 @@ class LateDiskless:
         try:
             self._look(self._cluster.node.view.image, self._cluster.node.view.image.topics)
             await self._is_needed.wait()
+            await _import_at_last()
             with suppress(StoreUnavailable):  # The node is stopping.
                 await self._started()
         finally:
@@ -126,6 +133,18 @@ class LateDiskless:
         for replica in tuple(replicas.replicas()):
             if replica.is_diskless and not replica.is_leader:
                 replicas.roles.unentered_lead.notify(replica)
+
+
+async def _import_at_last() -> None:
+    """Import the parts; where that fails, as for want of descriptors, try again."""
+    while True:
+        try:
+            await imported(_load)
+        except (OSError, ImportError):
+            logger.exception("what diskless topics need cannot be imported, will retry")
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return
 
 
 def _load() -> Callable[..., NodeChain]:
