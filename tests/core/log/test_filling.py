@@ -70,6 +70,14 @@ class Heir:
         producers.advance_high_watermark(self.end)
         self.log.start_unfilled(self.end, leader_epochs=epochs, producers=producers)
 
+    def begin_and_refill(self) -> LocalLog:
+        """Begin at the end, and return a log beside it that has all that is missing."""
+        self.begin()
+        self.take(self.log, self.end, self.leader.log_end_offset)
+        side = self.side()
+        self.take(side, self.start, self.end)
+        return side
+
     def side(self) -> LocalLog:
         return self.log.begin_filling(
             leader_epochs=self.epochs_at_start, producer_snapshot=self.snapshot
@@ -407,10 +415,7 @@ def test_a_crash_at_any_step_of_the_beginning_or_the_fill_loses_nothing(
     at = 0
     while True:
         heir = Heir(tmp_path / f"fill-{at}", **FEW)
-        heir.begin()
-        heir.take(heir.log, heir.end, heir.leader.log_end_offset)
-        side = heir.side()
-        heir.take(side, heir.start, heir.end)
+        side = heir.begin_and_refill()
         is_cut = crashing(monkeypatch, at, lambda heir=heir, side=side: heir.log.fill(side))  # type: ignore[misc]
         killed = copy_of(heir.log.directory, heir.folder / "killed")
         unfilled = assert_honest(heir, killed)
@@ -437,10 +442,7 @@ def test_a_marker_that_cannot_be_read_says_that_everything_is_missing(heir: Heir
 def test_a_disk_that_fails_in_the_fill_leaves_the_log_unfilled(
     heir: Heir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heir.begin()
-    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
-    side = heir.side()
-    heir.take(side, heir.start, heir.end)
+    side = heir.begin_and_refill()
 
     def fail(*_: object) -> None:
         raise OSError(5, "input/output error")
@@ -493,10 +495,7 @@ def fail_at(
 def test_a_disk_that_was_full_at_the_logs_start_is_filled_by_the_next_try(
     heir: Heir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heir.begin()
-    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
-    side = heir.side()
-    heir.take(side, heir.start, heir.end)
+    side = heir.begin_and_refill()
     with monkeypatch.context() as patched:
         fail_at(patched, "rename", START_OFFSET_FILE)
         with pytest.raises(StorageError):
@@ -515,10 +514,7 @@ def test_what_a_failed_fill_has_moved_is_not_left_in_the_log(
     heir: Heir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next fill rolls at other offsets."""
-    heir.begin()
-    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
-    side = heir.side()
-    heir.take(side, heir.start, heir.end)
+    side = heir.begin_and_refill()
     with monkeypatch.context() as patched:
         fail_at(patched, "rename", START_OFFSET_FILE)
         with pytest.raises(StorageError):
@@ -538,10 +534,7 @@ def test_what_a_failed_fill_has_moved_is_not_left_in_the_log(
 def test_a_marker_that_cannot_be_removed_is_removed_later(
     heir: Heir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heir.begin()
-    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
-    side = heir.side()
-    heir.take(side, heir.start, heir.end)
+    side = heir.begin_and_refill()
     with monkeypatch.context() as patched:
         fail_at(patched, "unlink", UNFILLED_FILE, errno.EIO)
         with pytest.raises(StorageError):

@@ -189,11 +189,12 @@ async def test_of_partitions_that_are_led_elsewhere_the_items_say_what_is_tiered
     assert await collecting.visited() == [2]
 
 
-async def test_what_moved_away_and_is_purged_as_it_is_read_goes_with_its_chain(
-    collecting: Collecting,
-) -> None:
-    """Its tier is empty whenever it is read, and the log start alone says nothing."""
-    scene, store = collecting.scene, collecting.store
+async def moved_and_purged(collecting: Collecting, *, log_start_offset: int) -> Partition:
+    """Have the first partition led elsewhere, with records that were deleted untiered.
+
+    Its two records are in the chain's objects 0 and 1. Returns the item that says so.
+    """
+    scene = collecting.scene
     moved, stays = scene.logs
     for _ in range(2):
         await collecting.append(0, 1)
@@ -204,13 +205,22 @@ async def test_what_moved_away_and_is_purged_as_it_is_read_goes_with_its_chain(
     wal = (EpochChain(0, scene.name, 0), EpochChain(1, ChainName(2, UUID(int=2)), 2))
     item = Partition(
         topic_id=moved.topic_id, partition=0, replicas=(2,), leader=2, leader_epoch=1, isr=(2,),
-        log_start_offset=5, wal=wal,
+        log_start_offset=log_start_offset, wal=wal,
     )  # fmt: skip
-    await store.commit([records.put(item)])
+    await collecting.store.commit([records.put(item)])
+    return item
+
+
+async def test_what_moved_away_and_is_purged_as_it_is_read_goes_with_its_chain(
+    collecting: Collecting,
+) -> None:
+    """Its tier is empty whenever it is read, and the log start alone says nothing."""
+    store = collecting.store
+    item = await moved_and_purged(collecting, log_start_offset=5)
     assert await collecting.visited() == [0, 1, 2]
     stored = await store.get(item.item_id)
     assert stored is not None
-    cut = dataclasses.replace(Partition.from_item(stored), wal=wal[1:])
+    cut = dataclasses.replace(Partition.from_item(stored), wal=item.wal[1:])
     await store.commit([records.put(cut)])
     assert await collecting.visited() == [2]
 
@@ -219,20 +229,8 @@ async def test_deleted_records_of_an_earlier_leader_stay_as_long_as_producers_re
     collecting: Collecting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The new leader keeps the chain in the item, in case it dies soon."""
-    scene, store = collecting.scene, collecting.store
-    moved, stays = scene.logs
-    for _ in range(2):
-        await collecting.append(0, 1)
-    await collecting.append(1)
-    stays.log.set_tiered_up_to(3)
-    moved.is_leader = False
-    scene.chain.leave(moved)
-    wal = (EpochChain(0, scene.name, 0), EpochChain(1, ChainName(2, UUID(int=2)), 2))
-    item = Partition(
-        topic_id=moved.topic_id, partition=0, replicas=(2,), leader=2, leader_epoch=1, isr=(2,),
-        log_start_offset=2, wal=wal,
-    )  # fmt: skip
-    await store.commit([records.put(item)])
+    store = collecting.store
+    item = await moved_and_purged(collecting, log_start_offset=2)
     for _ in range(2):
         assert await collecting.visited() == [0, 1, 2]
     monkeypatch.setattr(collection, "REPEATED_SECONDS", 0.0)

@@ -221,6 +221,20 @@ async def test_a_partition_that_is_tried_again_and_again_leaves_one_note(tmp_pat
     assert len(notes) == 1
 
 
+async def leave_damaged(tmp_path: Path, objects: MemoryObjectStore) -> None:
+    """Leave a partition whose only record is in a damaged object, and nothing on the disk."""
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        replica = await it.until_led()
+        replica.append(bytearray(batch_of(b"kept")))
+        await it.chain.commit(replica)
+        key = wal_key(it.cluster_id, it.chain.name, 0)
+    broken = bytearray(await objects.get(key))
+    broken[112 + 61] ^= 1
+    await objects.replace(key, bytes(broken))
+    shutil.rmtree(tmp_path / "data")
+
+
 async def test_elections_begin_no_series_of_tries_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,16 +247,7 @@ async def test_elections_begin_no_series_of_tries_of_their_own(
         return await own_chain(it)
 
     monkeypatch.setattr(EnteringNode, "own_chain", timed)
-    async with entering_node(tmp_path, objects) as it:
-        await create(it)
-        replica = await it.until_led()
-        replica.append(bytearray(batch_of(b"kept")))
-        await it.chain.commit(replica)
-        key = wal_key(it.cluster_id, it.chain.name, 0)
-    broken = bytearray(await objects.get(key))
-    broken[112 + 61] ^= 1
-    await objects.replace(key, bytes(broken))
-    shutil.rmtree(tmp_path / "data")
+    await leave_damaged(tmp_path, objects)
     pause_s = 0.1
     monkeypatch.setattr(lead_entries, "RETRY_SECONDS", pause_s)
     monkeypatch.setattr(lead_entries, "DAMAGED_SECONDS_MAX", pause_s)
@@ -263,16 +268,7 @@ async def test_only_a_change_of_its_item_has_a_failed_partition_tried_early(
 ) -> None:
     """Every change of its topic notes it: in a large topic it would be tried all the time."""
     objects = MemoryObjectStore()
-    async with entering_node(tmp_path, objects) as it:
-        await create(it)
-        replica = await it.until_led()
-        replica.append(bytearray(batch_of(b"kept")))
-        await it.chain.commit(replica)
-        key = wal_key(it.cluster_id, it.chain.name, 0)
-    broken = bytearray(await objects.get(key))
-    broken[112 + 61] ^= 1
-    await objects.replace(key, bytes(broken))
-    shutil.rmtree(tmp_path / "data")
+    await leave_damaged(tmp_path, objects)
     monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 3_600.0)
     monkeypatch.setattr(lead_entries, "DAMAGED_SECONDS_MAX", 3_600.0)
     async with entering_node(tmp_path, objects) as it:
