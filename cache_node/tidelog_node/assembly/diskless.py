@@ -71,7 +71,9 @@ def start_diskless(
         log_format=settings.log_format,
     )
     stack.callback(_end_leads, replicas)
-    appends = GatewayAppends(node, replicas=replicas, gate=serving.gate)
+    appends = GatewayAppends(
+        node, replicas=replicas, gate=serving.gate, strange=serving.produce.strange
+    )
     gateway = _start_gateway(settings, stack, node, node_chain, serving, appends=appends)
     stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
 

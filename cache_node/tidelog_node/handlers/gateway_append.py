@@ -27,6 +27,7 @@ from tidelog_core.errors import (
     ObjectNotFound,
     RequestTimedOut,
     TidelogError,
+    UnknownProducerId,
 )
 from tidelog_core.log.verification import VerificationGuard
 from tidelog_core.metadata.epoch_chains import ChainName
@@ -38,9 +39,9 @@ from tidelog_node.answers import Answer, CloseConnection, Reply, TaskReply
 from tidelog_node.diskless.chain.chain_partition import ChainPartition, CommittedForeign
 from tidelog_node.diskless.gateway.broken_producers import producer_batch
 from tidelog_node.diskless.gateway.gateway import may_pass
-from tidelog_node.diskless.gateway.missed_batches import MissedBatches, require_first
+from tidelog_node.diskless.gateway.missed_batches import MissedBatches
 from tidelog_node.diskless.gateway.read_slots import ReadSlots
-from tidelog_node.diskless.gateway.strange_producers import StrangeProducers
+from tidelog_node.diskless.gateway.strange_producers import GatewaySource, StrangeProducers
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
 from tidelog_node.handlers.produce_batch import append_batch
 from tidelog_node.node_context import NodeContext
@@ -75,6 +76,10 @@ class _TooEarly(RequestTimedOut):
     """An earlier batch of the producer may be on its way through another gateway."""
 
 
+class _NotFirst(UnknownProducerId):
+    """An earlier batch of the producer may be one that was missed."""
+
+
 class _Ack:
     """Waits for the commit of one batch."""
 
@@ -95,16 +100,23 @@ class _Ack:
 class GatewayAppends:
     """Serves the nodes that are gateways. For the node's event loop."""
 
-    def __init__(self, node: NodeContext, *, replicas: ReplicaManager, gate: ProduceGate) -> None:
+    def __init__(
+        self,
+        node: NodeContext,
+        *,
+        replicas: ReplicaManager,
+        gate: ProduceGate,
+        strange: StrangeProducers,
+    ) -> None:
+        """``strange`` is the node's: clients that write to it ask it as well."""
         self._node = node
         self._replicas = replicas
         self._gate = gate
         self.store: ObjectStore | None = None  # of the chains; None: nothing is led yet
         self.is_full: Callable[[], bool] = lambda: False  # whether the chain owes too much
         self._reads = ReadSlots()
-        now_s = asyncio.get_running_loop().time
-        self._missed = MissedBatches(now_s)
-        self._strange = StrangeProducers(now_s)
+        self._missed = MissedBatches(asyncio.get_running_loop().time)
+        self._strange = strange
         self._usual_s = USUAL_SECONDS  # the average time of a read
         self._turns: dict[int, Turn] = {}  # the last request in line, by gateway
         self._tasks: set[asyncio.Task[Reply]] = set()
@@ -303,7 +315,7 @@ class GatewayAppends:
             replica, chain = self._led(one)
             batch = produced.topics[0][1][0][1]
             assert batch is not None
-            self._require_order(_name_of(one), replica, batch)
+            self._require_order(foreign.gateway.broker_id, _name_of(one), replica, batch)
             with chain.referring_to(foreign):
                 info = append_batch(replica, batch, produced, one.produce_version, guard, None)
         except TidelogError as error:
@@ -321,21 +333,30 @@ class GatewayAppends:
             role.owe_ack(info.last_offset + 1, ack)
         return ack
 
-    def _require_order(self, name: PartitionName, replica: Replica, batch: memoryview) -> None:
+    def _require_order(
+        self, broker_id: int, name: PartitionName, replica: Replica, batch: memoryview
+    ) -> None:
         """Raise if the log would take the batch before an earlier one of its producer."""
         if len(batch) < HEADER_SIZE:
             return
-        header, known = parse_header(batch), replica.log.producers.state
-        producer = producer_batch(name, header)
+        producer = producer_batch(name, parse_header(batch))
+        known = replica.log.producers.state
         if producer is None or known.entry(producer.producer_id) is not None:
             return
-        if self._missed.has(name):
-            require_first(header, known)
-        if not self._strange.may_take(producer):
-            raise _TooEarly("an earlier batch of the producer may be with another gateway")
+        is_missed = self._missed.has(name)
+        source = GatewaySource(broker_id, name.topic_id)
+        if self._strange.may_take(producer, source, is_behind_unknown=is_missed):
+            return
+        if is_missed:
+            raise _NotFirst(
+                f"producer {producer.producer_id} is not known, and sends sequence"
+                f" {producer.sequence}: a batch before it may be missing"
+            )
+        raise _TooEarly("an earlier batch of the producer may be with another gateway")
 
     def _refused(self, one: GatewaySlice, error: TidelogError) -> _Ack:
-        if not isinstance(error, _TooEarly):  # Nothing has got lost.
+        # Those behind it are refused as it was, and it comes before them: nothing has got lost.
+        if not isinstance(error, _TooEarly | _NotFirst):
             self._missed.note(_name_of(one))
         self._node.counters.gateway.refused_count += 1
         ack = _Ack(GatewayResult(error.code, -1, is_referenced=False))

@@ -26,6 +26,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_node.answers import Answer, CloseConnection
 from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
+from tidelog_node.diskless.gateway.strange_producers import StrangeProducers
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.passed_batches import PassedBatches
 from tidelog_node.handlers.produce_access import authorized_part
@@ -94,7 +95,8 @@ class ProduceHandler:
         self._inspector = ProduceInspector(inspector)
         self._passed = PassedBatches(replicas)
         now_s = asyncio.get_running_loop().time
-        self._refused = RefusedBatches(replicas, self._passed, now_s)
+        self.strange = StrangeProducers(now_s)  # those of gateways' requests as well
+        self._refused = RefusedBatches(replicas, self._passed, self.strange, now_s)
         self._answers = ProduceAnswers(
             replicas, self._passed, counters=node.counters, throttle=throttle
         )

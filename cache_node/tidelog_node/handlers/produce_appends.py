@@ -96,7 +96,9 @@ class ProduceAppends:
                             request, context, name, index, records, results
                         )
                         continue
-                    self._refused.require_takes(replica, records, can_serve=can_serve)
+                    self._refused.require_takes(
+                        replica, records, context.session, can_serve=can_serve
+                    )
                     guard = None if verified is None else verified.guard(name, index)
                     known = None if inspected is None else (inspected, place)
                     info = append_batch(replica, records, request, version, guard, known)

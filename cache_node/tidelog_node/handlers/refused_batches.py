@@ -10,7 +10,7 @@ comes. Later batches of the producer are refused until the first one comes again
     refused     the batch is noted
     appended    when the lead ends, what is not committed may be cut from the log: it is noted then
     damaged     its header cannot be trusted: for a time, producers that the log does not know must
-                begin with sequence 0 (``MissedBatches``)
+                begin with sequence 0 (``MissedBatches``, ``StrangeProducers``)
 
 This node may stop leading a partition in the next turn. As a gateway it then takes what was sent
 behind the refused batch, so the gateway must know of it, too; and when the node begins to lead, the
@@ -35,13 +35,14 @@ from tidelog_node.diskless.gateway.broken_producers import (
     ProducerBatch,
 )
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches
-from tidelog_node.diskless.gateway.strange_producers import StrangeProducers
+from tidelog_node.diskless.gateway.strange_producers import StrangeProducers, client_source
 from tidelog_node.handlers.passed_batches import PassedBatches
 from tidelog_node.handlers.produce_batch import idempotent_batch
 from tidelog_node.handlers.produce_partitions import NO_REPLICAS, led_replicas
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import RequestContext
+from tidelog_node.session import Session
 from tidelog_node.wire.produce import TOPIC_ID_FROM, ProduceRequest
 
 
@@ -53,13 +54,18 @@ class RefusedBatches:
     """The refused batches of this node's partitions. For the node's event loop only."""
 
     def __init__(
-        self, replicas: ReplicaManager, passed: PassedBatches, now_s: Callable[[], float]
+        self,
+        replicas: ReplicaManager,
+        passed: PassedBatches,
+        strange: StrangeProducers,
+        now_s: Callable[[], float],
     ) -> None:
+        """``strange`` is the node's: gateways ask it as well."""
         self._replicas = replicas
         self._passed = passed
         self._broken = BrokenProducers(now_s)
         self._damaged = MissedBatches(now_s)
-        self._strange = StrangeProducers(now_s)
+        self._strange = strange
         replicas.roles.ending_lead.subscribe(self._note_uncommitted)
 
     def note_request(self, request: ProduceRequest, context: RequestContext) -> None:
@@ -99,9 +105,9 @@ class RefusedBatches:
             self._tell_gateway(producer, is_led=replica is not None)
 
     def require_takes(
-        self, replica: Replica, records: memoryview | None, *, can_serve: bool
+        self, replica: Replica, records: memoryview | None, session: Session, *, can_serve: bool
     ) -> None:
-        """Raise what keeps a led replica from taking the batch, whatever is in it.
+        """Raise what keeps a led replica from taking the client's batch, whatever is in it.
 
         ``NotLeaderOrFollower``, and ``RequestTimedOut`` if an earlier batch of its producer was
         refused and has not come again.
@@ -126,13 +132,25 @@ class RefusedBatches:
         is_behind = gateway is not None and gateway.has_lost_before(producer, replica.log)
         if is_behind or self._broken.blocks(producer, 0):
             raise BehindRefused("an earlier batch of the producer was refused")
-        if producer.sequence > 0 and self._damaged.has(where) and not _is_known(replica, producer):
-            raise BehindRefused("an earlier batch of the partition was damaged")
+        if not _is_known(replica, producer):
+            self._require_may_begin(producer, session, has_gateway=gateway is not None)
         if gateway is not None:
-            if not (_is_known(replica, producer) or self._strange.may_take(producer)):
-                raise BehindRefused("an earlier batch of the producer may be with a gateway")
             gateway.has_come(producer)
         self._broken.has_come(producer)
+
+    def _require_may_begin(
+        self, producer: ProducerBatch, session: Session, *, has_gateway: bool
+    ) -> None:
+        """Raise ``BehindRefused`` if an earlier batch of an unknown producer may still come."""
+        is_damaged = self._damaged.has(producer.partition)
+        if not (is_damaged or has_gateway):
+            return
+        source = client_source(session)
+        if self._strange.may_take(producer, source, is_behind_unknown=is_damaged):
+            return
+        if is_damaged:
+            raise BehindRefused("an earlier batch of the partition was damaged")
+        raise BehindRefused("an earlier batch of the producer may be with a gateway")
 
     def _note_uncommitted(self, replica: Replica) -> None:
         """Note what is not committed of a partition whose lead ends: it may be cut from the log."""

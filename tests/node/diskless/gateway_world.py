@@ -138,7 +138,9 @@ class Node:
             admission=self.admission,
             gate=gate,
         )
-        self.appends = GatewayAppends(self.context, replicas=self.replicas, gate=gate)
+        self.appends = GatewayAppends(
+            self.context, replicas=self.replicas, gate=gate, strange=self.produce.strange
+        )
         self.appends.store = self.worker
         self.gateway = Gateway(
             self.context,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from uuid import NAMESPACE_OID, uuid5
 
-import pytest
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.errors import UnknownProducerId
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import parse_header
@@ -21,7 +19,6 @@ from tidelog_node.diskless.gateway.missed_batches import (
     MISSED_SECONDS,
     PARTITIONS_MAX,
     MissedBatches,
-    require_first,
 )
 
 from tests.support.batches import batch
@@ -234,11 +231,3 @@ def test_a_leader_remembers_partitions_of_missed_batches_for_a_time() -> None:
     now_s = MISSED_SECONDS
     assert not missed.has(NAME)
     assert not len(missed), "of partitions without later batches nothing stays"
-
-
-def test_a_log_that_does_not_know_the_producer_takes_its_first_batch_alone() -> None:
-    state = ProducerState(expiration_ms=1_000)
-    require_first(parse_header(batch(1)), state)
-    require_first(parse_header(batch(1, producer_id=7, base_sequence=0)), state)
-    with pytest.raises(UnknownProducerId, match="sequence 1"):
-        require_first(parse_header(batch(1, producer_id=7, base_sequence=1)), state)

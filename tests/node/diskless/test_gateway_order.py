@@ -16,13 +16,17 @@ import pytest
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ErrorCode
 from tidelog_core.model import Principal
+from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.security.authorization import Authorizer
 from tidelog_node.authorization.access import Access
 from tidelog_node.diskless.gateway import strange_producers
+from tidelog_node.diskless.gateway.missed_batches import MISSED_SECONDS
 from tidelog_node.handlers.produce import ProduceHandler
 
 from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, World, gateway_world, refused
+from tests.support import virtual_time
 from tests.support.batches import batch
+from tests.support.inline_executor import InlineExecutor
 from tests.support.request_contexts import a_session
 from tests.support.waiting import eventually_async
 
@@ -288,3 +292,74 @@ async def test_a_producer_that_the_log_has_forgotten_is_taken_in_the_end(
     behind = MOVED if where == "gateway" else ErrorCode.request_timed_out
     assert await codes(node.send(numbered(6))) == [behind]
     assert await codes(node.send(numbered(5)), node.send(numbered(6))) == [OK, OK]
+
+
+@pytest.mark.parametrize("first", ["gateway", "leader"])
+async def test_a_producer_that_changes_its_way_is_forgotten_but_once(
+    world: World, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was refused on one way comes before its later batches on the other one."""
+    ways = [world.gateway, world.leader]
+    before, then = ways if first == "gateway" else ways[::-1]
+    assert await codes(before.send(numbered(5))) == [ErrorCode.request_timed_out]
+    monkeypatch.setattr(strange_producers, "STRANGE_SECONDS", 0.0)
+    (code,) = await codes(then.send(numbered(6)))
+    assert code in (MOVED, ErrorCode.request_timed_out)
+    assert world.leader.replica.log.log_end_offset == 0
+    assert await codes(then.send(numbered(5)), then.send(numbered(6))) == [OK, OK]
+
+
+async def lose_by_others(world: World, where: str) -> None:
+    """Have a batch of another producer refused whose log does not take it."""
+    other = batch(1, producer_id=9, producer_epoch=0, base_sequence=5)
+    if where == "leader":
+        other[-1] ^= 1  # It is damaged.
+    code = (await getattr(world, where).send(other)).error_code
+    assert code in (ErrorCode.out_of_order_sequence_number, ErrorCode.corrupt_message)
+
+
+async def wait_as_unknown(folder: Path, where: str) -> float:
+    """Return for how long a forgotten producer is kept out while others lose batches."""
+    world = World(folder, objects=MemoryObjectStore(), executor=InlineExecutor())
+    await world.start()
+    node, now_s = getattr(world, where), asyncio.get_running_loop().time
+    try:
+        begin = batch(1, producer_id=9, producer_epoch=0, base_sequence=0)
+        assert await codes(world.leader.send(begin)) == [OK]
+        began_s, tries = now_s(), 0
+        while now_s() < began_s + 2 * MISSED_SECONDS:
+            await lose_by_others(world, where)
+            if (await node.send(numbered(5))).error_code is OK:
+                break
+            tries += 1
+            await asyncio.sleep(20.0)
+        assert tries > 1
+        return now_s() - began_s
+    finally:
+        await world.stop()
+
+
+@pytest.mark.parametrize("where", ["gateway", "leader"])
+def test_a_forgotten_producer_is_not_kept_out_for_ever_by_what_others_lose(
+    tmp_path: Path, where: str
+) -> None:
+    """One batch in ten minutes would be enough, of anyone who may write to the partition."""
+    waited_s = virtual_time.run(wait_as_unknown(tmp_path, where))
+    assert MISSED_SECONDS <= waited_s < MISSED_SECONDS + 30
+
+
+async def test_an_inventor_of_producers_does_not_keep_those_of_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(strange_producers, "PRODUCERS_MAX", 6)
+    async with gateway_world(tmp_path) as world:
+        leader, inventor = world.leader, a_session()
+        inventor.become(Principal("User", "mallory"))
+        assert await codes(leader.send(numbered(5))) == [ErrorCode.request_timed_out]
+        for producer_id in range(100, 150):
+            made_up = batch(1, producer_id=producer_id, producer_epoch=0, base_sequence=1)
+            (code,) = await codes(leader.send(made_up, session=inventor))
+            assert code is ErrorCode.request_timed_out
+        monkeypatch.setattr(strange_producers, "STRANGE_SECONDS", 0.0)
+        assert await codes(leader.send(numbered(6))) == [ErrorCode.request_timed_out]
+        assert await codes(leader.send(numbered(5)), leader.send(numbered(6))) == [OK, OK]

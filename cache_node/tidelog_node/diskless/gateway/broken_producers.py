@@ -28,6 +28,8 @@ from tidelog_core.errors import NotLeaderOrFollower
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.records.batch import BatchHeader
 
+from tidelog_node.diskless.gateway.fair_room import FairRoom
+
 PRODUCERS_MAX = 10_000  # that are remembered
 BREAK_SECONDS = 600.0  # longer than producers repeat a batch
 SEQUENCE_MASK = 0x7FFF_FFFF  # sequences begin again at 0 behind it
@@ -74,13 +76,8 @@ class BrokenProducers:
     def __init__(self, now_s: Callable[[], float], *, producers_max: int = PRODUCERS_MAX) -> None:
         """Of a topic with more than its share the producers that broke first are forgotten."""
         self._now_s = now_s
-        self._producers_max = producers_max
         self._breaks: OrderedDict[_Key, _Break] = OrderedDict()  # the last one is the newest
-        self._of_topics: dict[UUID, OrderedDict[_Key, None]] = {}  # in the same order
-        # The topics by the number of their producers: a leader of thousands of topics has the
-        # largest one at hand.
-        self._of_sizes: dict[int, dict[UUID, None]] = {}
-        self._size_max = 0
+        self._room: FairRoom[UUID, _Key] = FairRoom(producers_max)  # of topics
 
     def __len__(self) -> int:
         """Return the number of producers that are remembered."""
@@ -118,15 +115,9 @@ class BrokenProducers:
         found.lost_s = self._now_s()
         self._breaks[key] = found
         self._breaks.move_to_end(key)
-        topic_id = batch.partition.topic_id
-        of_topic = self._of_topics.setdefault(topic_id, OrderedDict())
-        before = len(of_topic)
-        of_topic[key] = None
-        of_topic.move_to_end(key)
-        if len(of_topic) != before:
-            self._note_size(topic_id, before, len(of_topic))
-        if len(self._breaks) > self._producers_max:
-            self._forget(self._least_needed(of_topic))
+        gone = self._room.put(batch.partition.topic_id, key)
+        if gone is not None:
+            del self._breaks[gone]
 
     def blocks(self, batch: ProducerBatch, number: int) -> bool:
         """Return whether an earlier batch of the producer is lost, so that this one must be."""
@@ -157,32 +148,9 @@ class BrokenProducers:
             self._forget(key)
         return self._breaks.get((batch.partition, batch.producer_id))
 
-    def _least_needed(self, of_topic: OrderedDict[_Key, None]) -> _Key:
-        """Return the oldest of the topic if it has more than its share, else of the largest one."""
-        if len(of_topic) * len(self._of_topics) <= self._producers_max:
-            of_topic = self._of_topics[next(iter(self._of_sizes[self._size_max]))]
-        return next(iter(of_topic))
-
     def _forget(self, key: _Key) -> None:
         del self._breaks[key]
-        topic_id = key[0].topic_id
-        of_topic = self._of_topics[topic_id]
-        del of_topic[key]
-        self._note_size(topic_id, len(of_topic) + 1, len(of_topic))
-        if not of_topic:
-            del self._of_topics[topic_id]
-
-    def _note_size(self, topic_id: UUID, before: int, after: int) -> None:
-        """Note how many producers the topic has: one more than before, or one less."""
-        if before:
-            of_size = self._of_sizes[before]
-            del of_size[topic_id]
-            if not of_size:
-                del self._of_sizes[before]
-        if after:
-            self._of_sizes.setdefault(after, {})[topic_id] = None
-        if after > self._size_max or self._size_max not in self._of_sizes:
-            self._size_max = after
+        self._room.remove(key)
 
     @staticmethod
     def _blocks(found: _Break, batch: ProducerBatch, number: int) -> bool:

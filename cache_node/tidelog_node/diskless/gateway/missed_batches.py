@@ -4,7 +4,7 @@ Their gateways have sent later batches before they learn it. Those of the same p
 appended (``broken_producers``). A log that knows the producer refuses them by their sequence, one
 that does not would begin with the first of them. The batch could perhaps not be read, so nobody
 here knows its producer. So for a time all producers of the partition that the log does not know
-have to begin with sequence 0.
+have to begin with sequence 0 (``StrangeProducers``).
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.errors import UnknownProducerId
-from tidelog_core.log.producer_state import ProducerState
-from tidelog_core.records.batch import BatchHeader
 
 MISSED_SECONDS = 600.0  # longer than producers repeat a batch
 PARTITIONS_MAX = 10_000
@@ -45,16 +42,3 @@ class MissedBatches:
         while self._missed_s and next(iter(self._missed_s.values())) <= before_s:
             self._missed_s.popitem(last=False)
         return partition in self._missed_s
-
-
-def require_first(header: BatchHeader, producers: ProducerState) -> None:
-    """Raise ``UnknownProducerId`` if the log would take a later batch as a producer's first one."""
-    if (
-        header.producer_id >= 0
-        and header.base_sequence > 0
-        and producers.entry(header.producer_id) is None
-    ):
-        raise UnknownProducerId(
-            f"producer {header.producer_id} is not known, and sends sequence"
-            f" {header.base_sequence}: a batch before it may be missing"
-        )

@@ -6,6 +6,13 @@ the second one before it. A gateway answers or gives a batch up in less time tha
 and then the producer repeats it. So a producer that is still unknown after that time is one that
 the log has forgotten, and it may go on: with the first of the batches that were refused here. Some
 of them may have come just before that time, and the next one just after it.
+
+Where a batch of the partition has got lost whose producer nobody knows, each of them may be the
+one behind it, and the producer of that batch may repeat it longer. The time is longer then. It
+counts from the producer's own first batch: what others lose keeps nobody out any longer.
+
+A node has one table, whichever way a batch has come: by a gateway or from the client itself. Those
+who name producers share it, so one who names ever new ones pushes out only its own.
 """
 
 from __future__ import annotations
@@ -13,17 +20,45 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import NamedTuple
+from uuid import UUID
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.model import Principal
 
 from tidelog_node.diskless.gateway.broken_producers import SEQUENCE_MASK, ProducerBatch
+from tidelog_node.diskless.gateway.fair_room import FairRoom
+from tidelog_node.diskless.gateway.missed_batches import MISSED_SECONDS
+from tidelog_node.session import Session
 
 STRANGE_SECONDS = 45.0  # a gateway keeps a batch for 30 s, and a leader reads it for 10 s
-FORGOTTEN_SECONDS = 600.0  # the producer begins again behind it
+FORGOTTEN_SECONDS = MISSED_SECONDS + 60.0  # the producer begins again behind it
 PRODUCERS_MAX = 10_000
 
 
+class ClientSource(NamedTuple):
+    """A client that writes to the leader itself."""
+
+    principal: Principal
+    host: str
+
+
+class GatewaySource(NamedTuple):
+    """The clients of one gateway and topic: their leader does not know which of them it is.
+
+    All of them may write to the topic.
+    """
+
+    broker_id: int
+    topic_id: UUID
+
+
+Source = ClientSource | GatewaySource
 _Key = tuple[PartitionName, int, int]  # of a producer's epoch
+
+
+def client_source(session: Session) -> ClientSource:
+    """Return who sends on the session's connection."""
+    return ClientSource(session.principal, session.client_host)
 
 
 class _Strange(NamedTuple):
@@ -36,35 +71,49 @@ class _Strange(NamedTuple):
 class StrangeProducers:
     """Remembers when each unknown producer has sent a later batch. For the node's event loop."""
 
-    def __init__(self, now_s: Callable[[], float], *, producers_max: int = PRODUCERS_MAX) -> None:
+    def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
-        self._producers_max = producers_max
         self._refused: OrderedDict[_Key, _Strange] = OrderedDict()  # oldest first
+        self._room: FairRoom[Source, _Key] = FairRoom(PRODUCERS_MAX)
 
     def __len__(self) -> int:
         """Return the number of producers that are remembered."""
         return len(self._refused)
 
-    def may_take(self, batch: ProducerBatch) -> bool:
-        """Return whether to take a batch of a producer that the log does not know."""
+    def may_take(
+        self, batch: ProducerBatch, source: Source, *, is_behind_unknown: bool = False
+    ) -> bool:
+        """Return whether to take a batch of a producer that the log does not know.
+
+        ``is_behind_unknown``: a batch of the partition was lost, and nobody knows its producer.
+        """
         if batch.sequence == 0:
             return True
         now_s = self._now_s()
         while self._refused:
-            oldest = next(iter(self._refused.values()))
+            oldest_key, oldest = next(iter(self._refused.items()))
             if oldest.since_s > now_s - FORGOTTEN_SECONDS:
                 break
-            self._refused.popitem(last=False)
+            self._forget(oldest_key)
         key = batch.partition, batch.producer_id, batch.epoch
-        known = self._refused.setdefault(key, _Strange(now_s, batch))
-        if not _is_behind(batch, known.first):
-            if now_s - known.since_s >= STRANGE_SECONDS:
-                del self._refused[key]
-                return True
-            self._refused[key] = known._replace(first=batch)
-        if len(self._refused) > self._producers_max:
-            self._refused.popitem(last=False)
+        known = self._refused.get(key)
+        if known is None:
+            self._refused[key] = _Strange(now_s, batch)
+            gone = self._room.put(source, key)
+            if gone is not None:
+                del self._refused[gone]
+            return False
+        if _is_behind(batch, known.first):
+            return False
+        if now_s - known.since_s >= (MISSED_SECONDS if is_behind_unknown else STRANGE_SECONDS):
+            self._forget(key)
+            return True
+        self._refused[key] = known._replace(first=batch)
         return False
+
+    def _forget(self, key: _Key) -> None:
+        del self._refused[key]
+        self._room.remove(key)
 
 
 def _is_behind(batch: ProducerBatch, first: ProducerBatch) -> bool:
