@@ -2,8 +2,7 @@
 
 Spark puts ``python/lib/pyspark.zip`` of its home first into the path of its Python processes. The
 zip has sources alone, and Python stores no bytecode of modules in a zip. So each process compiles
-pyspark again, for half a second of CPU: the first query of a session starts seven of them, and a
-stream fails if its process is not there after ten seconds.
+pyspark again, for half a second of CPU: the first query of a session starts seven of them.
 
 Run it once with the Python that runs the workers, where an image or a machine is set up, and not
 while Spark runs: a Python process that has opened the old zip cannot import from the new one.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -15,11 +17,14 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 from tidelog_core.errors import InvalidConfig
 
 from tidelog_spark.options import ReadOptions, check_options, parse_options
 from tidelog_spark.planning import Split
 from tidelog_spark.schema import spark_schema
+
+EARLY = str(Path(__file__).parent / "early")  # ``sitecustomize`` of the source's processes
 
 # Spark starts a Python process for the columns, one for the plan, and others for tasks and writes.
 # Each imports what it needs.
@@ -89,7 +94,20 @@ class TidelogReader(DataSourceReader):
 
 def register(spark: SparkSession) -> None:
     """Register ``format("tidelog")`` with the session."""
-    spark.dataSource.register(TidelogDataSource)
+    if is_remote():
+        # The server has the processes, and this program not even their environment.
+        spark.dataSource.register(TidelogDataSource)
+        return
+    environment = spark.sparkContext.environment
+    before = environment.get("PYTHONPATH")
+    # Spark stores the environment with the source, for its processes alone.
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (EARLY, before)))
+    try:
+        spark.dataSource.register(TidelogDataSource)
+    finally:
+        del environment["PYTHONPATH"]
+        if before is not None:
+            environment["PYTHONPATH"] = before
 
 
 def _with_columns(options: ReadOptions, schema: StructType) -> ReadOptions:

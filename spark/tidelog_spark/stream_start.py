@@ -2,8 +2,9 @@
 
 Each stream of a Python source has one process on the driver. Spark waits ten seconds until it has
 started and connected, which no setting changes, and ends the query otherwise: «Python worker failed
-to connect back». Nothing has been read then, and the checkpoint is as before, so the query can be
-started again.
+to connect back». The process connects at its start (``early``), so only a machine that does not
+start Python in that time has this failure. Nothing has been read then, and the checkpoint is as
+before, so the query can be started again.
 """
 
 from __future__ import annotations

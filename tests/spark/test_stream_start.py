@@ -68,21 +68,25 @@ def test_attempts_are_bounded() -> None:
     assert (query, count) == (late[2], 3)
 
 
-LATE_ONCE = """
+# Spark waits for ten seconds. The process has connected by then, but not imported pyspark.
+SLOW_IMPORTS = """
 import os, time
-from pathlib import Path
 if "PYTHON_WORKER_FACTORY_PORT" in os.environ:
-    marker = Path({marker!r})
-    if not marker.exists():
-        marker.touch()
-        time.sleep(12)  # Spark waits for ten seconds.
+    time.sleep(12)
+"""
+# Once, the process begins too late itself.
+LATE_ONCE = """#!/bin/sh
+if [ -n "$PYTHON_WORKER_FACTORY_PORT" ] && mkdir {marker} 2>/dev/null; then sleep 12; fi
+exec {python} "$@"
 """
 DRIVER = """
 import json, sys
 import tidelog_spark
 from tools.local_spark import local_session
-options, folder, is_retried = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3] == "yes"
+options, folder, python, is_retried = json.loads(sys.argv[1])
 spark = local_session("tidelog-late", settings={"spark.local.dir": folder + "/local"})
+spark.sparkContext.pythonExec = python
+tidelog_spark.register(spark)
 table = spark.readStream.format("tidelog").options(**options).load()
 writer = table.writeStream.format("parquet").trigger(availableNow=True)
 writer = writer.option("checkpointLocation", folder + "/checkpoint")
@@ -100,20 +104,36 @@ spark.stop()
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("is_retried", "found"), [("no", "failed True"), ("yes", "rows 20")])
+@pytest.mark.parametrize(
+    ("slow", "is_retried", "found"),
+    [
+        ("imports", False, "rows 20"),
+        ("python", False, "failed True"),
+        ("python", True, "rows 20"),
+    ],
+    ids=["imports", "python", "python-retried"],
+)
 def test_a_stream_survives_a_process_that_starts_slowly(
-    tmp_path: Path, is_retried: str, found: str
+    tmp_path: Path, slow: str, is_retried: bool, found: str
 ) -> None:
     cluster = TieredCluster(tmp_path / "tiered")
     cluster.create_topic("t", partition_count=1)
     cluster.add_segment("t", [build_batch([Record(0, 1, None, b"%d" % i) for i in range(20)])])
-    slow = tmp_path / "slow"
-    slow.mkdir()
-    (slow / "sitecustomize.py").write_text(LATE_ONCE.format(marker=str(tmp_path / "marker")))
+    places = [*filter(None, sys.path)]
+    python = sys.executable
+    if slow == "imports":
+        (tmp_path / "sitecustomize.py").write_text(SLOW_IMPORTS)
+        places.insert(0, str(tmp_path))
+    else:
+        script = tmp_path / "python"
+        script.write_text(LATE_ONCE.format(marker=tmp_path / "marker", python=sys.executable))
+        script.chmod(0o755)
+        python = str(script)
     options = {**cluster.options, "subscribe": "t", "startingOffsets": "earliest"}
+    given = json.dumps([options, str(tmp_path), python, is_retried])
     driver = subprocess.run(
-        [sys.executable, "-c", DRIVER, json.dumps(options), str(tmp_path), is_retried],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(slow), *filter(None, sys.path)])},
+        [sys.executable, "-c", DRIVER, given],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
