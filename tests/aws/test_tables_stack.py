@@ -80,6 +80,15 @@ def test_a_run_reads_the_cluster_and_writes_below_its_warehouse_alone() -> None:
     assert "Catalog" not in granted(GIVEN, "TablesRole")
 
 
+def test_a_run_may_not_write_among_the_segments_wherever_its_warehouse_is() -> None:
+    denied = granted({**BESIDE_NODES, "Prefix": "logs/main"}, "TablesRole")["NoSegments"]
+    assert (denied["Effect"], "Condition" in denied) == ("Deny", False)
+    assert denied["Action"] == ["s3:DeleteObject", "s3:PutObject"]
+    reads = granted({**BESIDE_NODES, "Prefix": "logs/main"}, "TablesRole")["ReadSegments"]
+    assert denied["Resource"] == reads["Resource"]
+    assert denied["Resource"].endswith("/logs/main/*")
+
+
 def test_the_schedule_may_start_this_task_and_give_it_its_roles_alone() -> None:
     statements = granted(BESIDE_NODES, "TableScheduleRole")
     assert {name: one["Action"] for name, one in statements.items()} == {

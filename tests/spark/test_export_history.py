@@ -191,6 +191,67 @@ def test_rows_in_snapshots_that_were_rewritten_before_the_erasure_are_found(sour
     target.close()
 
 
+def expire(target: IcebergTarget, snapshot_id: int) -> None:
+    table = target.catalog.load_table("lake.t")
+    table.maintenance.expire_snapshots().by_id(snapshot_id).commit()
+
+
+def test_an_erasure_is_repeated_after_a_rollback_and_the_expiry_of_its_snapshot(
+    source, tmp_path, caplog
+):
+    target = RolledBackIceberg(tmp_path)
+    source.export(None, target.table())
+    before = target.state()
+    erase(source, KEY, {0: 100, 1: 50})
+    assert follow(source, target.erasable()).row_count == 15
+    erased = target.state()
+    target.restore(before)
+    expire(target, erased)
+    assert len(target.rows()) == 150
+    source.grow(10)  # on top of the restored snapshot
+    source.export(None, target.table())
+    assert follow(source, target.erasable()).row_count == 15
+    assert caplog.text.count("erasure is repeated in a restored table") == 1
+    # Once: by now another run has done the same.
+    assert follow(source, target.erasable()).receipts == ()
+    assert caplog.text.count("erasure is repeated in a restored table") == 1
+    # All snapshots before the last one are expired as usual: nothing is undone.
+    for one in target.catalog.load_table("lake.t").metadata.snapshots:
+        if one.snapshot_id != target.state():
+            expire(target, one.snapshot_id)
+    erasing = target.erasable()
+    assert erasing.open()
+    assert erasing.undone() == set()
+    assert follow(source, target.erasable()).receipts == ()
+    assert places(target.rows()) == without(source, (KEY, {0: 100, 1: 50}))
+    target.close()
+
+
+@pytest.mark.parametrize("is_first_expired", [False, True])
+def test_rows_of_a_partition_whose_first_export_was_rolled_back_and_expired_come_again(
+    tmp_path, is_first_expired
+):
+    target = RolledBackIceberg(tmp_path)
+    source = Source(tmp_path, key_of=customer_of)
+    source.grow(100)
+    source.export(None, target.table())
+    oldest = target.state()
+    source.grow(10)
+    source.export(None, target.table())
+    before = target.state()
+    source.grow(50, partition=1)
+    source.export(None, target.table())
+    rolled_back = target.state()
+    target.restore(before)
+    expire(target, rolled_back)
+    if is_first_expired:
+        expire(target, oldest)
+    assert source.export(None, target.table(), offsets_per_partition_max=20).row_count == 20
+    assert source.export(None, target.table()).row_count == 30
+    assert places(target.rows()) == source.all()
+    target.close()
+
+
 def test_an_expired_snapshot_between_does_not_make_an_erasure_undone(source, tmp_path):
     target = IcebergTarget(tmp_path)
     source.export(None, target.table())

@@ -7,10 +7,12 @@ Source: Iceberg table spec, schema evolution.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog_spark.jobs.export_table import ColumnConflict
+from tidelog_spark.jobs.export_table import ColumnConflict, SchemaConflict
 
 _WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
 
@@ -19,7 +21,8 @@ def merged_schema(table: pa.Schema, wanted: pa.Schema, *, evolves: bool = False)
     """Return the table's columns and the new ones.
 
     A column that is no longer exported stays, and is null. ``evolves``: types of columns may
-    change as Iceberg's do. Raises ``ColumnConflict`` with every column whose type differs.
+    change as Iceberg's do. Raises ``ColumnConflict`` with every column whose type differs, and with
+    every new one whose name differs from another's in case only.
     """
     problems: list[str] = []
     fields = []
@@ -34,10 +37,45 @@ def merged_schema(table: pa.Schema, wanted: pa.Schema, *, evolves: bool = False)
                 )
             field = field.with_type(merged or field.type)  # noqa: PLW2901
         fields.append(field)
+    new = [field.with_nullable(True) for field in wanted if field.name not in table.names]
+    problems += _alike([*fields, *new], known=table)
     if problems:
         raise ColumnConflict(problems)
-    new = [field.with_nullable(True) for field in wanted if field.name not in table.names]
     return pa.schema([*fields, *new])
+
+
+def require_distinct(schema: pa.Schema) -> None:
+    """Raise ``SchemaConflict`` if a new table would have names that differ in case only."""
+    problems = list(_alike(schema, known=()))
+    if problems:
+        raise SchemaConflict(problems)
+
+
+def _alike(fields: Iterable[pa.Field], known: Iterable[pa.Field], path: str = "") -> Iterator[str]:
+    """Yield a problem for each name that engines take for another one, within structs, too.
+
+    ``known`` are the fields that the table has already: it stays as it is.
+    """
+    types = {field.name: field.type for field in known}
+    names: dict[str, list[str]] = {}
+    for field in fields:
+        names.setdefault(field.name.lower(), []).append(field.name)
+        inner = _inner(types[field.name]) if field.name in types else ()
+        yield from _alike(_inner(field.type), inner, f"{path}{field.name}.")
+    for alike in names.values():
+        if len(alike) > 1 and not types.keys() >= {*alike}:
+            both = " and ".join(repr(path + name) for name in alike)
+            yield (
+                f"columns {both} differ in case only, and engines such as Spark cannot read a"
+                " table with both: give the field the name that the table has, or another one"
+            )
+
+
+def _inner(of: pa.DataType) -> Iterable[pa.Field]:
+    """Return the fields of a struct, or of a list's structs."""
+    while pa.types.is_list(of):
+        of = of.value_type
+    return list(of) if pa.types.is_struct(of) else ()
 
 
 def fitted(column: pa.Array, wanted: pa.DataType) -> pa.Array:

@@ -24,7 +24,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 from tidelog_core.clock import wall_clock_ms
 
-from tidelog_spark.jobs.columns import merged_schema
+from tidelog_spark.jobs.columns import merged_schema, require_distinct
 from tidelog_spark.jobs.erasable_table import Expiry, delete_files, existing_files
 from tidelog_spark.jobs.erased_rows import Replacement, TableFile, UnreadableTableFile
 from tidelog_spark.jobs.export_table import (
@@ -38,6 +38,7 @@ from tidelog_spark.jobs.export_table import (
     partition_fields,
 )
 from tidelog_spark.jobs.table_access import named_permission
+from tidelog_spark.jobs.table_places import require_apart
 
 APPLICATION = "tidelog-export/"
 ERASING_APPLICATION = "tidelog-erasure/"  # and the run's id: the mark of its commit
@@ -68,8 +69,9 @@ class DeltaLakeTable:
         """Return the table's URL."""
         return self._location
 
-    def prepare(self, schema: pa.Schema) -> pa.Schema:
+    def prepare(self, schema: pa.Schema, *, segments: str | None = None) -> pa.Schema:
         """Create the table or add columns, in a commit without files."""
+        require_apart(self._location, segments)
         with named_permission(self._location, "write", DeltaError):
             return self._prepare(schema)
 
@@ -91,6 +93,7 @@ class DeltaLakeTable:
         return pa.schema([field for field in merged if field.name not in self._columns])
 
     def _create(self, schema: pa.Schema) -> DeltaTable:
+        require_distinct(schema)
         try:
             return DeltaTable.create(
                 self._location, schema=Schema.from_arrow(schema), partition_by=self._columns

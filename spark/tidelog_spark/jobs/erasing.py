@@ -135,10 +135,11 @@ def _followed(
     """Return what the table follows: not by runs that a restored older state does not have."""
     runs = [*remembered, *(FollowedRun.of(one) for one in receipts if one.is_committed)]
     undone = table.undone() if runs else set()
+    followed = Followed(one for one in runs if one.run_id not in undone)
     for one in runs:
-        if one.run_id in undone:
+        if one.run_id in undone and not followed.has_all_of(one):
             logger.warning("erasure is repeated in a restored table", extra={"run_id": one.run_id})
-    return Followed(one for one in runs if one.run_id not in undone)
+    return followed
 
 
 async def _erasures(request: EraseRequest, followed: Followed) -> list[Erasure]:

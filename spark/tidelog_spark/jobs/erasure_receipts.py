@@ -214,6 +214,13 @@ class Followed:
                 place = (erasure_id, partition)
                 self._applied[place] = max(offset, self._applied.get(place, 0))
 
+    def has_all_of(self, run: FollowedRun) -> bool:
+        """Return whether the runs together have followed all that this one has."""
+        return self.complete.issuperset(run.complete) and all(
+            self.applied_to(erasure_id, partition) >= offset
+            for erasure_id, partition, offset in run.applied
+        )
+
     def applied_to(self, erasure_id: str, partition: int) -> int:
         """Return the offset below which the table has no row of the erasure's key."""
         return self._applied.get((erasure_id, partition), 0)

@@ -87,11 +87,12 @@ class ExportTable(Protocol):
     def has_partition_columns(self) -> bool:
         """Whether the table has columns for date and hour, which its files then omit."""
 
-    def prepare(self, schema: pa.Schema) -> pa.Schema:
+    def prepare(self, schema: pa.Schema, *, segments: str | None = None) -> pa.Schema:
         """Create the table, or add missing columns; return the schema to write.
 
         The schema is without partition columns. Raises ``SchemaConflict``; after ``ColumnConflict``
-        ``offsets`` may be called.
+        ``offsets`` may be called. Raises ``InvalidConfig``, and creates nothing, if the table's
+        location and the URL ``segments`` are one within the other.
         """
 
     def offsets(self, partitions: Collection[str]) -> Offsets:

@@ -112,9 +112,10 @@ class ExportResult:
 def export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> ExportResult:
     """Append to the table up to the end of the tiered log, each record once.
 
-    Raises ``ExportConflict`` if another export came first, ``SchemaConflict``, ``DataLost`` if
-    retention has deleted records before their export, ``BadRecord`` (in a task) and the stores'
-    errors. After any error the table is unchanged.
+    Raises ``ExportConflict`` if another export came first, ``SchemaConflict``,
+    ``InvalidConfig`` for a table among the segments, ``DataLost`` if retention has deleted records
+    before their export, ``BadRecord`` (in a task) and the stores' errors. After any error the table
+    is unchanged.
     """
     return outside_loops(partial(_export, runner, request, table))
 
@@ -155,7 +156,7 @@ def _prepared(
         keeps_bad_records=request.keeps_bad_records and request.decoder.format != "raw",
     )
     try:
-        return table.prepare(schema)
+        return table.prepare(schema, segments=request.objects)
     except ColumnConflict as conflict:
         exported = table.offsets([one.id for one in partitions])
         waiting = [

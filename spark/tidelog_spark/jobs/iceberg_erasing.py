@@ -1,9 +1,10 @@
 """Erases rows from an Iceberg table: files replaced in one snapshot, old snapshots expired.
 
-The snapshot of an erasure sets the table property ``tidelog.erasure.<run id>``. Snapshots before it
-still have the old files. ``expire`` removes these snapshots, then deletes what only they name: the
-old files, and the manifests, which have the least and the greatest key of each file. Heads of
-branches and tags are never removed: the receipt names them.
+The snapshot of an erasure sets the table property ``tidelog.erasure.<run id>``, and its sequence
+number as ``tidelog.erasure-since.<run id>``. Snapshots before it still have the old files.
+``expire`` removes these snapshots, then deletes what only they name: the old files, and the
+manifests, which have the least and the greatest key of each file. Heads of branches and tags are
+never removed: the receipt names them.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ from tidelog_spark.jobs.iceberg_table import (
 )
 
 ERASURE_PROPERTY = "tidelog.erasure."  # and the run's id: the mark of its commit
+# And the run's id: the sequence number of its snapshot, to be known when that has expired.
+SINCE_PROPERTY = "tidelog.erasure-since."
 SUMMARY_ERASED = "tidelog.erased-rows"
 _BOUNDS = tuple(
     number
@@ -164,19 +167,23 @@ class IcebergErasing:
         return ERASURE_PROPERTY + run_id in self._opened().metadata.properties
 
     def undone(self) -> set[str]:
-        """Return the runs whose snapshots the current one does not come after: a rollback."""
+        """Return the runs whose snapshots the current one does not come after: a rollback.
+
+        Also of snapshots that were expired after the rollback.
+        """
         table = self._opened()
         held = list(ancestors(table))
-        ids = {one.snapshot_id for one in held}
         # What is older than these may come before them, too: snapshots between were expired.
         first = held[-1].sequence_number or 0 if held else 0
+        numbers = _erasures(table.metadata.snapshots)
+        for name, value in table.metadata.properties.items():
+            if name.startswith(SINCE_PROPERTY) and value.isdecimal():
+                numbers.setdefault(name.removeprefix(SINCE_PROPERTY), int(value))
+        in_effect = _erasures(held)
         return {
-            str(one.summary[SUMMARY_RUN])
-            for one in table.metadata.snapshots
-            if one.summary is not None
-            and one.summary[SUMMARY_ERASED] is not None
-            and one.snapshot_id not in ids
-            and (one.sequence_number or 0) > first
+            run_id
+            for run_id, number in numbers.items()
+            if run_id not in in_effect and number > first
         }
 
     def reached_by(self, paths: Collection[str]) -> list[str]:
@@ -233,7 +240,12 @@ class IcebergErasing:
             SUMMARY_ERASED: str(sum(one.removed_count for one in replaced)),
         }
         with table.transaction() as transaction:
-            transaction.set_properties({ERASURE_PROPERTY + run_id: summary[SUMMARY_ERASED]})
+            transaction.set_properties(
+                {
+                    ERASURE_PROPERTY + run_id: summary[SUMMARY_ERASED],
+                    SINCE_PROPERTY + run_id: str(table.metadata.next_sequence_number()),
+                }
+            )
             with _ErasingFiles(
                 operation=Operation.OVERWRITE,
                 transaction=transaction,
@@ -307,6 +319,15 @@ def _reaching(table: Table, paths: Collection[str]) -> Iterator[Snapshot]:
     for snapshot in table.metadata.snapshots:
         if _reached(table, snapshot, wanted, seen):
             yield snapshot
+
+
+def _erasures(snapshots: Iterable[Snapshot]) -> dict[str, int]:
+    """Return the sequence numbers of those snapshots that are erasures, by their runs."""
+    return {
+        str(one.summary[SUMMARY_RUN]): one.sequence_number or 0
+        for one in snapshots
+        if one.summary is not None and one.summary[SUMMARY_ERASED] is not None
+    }
 
 
 def _heads(table: Table) -> set[int]:

@@ -28,7 +28,7 @@ from pyiceberg.transforms import DayTransform, HourTransform
 from tidelog_core.errors import InvalidConfig
 
 from tidelog_spark.jobs.catalog_errors import mapped_errors, text_of
-from tidelog_spark.jobs.columns import merged_schema
+from tidelog_spark.jobs.columns import merged_schema, require_distinct
 from tidelog_spark.jobs.export_table import (
     DATE_COLUMN,
     HOUR_COLUMN,
@@ -41,8 +41,11 @@ from tidelog_spark.jobs.export_table import (
     WrittenFile,
     offsets_to_text,
 )
+from tidelog_spark.jobs.table_places import require_apart
 
 PROPERTY = "tidelog.export."
+# And a partition: the sequence number of the snapshot of its first export.
+SINCE_PROPERTY = "tidelog.export-since."
 SUMMARY_OFFSETS = "tidelog.offsets"
 SUMMARY_RUN = "tidelog.run"
 COMMIT_ATTEMPTS_MAX = 10
@@ -90,11 +93,11 @@ class IcebergTable:
         location: str = self._table.location().rstrip("/")
         return location
 
-    def prepare(self, schema: pa.Schema) -> pa.Schema:
+    def prepare(self, schema: pa.Schema, *, segments: str | None = None) -> pa.Schema:
         """Create the table, add columns or widen them, in a commit without files."""
         try:
             with mapped_errors(self._name):
-                return self._prepare(schema)
+                return self._prepare(schema, segments)
         except (
             CommitFailedException,
             NamespaceAlreadyExistsError,
@@ -105,8 +108,9 @@ class IcebergTable:
                 f" ({error})"
             ) from None
 
-    def _prepare(self, schema: pa.Schema) -> pa.Schema:
-        table = self._table = self._load() or self._create(schema)
+    def _prepare(self, schema: pa.Schema, segments: str | None) -> pa.Schema:
+        table = self._table = self._load() or self._create(schema, segments)
+        require_apart(self.location, segments)
         known = _plain_schema(table)
         merged = merged_schema(known, schema, evolves=True)
         if merged != known:
@@ -129,7 +133,7 @@ class IcebergTable:
         expected = stored_offsets(self._table, offsets)
         for _ in range(COMMIT_ATTEMPTS_MAX):
             try:
-                self._commit_once(self._table, files, offsets, run_id)
+                self._commit_once(self._table, files, offsets, {*expected}, run_id)
             except CommitFailedException:
                 self._table = self._catalog.load_table(self._name)
                 if _has_commit_of(self._table, run_id):
@@ -141,12 +145,21 @@ class IcebergTable:
         raise ExportConflict(f"another commit to {self._name} was faster")
 
     def _commit_once(
-        self, table: Table, files: Sequence[WrittenFile], offsets: Offsets, run_id: str
+        self,
+        table: Table,
+        files: Sequence[WrittenFile],
+        offsets: Offsets,
+        known: Collection[str],  # partitions that were exported before
+        run_id: str,
     ) -> None:
         without_retries(table)
+        number = str(table.metadata.next_sequence_number())
         with table.transaction() as transaction:
             transaction.set_properties(
-                {PROPERTY + partition: str(offset) for partition, offset in offsets.items()}
+                {
+                    **{PROPERTY + name: str(offset) for name, offset in offsets.items()},
+                    **{SINCE_PROPERTY + name: number for name in {*offsets} - {*known}},
+                }
             )
             transaction.add_files(
                 [f"{self.location}/{one.path}" for one in files],
@@ -174,12 +187,15 @@ class IcebergTable:
             raise SchemaConflict([f"the table is partitioned by {has}, not by {wanted}"])
         return table
 
-    def _create(self, schema: pa.Schema) -> Table:
+    def _create(self, schema: pa.Schema, segments: str | None) -> Table:
         namespace = self._name.rpartition(".")[0]
         if not namespace:
             raise InvalidConfig([f"the table {self._name!r} must be NAMESPACE.NAME"])
+        require_distinct(schema)
         self._catalog.create_namespace_if_not_exists(namespace)
         with self._catalog.create_table_transaction(self._name, schema=schema) as transaction:
+            # An error in this block creates no table.
+            require_apart(transaction.table_metadata.location, segments)
             if self._partitions in _TRANSFORMS:
                 transform, name = _TRANSFORMS[self._partitions]
                 with transaction.update_spec() as spec:
@@ -250,19 +266,23 @@ def _rolled_back(table: Table, untold: Collection[str]) -> set[str]:
     """Return the partitions of which a rollback has left out the first export.
 
     ``untold`` are those that no snapshot before the current one tells. If one of these was expired,
-    it may have told them: then none is returned, and the properties count.
+    it may have told those whose first export is older: of them the properties count.
     """
     held = list(ancestors(table)) if untold else []
-    if not held or held[-1].parent_snapshot_id is not None:
+    if not held:
         return set()
     ids, first = {one.snapshot_id for one in held}, held[-1].sequence_number or 0
+    since = ((one, table.metadata.properties.get(SINCE_PROPERTY + one, "")) for one in untold)
+    gone = {one for one, number in since if number.isdecimal() and int(number) > first}
+    if held[-1].parent_snapshot_id is not None:
+        return gone
     left_out = (
         one
         for one in table.metadata.snapshots
         # Older ones were replaced, as by CREATE OR REPLACE TABLE, which keeps their rows.
         if one.snapshot_id not in ids and (one.sequence_number or 0) > first
     )
-    return {name for one in left_out for name in _told_offsets(one).keys() & {*untold}}
+    return gone | {name for one in left_out for name in _told_offsets(one).keys() & {*untold}}
 
 
 def _told_offsets(snapshot: Snapshot) -> dict[str, int]:

@@ -18,7 +18,7 @@ from functools import partial
 import pyarrow as pa
 from tidelog_core.objects.store import ObjectStore
 
-from tidelog_spark.jobs.columns import merged_schema
+from tidelog_spark.jobs.columns import merged_schema, require_distinct
 from tidelog_spark.jobs.erasable_table import Expiry, delete_files, existing_files
 from tidelog_spark.jobs.erased_rows import Replacement, TableFile
 from tidelog_spark.jobs.export_table import ExportConflict, Offsets, WrittenFile
@@ -29,6 +29,7 @@ from tidelog_spark.jobs.parquet_commits import (
     put_commit,
     read_log,
 )
+from tidelog_spark.jobs.table_places import require_apart
 from tidelog_spark.jobs.table_state import with_state
 
 RUN_FOLDER = "run="
@@ -51,9 +52,12 @@ class ParquetTable:
         """Return the folder's URL."""
         return self._location
 
-    def prepare(self, schema: pa.Schema) -> pa.Schema:
+    def prepare(self, schema: pa.Schema, *, segments: str | None = None) -> pa.Schema:
         """Read the last commit; nothing is written before the next one."""
+        require_apart(self._location, segments)
         self._last = with_state(self._location, last_commit)
+        if self._last is None:
+            require_distinct(schema)
         known = schema if self._last is None else self._last.schema
         self._schema = merged_schema(known, schema)
         return self._schema

@@ -1,0 +1,157 @@
+"""Tables that would be among the segments, or have names that differ in case only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from tidelog_core.errors import InvalidConfig
+from tidelog_spark.jobs.columns import merged_schema, require_distinct
+from tidelog_spark.jobs.delta_table import DeltaLakeTable
+from tidelog_spark.jobs.export_table import (
+    ColumnConflict,
+    ExportTable,
+    SchemaConflict,
+    TimePartitions,
+)
+from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
+from tidelog_spark.jobs.parquet_table import ParquetTable
+from tidelog_spark.jobs.table_places import require_apart
+
+from tests.spark.exported import Source
+from tests.support.command import called
+
+AMONG = {
+    "same": ("s3://log/tidelog", "s3://log/tidelog/"),
+    "below": ("s3a://log/tidelog/lake/t", "s3://log/tidelog"),
+    "above": ("s3://log/lake", "s3://log/lake/tidelog"),
+    "whole bucket": ("s3://log/lake", "s3://log"),
+    "folder": ("file:///data/objects/lake", "file:///data/objects"),
+    "path": ("/data/objects/x/../lake", "file:///data/objects"),
+    "one slash": ("file:/data/objects/lake", "file:///data/objects"),
+    "encoded": ("file:///da%74a/objects/lake", "file:///data/objects"),
+}
+APART = {
+    "beside": ("s3://log/tidelog-lake", "s3://log/tidelog"),
+    "bucket": ("s3://lake/tidelog", "s3://log/tidelog"),
+    "scheme": ("gs://log/tidelog", "s3://log/tidelog"),
+    "folder": ("file:///data/lake", "file:///data/objects"),
+    "memory": ("file:///data/lake", "memory:"),
+}
+
+
+@pytest.mark.parametrize("name", AMONG)
+def test_a_table_among_the_segments_is_refused(name: str) -> None:
+    with pytest.raises(InvalidConfig, match="among the segments"):
+        require_apart(*AMONG[name])
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_table_that_is_apart_from_the_segments_is_not(name: str) -> None:
+    require_apart(*APART[name])
+
+
+def test_a_link_into_the_segments_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "objects").mkdir()
+    (tmp_path / "lake").symlink_to(tmp_path / "objects")
+    with pytest.raises(InvalidConfig, match="among the segments"):
+        require_apart((tmp_path / "lake" / "t").as_uri(), (tmp_path / "objects").as_uri())
+
+
+def test_no_format_makes_a_table_among_the_segments(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    source.grow(10)
+    inside = f"{source.cluster.options['objects']}/lake"
+    folder = Path(inside.removeprefix("file://"))
+    tables: list[ExportTable] = [
+        ParquetTable(inside), DeltaLakeTable(inside, TimePartitions.DAY)
+    ]  # fmt: skip
+    for table in tables:
+        with pytest.raises(InvalidConfig, match="among the segments"):
+            source.export(None, table)
+        assert not folder.exists()
+
+
+def test_the_job_refuses_a_warehouse_among_the_segments(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    source.grow(10)
+    options = source.cluster.options
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path / 'catalog.db'}",
+        "warehouse": f"{options['objects']}/lake",
+    }
+    asked = ["job", "iceberg", "t", "--table", "lake.t"]
+    asked += [f"--{name}={url}" for name, url in options.items()]
+    asked += [f"--catalog={name}={value}" for name, value in properties.items()]
+    told = called(*asked, status=2)
+    assert "among the segments" in told.errors
+    assert "give it a location that is apart" in told.errors
+    catalog = open_catalog(properties)
+    assert not catalog.table_exists("lake.t")
+    # One that was made there by something else is refused, too.
+    schema = pa.schema([("kafka_offset", pa.int64())])
+    IcebergTable(catalog, "lake.t", TimePartitions.NONE).prepare(schema)
+    told = called(*asked, "--partition-by", "none", status=2)
+    assert "among the segments" in told.errors
+    assert catalog.load_table("lake.t").schema().column_names == ["kafka_offset"]
+    catalog.close()
+
+
+STRUCT = pa.struct([("id", pa.int64())])
+BOTH = pa.struct([("id", pa.int64()), ("ID", pa.int64())])
+
+
+@pytest.mark.parametrize("evolves", [True, False])
+def test_a_new_column_that_differs_in_case_only_is_refused(evolves: bool) -> None:
+    table = pa.schema([("kafka_key", pa.binary()), ("name", pa.string())])
+    wanted = pa.schema([("kafka_key", pa.binary()), ("Name", pa.string())])
+    with pytest.raises(ColumnConflict, match="columns 'name' and 'Name' differ in case only"):
+        merged_schema(table, wanted, evolves=evolves)
+
+
+def test_names_within_structs_differ_by_more_than_their_case() -> None:
+    def lists(of: pa.DataType) -> pa.Schema:
+        return pa.schema([("xs", pa.list_(pa.list_(of)))])
+
+    with pytest.raises(ColumnConflict, match=r"'xs\.id' and 'xs\.ID' differ in case only"):
+        merged_schema(lists(STRUCT), lists(BOTH), evolves=True)
+    with pytest.raises(SchemaConflict, match=r"'xs\.id' and 'xs\.ID' differ in case only"):
+        require_distinct(lists(BOTH))
+    with pytest.raises(ColumnConflict, match=r"'x\.id' and 'x\.ID'"):
+        merged_schema(pa.schema([]), pa.schema([("x", BOTH)]))
+    require_distinct(lists(STRUCT))
+
+
+def test_a_table_that_has_both_names_already_goes_on() -> None:
+    table = pa.schema([("name", pa.string()), ("Name", pa.string()), ("x", BOTH)])
+    wanted = pa.schema([("Name", pa.string()), ("x", BOTH), ("more", pa.int64())])
+    assert merged_schema(table, wanted, evolves=True).names == ["name", "Name", "x", "more"]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "delta", "iceberg"])
+def test_no_format_makes_a_table_with_names_that_differ_in_case_only(
+    tmp_path: Path, format_: str
+) -> None:
+    wanted = pa.schema([("x", BOTH)])
+    location = (tmp_path / "lake").as_uri()
+    if format_ == "iceberg":
+        properties = {
+            "type": "sql", "uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": location
+        }  # fmt: skip
+        catalog = open_catalog(properties)
+        with pytest.raises(SchemaConflict, match=r"'x\.id' and 'x\.ID'"):
+            IcebergTable(catalog, "lake.t", TimePartitions.NONE).prepare(wanted)
+        assert not catalog.table_exists("lake.t")
+        catalog.close()
+        return
+    table = (
+        ParquetTable(location)
+        if format_ == "parquet"
+        else DeltaLakeTable(location, TimePartitions.NONE)
+    )
+    with pytest.raises(SchemaConflict, match=r"'x\.id' and 'x\.ID'"):
+        table.prepare(wanted)
+    assert not DeltaTable.is_deltatable(location)
