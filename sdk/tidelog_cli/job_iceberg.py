@@ -10,8 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from json import dumps
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -43,16 +44,20 @@ from tidelog_cli.output import note
 from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 if TYPE_CHECKING:
-    from tidelog_spark.jobs.erasing import EraseRequest
+    from tidelog_spark.jobs.erasing import EraseRequest, EraseResult
     from tidelog_spark.jobs.export_table import ExportTable
-    from tidelog_spark.jobs.exporting import ExportRequest
+    from tidelog_spark.jobs.exporting import ExportRequest, ExportResult
+    from tidelog_spark.jobs.table_lease import TableLease
 
+CONFLICTS_MAX = 3  # in a row; then the run has failed
 OFFSETS_PER_COMMIT = 1_000_000  # of a partition; a backlog is committed in several steps
 FAILURES_MAX = 20  # runs in a row that fail, until the command gives up
 # After a failed run. The pauses of 20 failures are 75 minutes together.
 BACKOFF_SECONDS_MIN = 5.0
 BACKOFF_SECONDS_MAX = 300.0
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+T = TypeVar("T")
 
 
 def iceberg(
@@ -110,9 +115,10 @@ def iceberg(
     """Append new records to an Iceberg table, each once, now or again and again.
 
     Runs in this process, without Spark and Java, beside running nodes or without them. It can be
-    stopped or killed at any time and started again, also twice at once. The table is created by the
-    first run; DuckDB, Spark, Trino and pyiceberg read it. With --every, failures that may pass (a
-    catalog or bucket that is away, another run's commit) are noted, and the run is tried again
+    stopped or killed at any time and started again, also twice at once: a run that finds another
+    one at work on the table says so, leaves the table to it, and ends well. The table is created by
+    the first run; DuckDB, Spark, Trino and pyiceberg read it. With --every, failures that may pass
+    (a catalog or bucket that is away, another run's commit) are noted, and the run is tried again
     after pauses that grow to five minutes.
     """
     if expire_snapshots and not apply_erasures:
@@ -141,6 +147,7 @@ def iceberg(
     properties = catalog_properties(catalog or [], catalog_file)
 
     from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
+    from tidelog_spark.jobs.table_lease import TableLease
 
     def run() -> None:
         with closing(open_catalog(properties)) as opened:
@@ -151,7 +158,8 @@ def iceberg(
                 if apply_erasures:
                     erasing = erase_request(request, expires=expire_snapshots)
                 target = IcebergTable(opened, name, request.partitions)
-                run_once(target, request, erasing, is_json=json)
+                with TableLease() as lease:
+                    run_once(target, request, erasing, lease, is_json=json)
 
             run_each(tuple(requests), bring_up_to_date)
 
@@ -209,22 +217,61 @@ def may_pass(error: Exception) -> bool:
 
 
 def run_once(
-    table: ExportTable, request: ExportRequest, erasing: EraseRequest | None, *, is_json: bool
+    table: ExportTable,
+    request: ExportRequest,
+    erasing: EraseRequest | None,
+    lease: TableLease,
+    *,
+    is_json: bool,
 ) -> None:
-    """Append until there is nothing new, in commits of bounded size; then follow erasures."""
+    """Append until there is nothing new, in commits of bounded size; then follow erasures.
+
+    Leaves the table to another run that is at work on it, and says so.
+    """
     from tidelog_spark.jobs.erasing import apply_erasures
+    from tidelog_spark.jobs.export_table import TableBusy
     from tidelog_spark.jobs.exporting import export
     from tidelog_spark.jobs.task_runner import LocalTasks
 
     runner = LocalTasks()
-    while (result := export(runner, request, table)).ranges:
+
+    def append() -> ExportResult:
+        return export(runner, request, table, lease=lease)
+
+    def erase(of: EraseRequest) -> EraseResult:
+        lease.take(table.location)
+        return apply_erasures(runner, of, erasable_of(table))
+
+    try:
+        while (result := without_conflict(append)).ranges:
+            if is_json:
+                print(dumps({"run_id": result.run_id, "rows": result.row_count}), flush=True)
+            else:
+                print(f"{result.row_count} rows appended in {result.file_count} files", flush=True)
+        if erasing is not None:
+            report_erased(without_conflict(partial(erase, erasing)), None, is_json=is_json)
+    except TableBusy as busy:
         if is_json:
-            print(dumps({"run_id": result.run_id, "rows": result.row_count}), flush=True)
+            print(dumps({"skipped": str(busy)}), flush=True)
         else:
-            print(f"{result.row_count} rows appended in {result.file_count} files", flush=True)
-    if erasing is not None:
-        erased = apply_erasures(runner, erasing, erasable_of(table))
-        report_erased(erased, None, is_json=is_json)
+            note(f"nothing is done: {busy}")
+
+
+def without_conflict(step: Callable[[], T]) -> T:
+    """Return the step's result; repeat it while other commits to the table come first.
+
+    Raises ``TableBusy`` at once, and ``ExportConflict`` after ``CONFLICTS_MAX`` attempts.
+    """
+    from tidelog_spark.jobs.export_table import ExportConflict, TableBusy
+
+    for _ in range(CONFLICTS_MAX - 1):
+        try:
+            return step()
+        except TableBusy:
+            raise
+        except ExportConflict as conflict:
+            note(f"{conflict}; once more")
+    return step()
 
 
 def run_again_and_again(

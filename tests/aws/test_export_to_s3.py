@@ -17,12 +17,19 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
 from pyiceberg.catalog import Catalog
+from tidelog_spark.jobs import table_lease
 from tidelog_spark.jobs.delta_table import DeltaLakeTable
-from tidelog_spark.jobs.export_table import ExportConflict, ExportTable, TimePartitions
+from tidelog_spark.jobs.export_table import (
+    ExportConflict,
+    ExportTable,
+    TableBusy,
+    TimePartitions,
+)
 from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
 from tidelog_spark.jobs.parquet_files import ParquetFiles
 from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
 from tidelog_spark.jobs.table_access import TableAccessDenied
+from tidelog_spark.jobs.table_lease import TableLease, read_lease
 from tidelog_spark.jobs.table_state import with_state
 
 from tests.aws.buckets import make_bucket
@@ -101,6 +108,21 @@ def check(
     with pytest.raises(ExportConflict):
         write_and(late, partitions, 50, 60, overtaken)
     assert sorted(rows()) == list(range(60))
+
+
+@pytest.mark.slow
+def test_a_lease_in_a_bucket_keeps_others_out_until_it_is_over(location: str) -> None:
+    url = f"{location}/_tidelog/lease.json"
+    assert read_lease(url) is None
+    with TableLease() as first:
+        assert first.take(location)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(table_lease.socket, "gethostname", lambda: "elsewhere")
+            with TableLease() as second, pytest.raises(TableBusy):
+                second.take(location)
+    found = read_lease(url)
+    assert found is not None
+    assert found.is_over
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from tidelog_spark.jobs.erasing import apply_erasures as erase_rows
 from tidelog_spark.jobs.export_table import ExportTable, TimePartitions
 from tidelog_spark.jobs.exporting import ExportResult, export
 from tidelog_spark.jobs.parquet_table import ParquetTable
+from tidelog_spark.jobs.table_lease import TableLease
 from tidelog_spark.jobs.task_runner import SparkTasks
 
 from tidelog_cli.export_options import (
@@ -126,11 +127,15 @@ def export_command(
     require_topics(locations.metadata, request.topics)
     with spark_session("export") as spark:
         runner = SparkTasks(spark)
-        result = export(runner, request, target)
         erased = None
-        if apply_erasures:
-            wanted = erase_request(request, expires=expire_snapshots)
-            erased = erase_rows(runner, wanted, erasable_of(target))
+        with TableLease() as lease:
+            # An Iceberg table may have a schedule, whose commits would come before this one.
+            result = export(
+                runner, request, target, lease=lease if table_format == "iceberg" else None
+            )
+            if apply_erasures:
+                wanted = erase_request(request, expires=expire_snapshots)
+                erased = erase_rows(runner, wanted, erasable_of(target))
     if json:
         print_json({**_document(result), **erasure_document(erased)})
     else:

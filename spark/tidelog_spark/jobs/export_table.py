@@ -40,6 +40,10 @@ class ExportConflict(TidelogError):
     code = ErrorCode.concurrent_transactions
 
 
+class TableBusy(ExportConflict):
+    """Another run is at work on the table, by its lease. This one has exported nothing since."""
+
+
 class SchemaConflict(TidelogError):
     """The records do not match the table's columns; columns can only be added."""
 

@@ -44,6 +44,7 @@ from tidelog_spark.jobs.export_tasks import (
     write_tasks,
 )
 from tidelog_spark.jobs.outside_loops import outside_loops
+from tidelog_spark.jobs.table_lease import TableLease
 from tidelog_spark.jobs.task_runner import TaskRunner
 from tidelog_spark.option_values import Subscribe
 from tidelog_spark.options import parse_options
@@ -109,24 +110,37 @@ class ExportResult:
     ranges: tuple[PartitionRange, ...]  # only those with something to export
 
 
-def export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> ExportResult:
+def export(
+    runner: TaskRunner,
+    request: ExportRequest,
+    table: ExportTable,
+    *,
+    lease: TableLease | None = None,
+) -> ExportResult:
     """Append to the table up to the end of the tiered log, each record once.
 
-    Raises ``ExportConflict`` if another export came first, ``SchemaConflict``,
+    With a ``lease``, which is taken if there is something to export, raises ``TableBusy`` while
+    another run has it. Raises ``ExportConflict`` if another export came first, ``SchemaConflict``,
     ``InvalidConfig`` for a table among the segments, ``DataLost`` if retention has deleted records
     before their export, ``BadRecord`` (in a task) and the stores' errors. After any error the table
     is unchanged.
     """
-    return outside_loops(partial(_export, runner, request, table))
+    return outside_loops(partial(_export, runner, request, table, lease))
 
 
-def _export(runner: TaskRunner, request: ExportRequest, table: ExportTable) -> ExportResult:
+def _export(
+    runner: TaskRunner, request: ExportRequest, table: ExportTable, lease: TableLease | None
+) -> ExportResult:
     partitions = asyncio.run(_partitions(request))
     # After the ends are known: the schema of each record before them is in the registry by now.
     request = replace(request, decoder=request.decoder.renewed())
     schema = _prepared(request, table, partitions)
     exported = table.offsets([one.id for one in partitions])
     ranges = _ranges(request, partitions, exported)
+    if ranges and lease is not None and lease.take(table.location):
+        # The run that had it before may have exported since the table was read.
+        schema = _prepared(request, table, partitions)
+        ranges = _ranges(request, partitions, table.offsets([one.id for one in partitions]))
     run_id = str(uuid4())
     if not ranges:
         return ExportResult(run_id, 0, 0, 0, ())

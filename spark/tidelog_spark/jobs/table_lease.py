@@ -1,0 +1,206 @@
+"""The lease of a table: a run says that it is at work, so that no other does the same work.
+
+    <location>/_tidelog/lease.json
+    {"format_version": 1, "run_id": …, "host": …, "process_id": …, "since_ms": …,
+     "renewed_ms": …, "is_over": false}
+
+A lease saves work, nothing else: which of two runs has exported is decided by the table's commit.
+So the file is written without a condition, runs that begin at the same moment may both hold the
+lease, and a file that cannot be read is no lease.
+
+The holder renews it every ``RENEW_SECONDS``, and says at its end that it is over. After
+``LIVE_MS`` without a renewal it is nobody's: its run was killed. A run on the same machine sees at
+once that the process is gone. ``HELD_SECONDS_MAX`` after the last ``take`` it is not renewed any
+more, so that a run that hangs does not keep others out for ever.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import posixpath
+import socket
+import threading
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from pyarrow import fs
+from tidelog_core.clock import wall_clock_ms
+
+from tidelog_spark.jobs.export_table import TableBusy
+from tidelog_spark.jobs.table_access import named_permission
+from tidelog_spark.jobs.table_state import STATE_FOLDER
+
+logger = logging.getLogger(__name__)
+
+FORMAT_VERSION = 1
+NAME = "lease.json"
+RENEW_SECONDS = 15.0
+LIVE_MS = 60_000
+HELD_SECONDS_MAX = 6 * 3600.0  # longer than any commit of a schedule, and than most of Spark
+LEASE_BYTES_MAX = 1 << 16
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLease:
+    """What the file says."""
+
+    run_id: str
+    host: str
+    process_id: int
+    since_ms: int
+    renewed_ms: int
+    is_over: bool = False
+
+    def is_live(self, now_ms: int) -> bool:
+        """Return whether its run is at work, as far as can be told from here."""
+        # A clock that is hours ahead must not keep others out for hours.
+        if self.is_over or abs(now_ms - self.renewed_ms) >= LIVE_MS:
+            return False
+        return self.host != socket.gethostname() or _is_another_process(self.process_id)
+
+
+class TableLease:
+    """The lease of one table, for one run. It is over at the end of the block."""
+
+    def __init__(self) -> None:
+        self._run_id = str(uuid4())
+        self._since_ms = wall_clock_ms()
+        self._url: str | None = None  # None: not taken
+        self._held_until = 0.0  # monotonic
+        self._end = threading.Event()
+        self._renewing: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end.set()
+        if self._renewing is not None:
+            self._renewing.join()
+        if self._url is None:
+            return
+        try:
+            if self._is_free(self._url):
+                self._write(self._url, is_over=True)
+        except OSError as failure:
+            # It passes by itself after a minute; the run's own result counts.
+            logger.warning("lease of the table is left", extra={"reason": str(failure)})
+
+    def take(self, location: str) -> bool:
+        """Hold the lease of the table from now on; return whether it was not held before.
+
+        To be called again before each commit. Raises ``TableBusy`` while another run has it,
+        ``TableAccessDenied`` and ``OSError``.
+        """
+        url = f"{location}/{STATE_FOLDER}/{NAME}"
+        other = read_lease(url)
+        if other is not None and self._keeps_out(other):
+            raise TableBusy(
+                f"another run is at work on {location} since {_utc(other.since_ms)}, process"
+                f" {other.process_id} of {other.host}; if it was killed, its lease ends within"
+                f" {LIVE_MS // 1000} seconds"
+            )
+        is_new = self._url is None
+        self._url = url
+        self._held_until = time.monotonic() + HELD_SECONDS_MAX
+        with named_permission(location, "write"):
+            self._write(url)
+        if self._renewing is None or not self._renewing.is_alive():
+            self._renewing = threading.Thread(
+                target=self._renew, args=(url,), name="table-lease", daemon=True
+            )
+            self._renewing.start()
+        return is_new
+
+    def _renew(self, url: str) -> None:
+        while not self._end.wait(RENEW_SECONDS):
+            if time.monotonic() >= self._held_until:
+                logger.warning("lease of the table is given up", extra={"url": url})
+                return
+            try:
+                if not self._is_free(url):
+                    return  # ``take`` says so before the next commit.
+                self._write(url)
+            except OSError as error:
+                logger.warning("lease of the table is not renewed", extra={"reason": str(error)})
+
+    def _is_free(self, url: str) -> bool:
+        other = read_lease(url)
+        return other is None or not self._keeps_out(other)
+
+    def _keeps_out(self, other: StoredLease) -> bool:
+        return other.run_id != self._run_id and other.is_live(wall_clock_ms())
+
+    def _write(self, url: str, *, is_over: bool = False) -> None:
+        lease = StoredLease(
+            self._run_id,
+            socket.gethostname(),
+            os.getpid(),
+            self._since_ms,
+            wall_clock_ms(),
+            is_over,
+        )
+        text = json.dumps({"format_version": FORMAT_VERSION, **asdict(lease)})
+        filesystem, path = fs.FileSystem.from_uri(url)
+        if isinstance(filesystem, fs.LocalFileSystem):
+            filesystem.create_dir(posixpath.dirname(path))
+        with filesystem.open_output_stream(path) as stream:
+            stream.write(text.encode())
+
+
+def read_lease(url: str) -> StoredLease | None:
+    """Return the lease of the file, ``None`` if there is none that can be read."""
+    filesystem, path = fs.FileSystem.from_uri(url)
+    try:
+        with filesystem.open_input_stream(path) as stream:
+            found = json.loads(stream.read(LEASE_BYTES_MAX))
+        if found["format_version"] != FORMAT_VERSION:
+            return None
+        lease = StoredLease(
+            str(found["run_id"]),
+            str(found["host"]),
+            int(found["process_id"]),
+            int(found["since_ms"]),
+            int(found["renewed_ms"]),
+            found["is_over"] is True,
+        )
+        _utc(lease.since_ms)
+    except FileNotFoundError:
+        return None
+    except _UNREADABLE as error:
+        logger.warning("lease of the table cannot be read", extra={"reason": str(error)})
+        return None
+    return lease
+
+
+def _utc(time_ms: int) -> str:
+    """Return the time as text. Raises ``ValueError``, ``OverflowError`` or ``OSError``."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat("T", "seconds")
+
+
+def _is_another_process(process_id: int) -> bool:
+    """Return whether a process of this machine has the id, and is not this one.
+
+    A container that was started again has the same name, and its program the same id.
+    """
+    if process_id <= 0 or process_id == os.getpid():
+        return False
+    try:
+        os.kill(process_id, 0)
+    except PermissionError:
+        return True  # Another user's.
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True

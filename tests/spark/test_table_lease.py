@@ -1,0 +1,228 @@
+"""The lease of a table: one run works on it, and others leave it to that."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tidelog_cli.job_iceberg import CONFLICTS_MAX, without_conflict
+from tidelog_core.clock import wall_clock_ms
+from tidelog_spark.jobs import table_lease
+from tidelog_spark.jobs.export_table import ExportConflict, TableBusy, TimePartitions
+from tidelog_spark.jobs.exporting import export
+from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
+from tidelog_spark.jobs.table_lease import LIVE_MS, TableLease, read_lease
+from tidelog_spark.jobs.task_runner import LocalTasks
+
+from tests.spark.erased_exports import places
+from tests.spark.exported import Source
+from tests.support.command import called
+from tests.support.waiting import eventually
+
+SECONDS_MAX = 60.0
+
+
+def written(folder: Path, **given: object) -> str:
+    """Write a lease of a run on another machine, renewed just now; return its URL."""
+    now_ms = wall_clock_ms()
+    lease = {
+        "format_version": 1,
+        "run_id": "another",
+        "host": "elsewhere",
+        "process_id": 7,
+        "since_ms": now_ms,
+        "renewed_ms": now_ms,
+        "is_over": False,
+        **given,
+    }
+    path = folder / "_tidelog" / "lease.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(lease))
+    return path.as_uri()
+
+
+def ended_process() -> int:
+    """Return the id of a process that was there a moment ago."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def is_taken(folder: Path) -> bool:
+    with TableLease() as lease:
+        try:
+            lease.take(folder.as_uri())
+        except TableBusy:
+            return True
+    return False
+
+
+def test_a_lease_keeps_others_out_until_it_is_over(tmp_path: Path) -> None:
+    with TableLease() as first:
+        assert first.take(tmp_path.as_uri())
+        assert not first.take(tmp_path.as_uri())
+        url = f"{tmp_path.as_uri()}/_tidelog/lease.json"
+        held = read_lease(url)
+        assert held is not None
+        assert (held.process_id, held.is_over) == (os.getpid(), False)
+    over = read_lease(url)
+    assert over is not None
+    assert (over.run_id, over.is_over) == (held.run_id, True)
+    written(tmp_path)
+    assert is_taken(tmp_path)
+
+
+def test_a_lease_of_a_run_that_was_killed_keeps_nobody_out(tmp_path: Path) -> None:
+    host = table_lease.socket.gethostname()
+    now_ms = wall_clock_ms()
+    for given in (
+        {"is_over": True},
+        {"renewed_ms": now_ms - LIVE_MS},
+        {"renewed_ms": now_ms + 2 * LIVE_MS},  # by a clock that is wrong
+        {"host": host, "process_id": ended_process()},
+        {"host": host, "process_id": os.getpid()},  # of the container's last start
+        {"host": host, "process_id": -1},
+        {"host": host, "process_id": 1 << 70},
+    ):
+        written(tmp_path, **given)
+        assert not is_taken(tmp_path), given
+    written(tmp_path, host=host, process_id=os.getppid())
+    assert is_taken(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "null", '{"format_version": 1}', "[" * 60_000, "\udcff", '{"format_version": 2}'],
+    ids=["empty", "list", "null", "fields", "nested", "binary", "version"],
+)
+def test_a_file_that_cannot_be_read_is_no_lease(tmp_path: Path, text: str) -> None:
+    path = Path(written(tmp_path).removeprefix("file://"))
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert not is_taken(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("since_ms", 1 << 80), ("since_ms", None), ("renewed_ms", "soon"), ("process_id", [])],
+    ids=["far", "none", "text", "list"],
+)
+def test_a_lease_with_a_wrong_field_is_none(tmp_path: Path, name: str, value: object) -> None:
+    written(tmp_path, **{name: value})
+    assert not is_taken(tmp_path)
+
+
+def test_a_lease_is_renewed_while_its_run_is_at_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_lease, "RENEW_SECONDS", 0.001)
+    url = f"{tmp_path.as_uri()}/_tidelog/lease.json"
+
+    def renewed_ms() -> int:
+        found = read_lease(url)
+        return 0 if found is None else found.renewed_ms
+
+    with TableLease() as lease:
+        lease.take(tmp_path.as_uri())
+        first = renewed_ms()
+        eventually(lambda: renewed_ms() > first, "it is renewed", SECONDS_MAX)
+
+
+def test_a_run_that_hangs_loses_its_lease(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(table_lease, "RENEW_SECONDS", 0.001)
+    monkeypatch.setattr(table_lease, "HELD_SECONDS_MAX", 0.0)
+    caplog.set_level(logging.WARNING)
+    with TableLease() as lease:
+        lease.take(tmp_path.as_uri())
+        eventually(lambda: "is given up" in caplog.text, "it is given up", SECONDS_MAX)
+
+
+def test_a_lease_that_another_run_has_taken_is_left_to_it(tmp_path: Path) -> None:
+    with TableLease() as lease:
+        lease.take(tmp_path.as_uri())
+        url = written(tmp_path)
+        with pytest.raises(TableBusy, match="process 7 of elsewhere"):
+            lease.take(tmp_path.as_uri())
+    left = read_lease(url)
+    assert left is not None
+    assert (left.run_id, left.is_over) == ("another", False)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    found = Source(tmp_path)
+    found.grow(100)
+    found.grow(50, partition=1)
+    return found
+
+
+def sql_catalog(folder: Path) -> dict[str, str]:
+    return {
+        "type": "sql",
+        "uri": f"sqlite:///{folder / 'catalog.db'}",
+        "warehouse": (folder / "warehouse").as_uri(),
+    }
+
+
+def test_a_run_that_finds_another_at_work_says_so_and_ends_well(source, tmp_path):
+    asked = ["job", "iceberg", "t", "--table", "lake.t"]
+    asked += [f"--{name}={url}" for name, url in source.cluster.options.items()]
+    asked += [f"--catalog={name}={value}" for name, value in sql_catalog(tmp_path).items()]
+    assert called(*asked).lines == ["150 rows appended in 1 files"]
+    catalog = open_catalog(sql_catalog(tmp_path))
+    folder = Path(catalog.load_table("lake.t").location().removeprefix("file://"))
+    source.grow(30)
+    written(folder)
+    told = called(*asked)
+    assert told.lines == []
+    assert told.errors.startswith("tidelog: nothing is done: another run is at work on file://")
+    assert "process 7 of elsewhere" in told.errors
+    [line] = called(*asked, "--json", "--apply-erasures").lines
+    assert list(json.loads(line)) == ["skipped"]
+    written(folder, is_over=True)
+    assert called(*asked).lines == ["30 rows appended in 1 files"]
+    assert called(*asked).errors == ""
+    assert places(catalog.load_table("lake.t").scan().to_arrow()) == source.all()
+    catalog.close()
+
+
+def test_what_the_run_before_has_exported_until_its_end_is_not_written_again(source, tmp_path):
+    catalog = open_catalog(sql_catalog(tmp_path))
+
+    def table() -> IcebergTable:
+        return IcebergTable(catalog, "lake.t", TimePartitions.DAY)
+
+    class Late(TableLease):
+        """A lease that is free a moment after the offsets were read."""
+
+        def take(self, location: str) -> bool:
+            source.export(None, table())
+            return super().take(location)
+
+    with Late() as lease:
+        result = export(LocalTasks(), source.request(), table(), lease=lease)
+    assert (result.ranges, result.file_count) == ((), 0)
+    assert places(catalog.load_table("lake.t").scan().to_arrow()) == source.all()
+    catalog.close()
+
+
+def test_conflicts_with_other_commits_are_tried_again_three_times(capsys):
+    outcomes: list[Exception | None] = [ExportConflict("x was faster")] * 2 + [None]
+
+    def step() -> int:
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise outcome
+        return 5
+
+    assert without_conflict(step) == 5
+    assert capsys.readouterr().err.count("x was faster; once more") == 2
+    outcomes += [ExportConflict("x")] * CONFLICTS_MAX
+    with pytest.raises(ExportConflict):
+        without_conflict(step)
+    assert outcomes == []
+    outcomes += [TableBusy("y")]
+    with pytest.raises(TableBusy):
+        without_conflict(step)
