@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.late_routes import imported
 from tidelog_node.node_context import NodeContext
 
 if TYPE_CHECKING:
-    from kio.schema.errors import ErrorCode
-
     from tidelog_node.assembly.coordinators import Coordinators
+    from tidelog_node.transactions.verifier import TransactionVerifier
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +72,10 @@ class Coordination:
                     self._made = await self._make()
         return self._made
 
+    async def verifier(self) -> TransactionVerifier:
+        """Return the verifier of transactions; makes the coordinators if there are none yet."""
+        return (await self.get()).verifier
+
     async def close(self) -> None:
         """Finish the writes in progress, and send waiting clients to the next coordinators."""
         self._is_closed = True
@@ -115,28 +118,6 @@ class Coordination:
         except Exception:
             # The next change of the image, or request that needs them, tries again.
             logger.exception("coordinators are not made")
-
-
-class LateVerifier:
-    """Asks transaction coordinators as ``TransactionVerifier`` does, which it makes when asked."""
-
-    def __init__(self, coordination: Coordination) -> None:
-        self._coordination = coordination
-
-    async def ask(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Collection[TopicPartition],
-        *,
-        adds: bool,
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is part of the open transaction."""
-        coordinators = await self._coordination.get()
-        return await coordinators.verifier.ask(
-            transactional_id, producer_id, producer_epoch, partitions, adds=adds
-        )
 
 
 def _load() -> Build:

@@ -15,7 +15,7 @@ from tidelog_core.security.authorization import Authorizer
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.control import ControlHandlers
-from tidelog_node.assembly.coordination import Coordination, LateVerifier
+from tidelog_node.assembly.coordination import Coordination
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.authentication.login_log import LoginLog
 from tidelog_node.authorization.access import Access
@@ -105,7 +105,7 @@ def build_serving(
     )
     stack.callback(throttle.start(node.view))
     admission, chain_store = DisklessAdmission(), ChainStoreCheck()
-    gate = ProduceGate(LateVerifier(coordination))
+    gate = ProduceGate(coordination.verifier)
     produce = ProduceHandler(
         node,
         admission=admission,

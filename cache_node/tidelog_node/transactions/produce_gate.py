@@ -10,9 +10,9 @@ Source: KIP-890; ``ReplicaManager.handleProduceAppend`` of Kafka.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tidelog_core.errors import (
     CorruptRecordBatch,
@@ -23,12 +23,14 @@ from tidelog_core.errors import (
     UnsupportedMagic,
 )
 from tidelog_core.log.verification import VerificationGuard
-from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, parse_header
 
 from tidelog_node.replica import Replica
 from tidelog_node.transactions.retries import Retries
 from tidelog_node.wire.produce import ProduceRequest
+
+if TYPE_CHECKING:
+    from tidelog_node.transactions.verifier import TransactionVerifier
 
 ADDS_FROM = 12  # from this Produce version on the leader adds partitions
 KNOWS_ABORTABLE_FROM = 11
@@ -36,21 +38,6 @@ KNOWS_ABORTABLE_FROM = 11
 Led = Mapping[bytes, Mapping[int, Replica]]
 Turn = asyncio.Future[None]
 Place = tuple[bytes, int]  # a partition, with the topic name's bytes of the request
-
-
-class Verifier(Protocol):
-    """Asks the coordinators of transactions; ``TransactionVerifier`` does."""
-
-    async def ask(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Collection[TopicPartition],
-        *,
-        adds: bool,
-    ) -> dict[TopicPartition, ErrorCode]:
-        """Return for each partition whether it is part of the open transaction."""
 
 
 class NotVerified(TidelogError):
@@ -100,8 +87,8 @@ class _Question:
 class ProduceGate:
     """Verifies the transactional requests of a node. For its event loop only."""
 
-    def __init__(self, verifier: Verifier) -> None:
-        self._verifier = verifier
+    def __init__(self, get_verifier: Callable[[], Awaitable[TransactionVerifier]]) -> None:
+        self._get_verifier = get_verifier  # it may be made only when it is first needed
         self._turns: dict[bytes, Turn] = {}  # the last request in line, by id
 
     def is_free(self, request: ProduceRequest, led: Led, *, version: int) -> bool:
@@ -141,7 +128,8 @@ class ProduceGate:
             verified.refusals = {question.place: error for question in questions}
             return verified
         for producer_id, epoch in producers:
-            codes = await self._verifier.ask(
+            verifier = await self._get_verifier()
+            codes = await verifier.ask(
                 request.transactional_id.decode(errors="replace"),
                 producer_id,
                 epoch,

@@ -56,70 +56,50 @@ class TransactionVerifier:
         With ``adds`` the partitions are added to it. PRODUCER_FENCED becomes
         INVALID_PRODUCER_EPOCH, which producers expect of a partition's leader.
         """
-        codes = await self._ask(
-            transactional_id, producer_id, producer_epoch, partitions, adds=adds
-        )
+        leader = self._leader_of(transactional_id)
+        given = (transactional_id, producer_id, producer_epoch, partitions)
+        try:
+            if leader == NO_LEADER:
+                codes = dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
+            elif leader != self._node.broker_id:
+                transaction = build(
+                    add_request.AddPartitionsToTxnTransaction,
+                    transactional_id=transactional_id,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    verify_only=not adds,
+                    topics=_topics(partitions),
+                )
+                codes = await self._ask_peer(leader, transaction, partitions)
+            elif adds:
+                error = await self._coordinator.add_partitions(
+                    *given, client_version=EPOCH_BUMPING_VERSION
+                )
+                codes = dict.fromkeys(partitions, error)
+            else:
+                codes = await self._coordinator.verify_partitions(*given)
+        except TidelogError as problem:
+            self._node.view.nudge()
+            codes = dict.fromkeys(partitions, error_code(problem))
         fenced = ErrorCode.producer_fenced
         return {
             partition: ErrorCode.invalid_producer_epoch if code is fenced else code
             for partition, code in codes.items()
         }
 
-    async def _ask(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Collection[TopicPartition],
-        *,
-        adds: bool,
-    ) -> dict[TopicPartition, ErrorCode]:
+    def _leader_of(self, transactional_id: str) -> int:
+        """Return the broker that coordinates the id, or ``NO_LEADER``."""
         shards = self._node.view.image.partitions(TRANSACTION_STATE_TOPIC)
         if not shards:
-            return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
-        leader = shards[shard_of_transaction(transactional_id, len(shards))].leader
-        if leader == NO_LEADER:
-            return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
-        try:
-            if leader != self._node.broker_id:
-                return await self._ask_peer(
-                    leader, transactional_id, producer_id, producer_epoch, partitions, adds=adds
-                )
-            given = (transactional_id, producer_id, producer_epoch, partitions)
-            if not adds:
-                return await self._coordinator.verify_partitions(*given)
-            error = await self._coordinator.add_partitions(
-                *given, client_version=EPOCH_BUMPING_VERSION
-            )
-            return dict.fromkeys(partitions, error)
-        except TidelogError as error:
-            self._node.view.nudge()
-            return dict.fromkeys(partitions, error_code(error))
+            return NO_LEADER
+        return shards[shard_of_transaction(transactional_id, len(shards))].leader
 
     async def _ask_peer(
         self,
         broker_id: int,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
+        transaction: add_request.AddPartitionsToTxnTransaction,
         partitions: Collection[TopicPartition],
-        *,
-        adds: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        topics: dict[str, list[int]] = {}
-        for topic, index in partitions:
-            topics.setdefault(topic, []).append(index)
-        transaction = build(
-            add_request.AddPartitionsToTxnTransaction,
-            transactional_id=transactional_id,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            verify_only=not adds,
-            topics=tuple(
-                build(add_request.AddPartitionsToTxnTopic, name=name, partitions=tuple(indexes))
-                for name, indexes in topics.items()
-            ),
-        )
         answer: add_response.AddPartitionsToTxnResponse = await self._peers.request(
             broker_id,
             ADD_PARTITIONS_TO_TXN,
@@ -135,3 +115,15 @@ class TransactionVerifier:
                     key = TopicPartition(topic_result.name, partition.partition_index)
                     codes[key] = partition.partition_error_code
         return codes
+
+
+def _topics(
+    partitions: Collection[TopicPartition],
+) -> tuple[add_request.AddPartitionsToTxnTopic, ...]:
+    indexes: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        indexes.setdefault(topic, []).append(index)
+    return tuple(
+        build(add_request.AddPartitionsToTxnTopic, name=name, partitions=tuple(listed))
+        for name, listed in indexes.items()
+    )

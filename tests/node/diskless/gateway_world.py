@@ -80,6 +80,9 @@ class Agreeing:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
 
+    async def get(self) -> Any:
+        return self
+
     async def ask(
         self,
         transactional_id: str,
@@ -128,7 +131,7 @@ class Node:
             executor=world.executor,
         )
         self.inspector, self.flusher = BatchInspector(), Flusher(self.executor)
-        gate = ProduceGate(self.verifier)
+        gate = ProduceGate(self.verifier.get)
         self.admission = DisklessAdmission()
         self.produce = ProduceHandler(
             self.context,

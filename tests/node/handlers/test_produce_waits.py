@@ -47,6 +47,9 @@ class Coordinator:
     def __init__(self, before: Callable[[], Awaitable[None]]) -> None:
         self.before = before
 
+    async def get(self) -> Any:
+        return self
+
     async def ask(
         self, _: str, __: int, ___: int, partitions: Collection[TopicPartition], *, adds: bool
     ) -> dict[TopicPartition, ErrorCode]:
@@ -68,7 +71,7 @@ def transactional_handler(
         replicas=node.replicas,
         flusher=node.flusher,
         inspector=node.inspector,
-        gate=ProduceGate(coordinator),
+        gate=ProduceGate(coordinator.get),
     )
 
 

@@ -38,6 +38,9 @@ class Coordinator:
         self.answers = list(answers)
         self.questions: list[tuple[int, int, bool]] = []
 
+    async def get(self) -> Any:
+        return self
+
     async def ask(
         self,
         _: str,
@@ -92,7 +95,7 @@ async def test_the_guard_is_taken_again_if_the_transaction_before_ends_meanwhile
             (ErrorCode.concurrent_transactions, lambda: end_transaction(replica)),
             (ErrorCode.none, nothing),
         )
-        gate, asked = ProduceGate(coordinator), request(data())
+        gate, asked = ProduceGate(coordinator.get), request(data())
         verified = await gate.verify(asked, node.replicas.led_by_name, version=ADDS)
         guard = verified.guard(*PLACE)
         replica.log.producers.require_verified(parse_header(data()), guard)
@@ -108,7 +111,7 @@ async def test_a_confirmation_that_a_marker_has_overtaken_is_asked_for_again(
             (ErrorCode.none, lambda: end_transaction(replica)),
             (ErrorCode.transaction_abortable, nothing),
         )
-        gate, asked = ProduceGate(coordinator), request(data())
+        gate, asked = ProduceGate(coordinator.get), request(data())
         verified = await gate.verify(asked, node.replicas.led_by_name, version=version)
         with pytest.raises(TidelogError) as raised:
             verified.guard(*PLACE)
@@ -118,7 +121,7 @@ async def test_a_confirmation_that_a_marker_has_overtaken_is_asked_for_again(
 async def test_a_transaction_that_is_open_here_needs_no_question(tmp_path: Path) -> None:
     async with led_partition(tmp_path) as (node, replica):
         coordinator: Any = Coordinator((ErrorCode.none, nothing))
-        gate, led = ProduceGate(coordinator), node.replicas.led_by_name
+        gate, led = ProduceGate(coordinator.get), node.replicas.led_by_name
         assert not gate.is_free(request(data()), led, version=ADDS)
         await gate.verify(request(data()), led, version=ADDS)
         assert coordinator.questions == [(PRODUCER, EPOCH, True)]
@@ -136,7 +139,7 @@ async def test_one_request_carries_one_producer(tmp_path: Path) -> None:
     async with led_partition(tmp_path) as (node, replica):
         del replica
         coordinator: Any = Coordinator()
-        gate = ProduceGate(coordinator)
+        gate = ProduceGate(coordinator.get)
         asked = request(data())
         name, partitions = asked.topics[0]
         asked.topics.append((name, [(0, memoryview(bytearray(data(producer_id=6))))]))
@@ -165,7 +168,7 @@ async def test_producers_are_told_what_their_version_knows(tmp_path: Path, code:
         del replica
         for version, expected in zip((10, VERIFIES, ADDS), CODES[code], strict=True):
             coordinator: Any = Coordinator(*[(code, nothing)] * 20)
-            gate = ProduceGate(coordinator)
+            gate = ProduceGate(coordinator.get)
             verified = await gate.verify(
                 request(data()), node.replicas.led_by_name, version=version
             )
