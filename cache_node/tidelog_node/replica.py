@@ -15,6 +15,7 @@ from typing import Protocol
 from uuid import UUID
 
 from tidelog_core.config import INT64_MAX, TopicConfig
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import (
     FencedLeaderEpoch,
     StorageError,
@@ -169,6 +170,11 @@ class Replica:
         self._on_offline = on_offline  # called with this replica, on any thread
         self._on_exchanged = on_exchanged  # called with this replica after its log was replaced
         self._refusal: TidelogError | None = None  # why the log must not be opened
+
+    @property
+    def name(self) -> PartitionName:
+        """The partition by its topic's id, which a topic that is created again does not share."""
+        return PartitionName(self.topic_id, self.partition.partition)
 
     @property
     def log(self) -> LocalLog:

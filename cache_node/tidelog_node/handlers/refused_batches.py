@@ -117,7 +117,7 @@ class RefusedBatches:
         gateway = self._passed.gateway if replica.is_diskless else None
         if not (self._broken or self._damaged) and gateway is None:
             return
-        where = name_of(replica)
+        where = replica.name
         producer = idempotent_batch(where, records)
         if producer is None:
             return
@@ -157,7 +157,7 @@ class RefusedBatches:
         log = replica.opened_log
         if log is None or log.log_end_offset <= log.high_watermark:
             return
-        where, end_offset = name_of(replica), log.high_watermark
+        where, end_offset = replica.name, log.high_watermark
         for producer_id, entry in log.producers.state.items():
             for one in entry.batches:
                 if one.last_offset >= end_offset:
@@ -171,11 +171,6 @@ class RefusedBatches:
         gateway = self._passed.gateway
         if gateway is not None and not (is_led and gateway.owes(producer)):
             gateway.refuse(producer)
-
-
-def name_of(replica: Replica) -> PartitionName:
-    """Return the replica's partition by its topic's id."""
-    return PartitionName(replica.topic_id, replica.partition.partition)
 
 
 def _is_known(replica: Replica, producer: ProducerBatch) -> bool:

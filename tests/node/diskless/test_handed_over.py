@@ -16,7 +16,6 @@ from tidelog_core.metadata.records import segment_key
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.records.header import patch
 from tidelog_node.diskless.entering import lead_entries
-from tidelog_node.diskless.entering.lead_entries import name_of
 from tidelog_node.diskless.recovery.log_recovery import TierEnds
 
 from tests.node.diskless.chained_log import new_chain
@@ -158,7 +157,7 @@ async def test_a_damaged_item_of_a_followed_partitions_tier_holds_up_no_other(
         await create(it, partitions=2)
         for number in range(2):
             await it.until_led(number)
-        records = {name_of(it.replica(number)): it.stored(number) for number in range(2)}
+        records = {it.replica(number).name: it.stored(number) for number in range(2)}
         damaged, whole = records
         key = segment_key(*damaged, 0, UUID(int=1))
         await it.node.store.commit([Write(key, {"nonsense": 1}, ANY_VERSION, False)])

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.wal.build import ForeignSlice, WalSlice, refer_to
-from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName
 
@@ -77,7 +76,7 @@ class ChainPartition:
         says how long a tail the partition comes with.
         """
         self.replica = replica
-        self.name = PartitionName(replica.topic_id, replica.partition.partition)
+        self.name = replica.name
         self.leader_epoch = leader_epoch
         self.base_offset = 0
         self.end_offset = 0

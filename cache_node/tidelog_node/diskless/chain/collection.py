@@ -136,7 +136,7 @@ class ChainCollection:
             if not replica.is_diskless or not replica.is_leader or log is None or log.is_offline:
                 continue
             _roll(replica, log, age_ms)
-            ends[PartitionName(replica.topic_id, replica.partition.partition)] = log.copied_end
+            ends[replica.name] = log.copied_end
         return ends
 
     async def _read_left(self, names: Collection[PartitionName]) -> None:

@@ -184,7 +184,7 @@ class OwnedChain:
         self.leave(replica)
         if self.has_uncommitted(replica):
             raise ValueError(f"{replica.partition} has records of an earlier epoch in the chain")
-        name = PartitionName(replica.topic_id, replica.partition.partition)
+        name = replica.name
         self._writer.enter(name, stored, end_offset=end_offset, previous_sequence=previous_sequence)
         current = current_chain(stored)
         assert current is not None
@@ -215,7 +215,7 @@ class OwnedChain:
     def has_uncommitted(self, replica: Replica) -> bool:
         """Return whether something of the partition is not committed yet."""
         partition = self._partitions.get(replica)
-        name = PartitionName(replica.topic_id, replica.partition.partition)
+        name = replica.name
         return (partition is not None and partition.size_bytes > 0) or (
             self._writer.has_uncommitted(name)
         )

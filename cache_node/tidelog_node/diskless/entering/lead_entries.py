@@ -211,7 +211,7 @@ class LeadEntries:
         return bool(self._waiting or self._entering or self._failed)
 
     def _note(self, replica: Replica) -> None:
-        self._waiting[name_of(replica)] = replica
+        self._waiting[replica.name] = replica
         self._stir.set()
 
     def _take_waiting(self) -> dict[Before, dict[PartitionName, Replica]]:
@@ -242,7 +242,7 @@ class LeadEntries:
         partition = partitions[index]
         if not partition.is_diskless:
             return None  # It has become replicated, and replicas have what the chains have.
-        if self._refused.get(name_of(replica)) == partition.leader_epoch:
+        if self._refused.get(replica.name) == partition.leader_epoch:
             return None
         return partition if self._node.standing.leads(partition) else None
 
@@ -297,14 +297,14 @@ class LeadEntries:
         for replica in replicas:
             partition = self._unentered(replica)
             if partition is not None:
-                self._failed[name_of(replica)] = _Failed(due_s, replica, partition.version)
+                self._failed[replica.name] = _Failed(due_s, replica, partition.version)
         loop.call_at(due_s, self._note_due, replicas, due_s)
 
     def _note_due(self, replicas: Iterable[Replica], due_s: float) -> None:
         for replica in replicas:
-            failed = self._failed.get(name_of(replica))
+            failed = self._failed.get(replica.name)
             if failed is not None and failed.due_s == due_s:
-                del self._failed[name_of(replica)]
+                del self._failed[replica.name]
                 self._note(replica)
 
     async def _take_over(self, before: Before, group: dict[PartitionName, Replica]) -> None:
@@ -625,8 +625,3 @@ def _require_committed(own: EntryChain, group: Mapping[PartitionName, Replica]) 
 def _require_chain(own: EntryChain) -> None:
     if own.is_deposed:
         raise OwnChainEnded(f"the chain {own.name} has ended in the meantime")
-
-
-def name_of(replica: Replica) -> PartitionName:
-    """Return the replica's partition by its topic's id."""
-    return PartitionName(replica.topic_id, replica.partition.partition)

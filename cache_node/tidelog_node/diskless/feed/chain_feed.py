@@ -46,7 +46,6 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.replication.follower_state import Append, FollowerState
 from tidelog_core.waiting import wait_and_clear
 
-from tidelog_node.diskless.entering.lead_entries import name_of
 from tidelog_node.diskless.recovery.chain_slices import (
     StoredSlice,
     WantedSlices,
@@ -152,7 +151,7 @@ class ChainFeed:
 
     def note(self, fed: Fed) -> None:
         """Take what the leader says of a partition."""
-        name = name_of(fed.replica)
+        name = fed.replica.name
         known = self._fed.get(name)
         if known is None or known.follower is not fed.follower or known.log is not fed.log:
             self._joined.discard(name)

@@ -155,7 +155,7 @@ class Gateway:
         batches wait, ``NotLeaderOrFollower`` if an earlier batch of the producer is lost and has
         not come again, and ``InvalidRequest`` if no leader would read the transactional id.
         """
-        name = PartitionName(replica.topic_id, replica.partition.partition)
+        name = replica.name
         producer = producer_batch(name, parse_header(batch))
         self._number += 1
         number = self._number

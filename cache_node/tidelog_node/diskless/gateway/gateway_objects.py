@@ -96,5 +96,5 @@ def _settle_late(made: GatewayObject) -> None:
     for replica in made.unknown:
         log = replica.opened_log
         end_offset = INT64_MAX if log is None or replica.is_dropped else log.log_end_offset
-        made.refer(PartitionName(replica.topic_id, replica.partition.partition), end_offset)
+        made.refer(replica.name, end_offset)
     made.chain.committed.settle_foreign(made.sequence, made.ends)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Protocol
 from uuid import UUID
 
-from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import ErrorCode
 from tidelog_core.model import NO_LEADER_EPOCH
 
@@ -61,7 +60,7 @@ class TakenBatch:
     ) -> None:
         self.number = number
         self.replica = replica
-        self.name = PartitionName(replica.topic_id, replica.partition.partition)
+        self.name = replica.name
         self.produced = produced
         self.waiter = waiter
         self.producer = producer
