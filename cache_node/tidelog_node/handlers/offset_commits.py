@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from kio.schema.offset_commit.v4 import request as commit_request_v4
@@ -40,6 +40,13 @@ NO_TOPIC_ID = UUID(int=0)
 
 Named = Mapping[str, object]  # a topic's ``name`` or ``topic_id``, depending on the version
 
+R = TypeVar("R")
+_CommitRequest = (
+    commit_request_v4.OffsetCommitRequest
+    | commit_request_v9.OffsetCommitRequest
+    | commit_request.OffsetCommitRequest
+)
+
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -54,12 +61,39 @@ class _CommitPartition(Protocol):
     def committed_metadata(self) -> str | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _ResponseClasses(Generic[R]):
+    """kio's classes of a response, which differ between topics by name and topics by id."""
+
+    response: type[R]
+    topic: type[Any]
+    partition: type[Any]
+
+
+_BY_NAME = _ResponseClasses(
+    commit_response_v9.OffsetCommitResponse,
+    commit_response_v9.OffsetCommitResponseTopic,
+    commit_response_v9.OffsetCommitResponsePartition,
+)
+_BY_ID = _ResponseClasses(
+    commit_response.OffsetCommitResponse,
+    commit_response.OffsetCommitResponseTopic,
+    commit_response.OffsetCommitResponsePartition,
+)
+_TRANSACTIONAL = _ResponseClasses(
+    txn_response.TxnOffsetCommitResponse,
+    txn_response.TxnOffsetCommitResponseTopic,
+    txn_response.TxnOffsetCommitResponsePartition,
+)
+
+
 @dataclass(slots=True)
 class _TopicCommit:
     """A topic's commit: its refused partitions and the offsets to store."""
 
     named: Named
     topic: Topic | None
+    unknown: ErrorCode  # of its partitions, if there is no such topic
     errors: dict[int, ErrorCode] = field(default_factory=dict)  # by partition, in order
     offsets: dict[int, CommittedOffset] = field(default_factory=dict)
 
@@ -96,92 +130,71 @@ class OffsetCommitHandlers:
     ) -> commit_response_v9.OffsetCommitResponse:
         """Store offsets with the client's retention, if the request has one."""
         retention_ms = request.retention_time // _MILLISECOND
-        return await self._commit_by_name(
-            request, context, retention_ms=None if retention_ms < 0 else retention_ms
+        return await self._commit(
+            request, context, _BY_NAME, retention_ms=None if retention_ms < 0 else retention_ms
         )
 
     async def commit_by_name(
         self, request: commit_request_v9.OffsetCommitRequest, context: RequestContext
     ) -> commit_response_v9.OffsetCommitResponse:
         """Store offsets for the group's lifetime and the retention after it."""
-        return await self._commit_by_name(request, context, retention_ms=None)
+        return await self._commit(request, context, _BY_NAME)
 
     async def commit(
         self, request: commit_request.OffsetCommitRequest, context: RequestContext
     ) -> commit_response.OffsetCommitResponse:
         """Store offsets of topics given by id."""
-        turn = RequestTurn()
-        commits = [
-            await self._check_commit(
-                turn,
-                {"topic_id": topic.topic_id},
-                self._node.view.image.topic_by_id(topic.topic_id or NO_TOPIC_ID),
-                topic.partitions,
-                unknown=ErrorCode.unknown_topic_id,
-            )
-            async for topic in turn.each(request.topics)
-        ]
-        await self._store(request, context, commits, turn)
-        topics = await _committed(
-            commits,
-            turn,
-            topic_class=commit_response.OffsetCommitResponseTopic,
-            partition_class=commit_response.OffsetCommitResponsePartition,
-        )
-        return build(commit_response.OffsetCommitResponse, topics=topics)
+        return await self._commit(request, context, _BY_ID)
 
-    async def _commit_by_name(
+    async def _commit(
         self,
-        request: commit_request_v4.OffsetCommitRequest | commit_request_v9.OffsetCommitRequest,
+        request: _CommitRequest,
         context: RequestContext,
+        classes: _ResponseClasses[R],
+        *,
+        retention_ms: int | None = None,
+    ) -> R:
+        turn = RequestTurn()
+        commits = await self._check(request.topics, turn, retention_ms=retention_ms)
+        await self._store(request, context, commits, turn)
+        return await _response(commits, turn, classes)
+
+    async def _check(
+        self, topics: Iterable[Any], turn: RequestTurn, *, retention_ms: int | None = None
+    ) -> list[_TopicCommit]:
+        """Return the commit of every topic of a request of any version."""
+        commits = []
+        async for asked in turn.each(topics):
+            commit = self._find(asked)
+            await self._check_partitions(commit, asked.partitions, turn, retention_ms=retention_ms)
+            commits.append(commit)
+        return commits
+
+    def _find(self, asked: Any) -> _TopicCommit:
+        image = self._node.view.image
+        if isinstance(asked, commit_request.OffsetCommitRequestTopic):
+            topic_id = asked.topic_id
+            topic = image.topic_by_id(topic_id or NO_TOPIC_ID)
+            return _TopicCommit({"topic_id": topic_id}, topic, ErrorCode.unknown_topic_id)
+        topic = image.topic(asked.name)
+        return _TopicCommit({"name": asked.name}, topic, ErrorCode.unknown_topic_or_partition)
+
+    async def _check_partitions(
+        self,
+        commit: _TopicCommit,
+        partitions: Iterable[_CommitPartition],
+        turn: RequestTurn,
         *,
         retention_ms: int | None,
-    ) -> commit_response_v9.OffsetCommitResponse:
-        turn = RequestTurn()
-        commits = await self._check_commits_by_name(turn, request.topics, retention_ms=retention_ms)
-        await self._store(request, context, commits, turn)
-        topics = await _committed(
-            commits,
-            turn,
-            topic_class=commit_response_v9.OffsetCommitResponseTopic,
-            partition_class=commit_response_v9.OffsetCommitResponsePartition,
-        )
-        return build(commit_response_v9.OffsetCommitResponse, topics=topics)
-
-    async def _check_commits_by_name(
-        self, turn: RequestTurn, topics: Iterable[Any], *, retention_ms: int | None = None
-    ) -> list[_TopicCommit]:
-        """Check the topics of a request that names them."""
-        return [
-            await self._check_commit(
-                turn,
-                {"name": topic.name},
-                self._node.view.image.topic(topic.name),
-                topic.partitions,
-                unknown=ErrorCode.unknown_topic_or_partition,
-                retention_ms=retention_ms,
-            )
-            async for topic in turn.each(topics)
-        ]
-
-    async def _check_commit(
-        self,
-        turn: RequestTurn,
-        named: Named,
-        topic: Topic | None,
-        partitions: Iterable[_CommitPartition],
-        *,
-        unknown: ErrorCode,
-        retention_ms: int | None = None,
-    ) -> _TopicCommit:
+    ) -> None:
         now_ms = self._node.clock_ms()
         metadata_max_bytes = self._node.config().offset_metadata_max_bytes
-        commit = _TopicCommit(named, topic)
+        topic = commit.topic
         async for partition in turn.each(partitions):
             index = partition.partition_index
             metadata = partition.committed_metadata or ""
             if topic is None:
-                commit.errors[index] = unknown
+                commit.errors[index] = commit.unknown
             elif not 0 <= index < topic.partition_count:
                 commit.errors[index] = ErrorCode.unknown_topic_or_partition
             elif len(metadata.encode()) > metadata_max_bytes:
@@ -195,13 +208,10 @@ class OffsetCommitHandlers:
                     committed_ms=now_ms,
                     expires_ms=None if retention_ms is None else now_ms + retention_ms,
                 )
-        return commit
 
     async def _store(
         self,
-        request: commit_request_v4.OffsetCommitRequest
-        | commit_request_v9.OffsetCommitRequest
-        | commit_request.OffsetCommitRequest,
+        request: _CommitRequest,
         context: RequestContext,
         commits: Iterable[_TopicCommit],
         turn: RequestTurn,
@@ -231,7 +241,7 @@ class OffsetCommitHandlers:
     ) -> txn_response.TxnOffsetCommitResponse:
         """Store offsets as pending until the producer's transaction ends."""
         turn = RequestTurn()
-        commits = await self._check_commits_by_name(turn, request.topics)
+        commits = await self._check(request.topics, turn)
         offsets = await _accepted(commits, turn)
         if offsets:
             try:
@@ -253,13 +263,7 @@ class OffsetCommitHandlers:
                 error = ErrorCode.coordinator_not_available
             async for commit in turn.each(commits):
                 commit.errors.update(dict.fromkeys(commit.offsets, error))
-        topics = await _committed(
-            commits,
-            turn,
-            topic_class=txn_response.TxnOffsetCommitResponseTopic,
-            partition_class=txn_response.TxnOffsetCommitResponsePartition,
-        )
-        return build(txn_response.TxnOffsetCommitResponse, topics=topics)
+        return await _response(commits, turn, _TRANSACTIONAL)
 
 
 async def _accepted(
@@ -273,26 +277,20 @@ async def _accepted(
     return offsets
 
 
-async def _committed(
-    commits: Iterable[_TopicCommit],
-    turn: RequestTurn,
-    *,
-    topic_class: type[Any],
-    partition_class: type[Any],
-) -> tuple[Any, ...]:
-    """Return the response's topics."""
-    return tuple(
-        [
-            build(
-                topic_class,
-                **commit.named,
-                partitions=tuple(
-                    [
-                        build(partition_class, partition_index=index, error_code=error)
-                        async for index, error in turn.each(commit.errors.items())
-                    ]
-                ),
-            )
-            async for commit in turn.each(commits)
-        ]
-    )
+async def _response(
+    commits: Iterable[_TopicCommit], turn: RequestTurn, classes: _ResponseClasses[R]
+) -> R:
+    topics = [
+        build(
+            classes.topic,
+            **commit.named,
+            partitions=tuple(
+                [
+                    build(classes.partition, partition_index=index, error_code=error)
+                    async for index, error in turn.each(commit.errors.items())
+                ]
+            ),
+        )
+        async for commit in turn.each(commits)
+    ]
+    return build(classes.response, topics=tuple(topics))

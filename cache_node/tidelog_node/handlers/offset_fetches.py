@@ -6,10 +6,10 @@ Source: ``KafkaApis`` and ``OffsetMetadataManager`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kio.schema.offset_fetch.v7 import request as fetch_request_v7
 from kio.schema.offset_fetch.v7 import response as fetch_response_v7
@@ -32,13 +32,43 @@ from tidelog_node.wire.messages import build
 
 OFFSET_FETCH_KEY = 9
 
+R = TypeVar("R")
+_RequestGroup = fetch_request_v9.OffsetFetchRequestGroup | fetch_request.OffsetFetchRequestGroup
+
+
+@dataclass(frozen=True, slots=True)
+class _ResponseClasses(Generic[R]):
+    """kio's classes of a response with several groups."""
+
+    response: type[R]
+    group: type[Any]
+    topic: type[Any]
+    partition: type[Any]
+    has_topic_ids: bool  # instead of topic names
+
+
+_BY_NAME = _ResponseClasses(
+    fetch_response_v9.OffsetFetchResponse,
+    fetch_response_v9.OffsetFetchResponseGroup,
+    fetch_response_v9.OffsetFetchResponseTopics,
+    fetch_response_v9.OffsetFetchResponsePartitions,
+    has_topic_ids=False,
+)
+_BY_ID = _ResponseClasses(
+    fetch_response.OffsetFetchResponse,
+    fetch_response.OffsetFetchResponseGroup,
+    fetch_response.OffsetFetchResponseTopics,
+    fetch_response.OffsetFetchResponsePartitions,
+    has_topic_ids=True,
+)
+
 
 class _RequestedTopic(NamedTuple):
     """A topic of an OffsetFetch."""
 
     named: Named
     name: str | None  # None: the id is unknown
-    indexes: Iterable[int]
+    indexes: list[int]
 
 
 class _FetchedOffsets(NamedTuple):
@@ -148,103 +178,82 @@ class OffsetFetchHandlers:
     async def fetch_by_name(
         self, request: fetch_request_v9.OffsetFetchRequest, _: RequestContext
     ) -> fetch_response_v9.OffsetFetchResponse:
-        """Return the offsets of several groups."""
-        turn = RequestTurn()
-        groups = [
-            await self._fetch_group_by_name(group, turn, require_stable=request.require_stable)
-            async for group in turn.each(request.groups)
-        ]
-        return build(fetch_response_v9.OffsetFetchResponse, groups=tuple(groups))
-
-    async def _fetch_group_by_name(
-        self,
-        group: fetch_request_v9.OffsetFetchRequestGroup,
-        turn: RequestTurn,
-        *,
-        require_stable: bool,
-    ) -> fetch_response_v9.OffsetFetchResponseGroup:
-        wanted = None if group.topics is None else _by_name(group.topics)
-        fetched = await self._fetch_as_member(group, wanted, require_stable=require_stable)
-        topics: Mapping[str, list[int]] = {}
-        if fetched.error is ErrorCode.none:
-            topics = fetched.topics() if wanted is None else wanted
-        return build(
-            fetch_response_v9.OffsetFetchResponseGroup,
-            group_id=group.group_id,
-            error_code=fetched.error,
-            topics=await fetched.answer(
-                _requested_by_name(topics),
-                turn,
-                topic_class=fetch_response_v9.OffsetFetchResponseTopics,
-                partition_class=fetch_response_v9.OffsetFetchResponsePartitions,
-            ),
-        )
+        """Return the offsets of several groups, topics by name."""
+        return await self._fetch_groups(request, _BY_NAME)
 
     async def fetch(
         self, request: fetch_request.OffsetFetchRequest, _: RequestContext
     ) -> fetch_response.OffsetFetchResponse:
         """Return the offsets of several groups, topics by id."""
+        return await self._fetch_groups(request, _BY_ID)
+
+    async def _fetch_groups(
+        self,
+        request: fetch_request_v9.OffsetFetchRequest | fetch_request.OffsetFetchRequest,
+        classes: _ResponseClasses[R],
+    ) -> R:
         turn = RequestTurn()
         groups = [
-            await self._fetch_group_by_id(group, turn, require_stable=request.require_stable)
+            await self._fetch_group(group, turn, classes, require_stable=request.require_stable)
             async for group in turn.each(request.groups)
         ]
-        return build(fetch_response.OffsetFetchResponse, groups=tuple(groups))
+        return build(classes.response, groups=tuple(groups))
 
-    async def _fetch_group_by_id(
+    async def _fetch_group(
         self,
-        group: fetch_request.OffsetFetchRequestGroup,
+        group: _RequestGroup,
         turn: RequestTurn,
+        classes: _ResponseClasses[R],
         *,
         require_stable: bool,
-    ) -> fetch_response.OffsetFetchResponseGroup:
-        image = self._node.view.image
-        names: dict[UUID, str] = {}
-        for asked in group.topics or ():
-            topic = image.topic_by_id(asked.topic_id or NO_TOPIC_ID)
-            if topic is not None:
-                names[topic.topic_id] = topic.name
-        wanted: dict[str, list[int]] | None = None
-        if group.topics is not None:
-            wanted = {
-                names[asked.topic_id]: list(asked.partition_indexes)
-                for asked in group.topics
-                if asked.topic_id in names
-            }
+    ) -> Any:
+        topics, wanted = self._requested(group), None
+        if topics is not None:
+            wanted = {topic.name: topic.indexes for topic in topics if topic.name is not None}
         fetched = await self._fetch_as_member(group, wanted, require_stable=require_stable)
-        topics: list[_RequestedTopic] = []
         if fetched.error is not ErrorCode.none:
-            pass
-        elif group.topics is not None:
-            topics = [
-                _RequestedTopic(
-                    {"topic_id": t.topic_id},
-                    names.get(t.topic_id or NO_TOPIC_ID),
-                    t.partition_indexes,
-                )
-                for t in group.topics
-            ]
-        else:
-            topics = [
-                _RequestedTopic({"topic_id": topic.topic_id}, name, indexes)
-                for name, indexes in fetched.topics().items()
-                if (topic := image.topic(name)) is not None
-            ]
+            topics = []
+        elif topics is None:
+            topics = self._all_fetched(fetched, classes)
         return build(
-            fetch_response.OffsetFetchResponseGroup,
+            classes.group,
             group_id=group.group_id,
             error_code=fetched.error,
             topics=await fetched.answer(
-                topics,
-                turn,
-                topic_class=fetch_response.OffsetFetchResponseTopics,
-                partition_class=fetch_response.OffsetFetchResponsePartitions,
+                topics, turn, topic_class=classes.topic, partition_class=classes.partition
             ),
         )
 
+    def _requested(self, group: _RequestGroup) -> list[_RequestedTopic] | None:
+        """Return the topics of a request; ``None`` asks for all that have offsets."""
+        if group.topics is None:
+            return None
+        if isinstance(group, fetch_request_v9.OffsetFetchRequestGroup):
+            return _requested_by_name(_by_name(group.topics))
+        requested = []
+        for asked in group.topics:
+            topic = self._node.view.image.topic_by_id(asked.topic_id or NO_TOPIC_ID)
+            name = None if topic is None else topic.name
+            indexes = list(asked.partition_indexes)
+            requested.append(_RequestedTopic({"topic_id": asked.topic_id}, name, indexes))
+        return requested
+
+    def _all_fetched(
+        self, fetched: _FetchedOffsets, classes: _ResponseClasses[R]
+    ) -> list[_RequestedTopic]:
+        requested = _requested_by_name(fetched.topics())
+        if not classes.has_topic_ids:
+            return requested
+        image = self._node.view.image
+        return [
+            _RequestedTopic({"topic_id": topic.topic_id}, topic.name, indexes)
+            for _, name, indexes in requested
+            if name is not None and (topic := image.topic(name)) is not None
+        ]
+
     async def _fetch_as_member(
         self,
-        group: fetch_request_v9.OffsetFetchRequestGroup | fetch_request.OffsetFetchRequestGroup,
+        group: _RequestGroup,
         wanted: Mapping[str, list[int]] | None,
         *,
         require_stable: bool,
@@ -290,5 +299,5 @@ def _by_name(
     return wanted
 
 
-def _requested_by_name(topics: Mapping[str, Iterable[int]]) -> Iterator[_RequestedTopic]:
-    return (_RequestedTopic({"name": name}, name, indexes) for name, indexes in topics.items())
+def _requested_by_name(topics: Mapping[str, list[int]]) -> list[_RequestedTopic]:
+    return [_RequestedTopic({"name": name}, name, indexes) for name, indexes in topics.items()]
