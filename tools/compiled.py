@@ -72,6 +72,8 @@ MODULES = (
         for name in (
             "fetch",
             "fetch_reading",
+            "fetch_serving",
+            "full_fetch",
             "listed_fetch",
             "owed_answers",
             "passed_batches",
@@ -84,6 +86,7 @@ MODULES = (
             "produce_waits",
             "refused_batches",
             "served_fetch",
+            "session_fetch",
         )
     ),
     *(

@@ -27,7 +27,7 @@ from tidelog_node.answers import OwedReply
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.fetch_sessions import FetchSessions
 from tidelog_node.handlers.fetch import FetchHandler
-from tidelog_node.handlers.served_fetch import FetchServing
+from tidelog_node.handlers.fetch_serving import FetchServing
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.routes import RequestContext
@@ -219,7 +219,7 @@ class SimReplicas:
 class SimServing(FetchServing):
     """Answers with values."""
 
-    def encode(self, served: Any, topics: Any, *, session_id: int, has_errors: bool) -> Any:
+    def encode(self, context: Any, topics: Any, *, session_id: int, has_errors: bool) -> Any:
         results = tuple(result for _, found in topics for result in found)
         return FetchedAnswer(ErrorCode.none, session_id, results)
 

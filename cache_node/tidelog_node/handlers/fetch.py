@@ -6,7 +6,7 @@ up. Evicted offsets are read through the tier, all of a request's at once, in a 
 so that the loop serves other clients in the meantime. Logs that are not open since the start of the
 node are opened on another thread first.
 
-``served_fetch`` reads and answers a request. A request belongs to a session from its arrival on:
+``ServedFetch`` reads and answers a request. A request belongs to a session from its arrival on:
 here a session takes in the partitions that its request names. A full request that its connection
 repeats is served from a kept list (``fetch_lists``).
 
@@ -33,14 +33,11 @@ from tidelog_node.handlers.fetch_reading import (
     ClosestReplica,
     Reading,
 )
+from tidelog_node.handlers.fetch_serving import FetchServing
+from tidelog_node.handlers.full_fetch import FullFetch, terms_of
 from tidelog_node.handlers.listed_fetch import ListedFetch
-from tidelog_node.handlers.served_fetch import (
-    FetchServing,
-    FullFetch,
-    ServedFetch,
-    SessionFetch,
-    terms_of,
-)
+from tidelog_node.handlers.served_fetch import ServedFetch
+from tidelog_node.handlers.session_fetch import SessionFetch
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager

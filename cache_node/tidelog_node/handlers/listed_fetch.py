@@ -9,7 +9,8 @@ from tidelog_core.fetch_epochs import NO_SESSION
 from tidelog_node.answers import Reply
 from tidelog_node.fetch_lists import FullList, ListedPartition
 from tidelog_node.handlers.fetch_reading import NO_REPLICAS, READ_COMMITTED, Reading
-from tidelog_node.handlers.served_fetch import FetchServing, ServedFetch
+from tidelog_node.handlers.fetch_serving import FetchServing
+from tidelog_node.handlers.served_fetch import ServedFetch
 from tidelog_node.replica import ReplicaWaiter
 from tidelog_node.routes import RequestContext
 from tidelog_node.wire.fetch import FetchRequest
