@@ -76,8 +76,7 @@ async def _two_transactions(
 ) -> int:
     async with a_world(folder, step=step, strike=strike) as world:
         first = world.node.fate
-        client = Client(world, version=version)
-        assert await client.init() is ErrorCode.none
+        client = await Client.begin(world, version=version)
         told = await _transaction(client, "one", 5, is_commit=is_commit)
         # Without waiting for the first to be everywhere: that is the coordinator's affair.
         assert await client.write("two", PARTITIONS[:2]) is ErrorCode.none
@@ -108,8 +107,7 @@ async def _transaction(
 async def _abandoned(folder: Path, step: int | None, strike: Strike) -> int:
     async with a_world(folder, step=step, strike=strike) as world:
         first = world.node.fate
-        client = Client(world, version=2)
-        assert await client.init() is ErrorCode.none
+        client = await Client.begin(world, version=2)
         assert await client.write("left", PARTITIONS) is ErrorCode.none
         assert await client.commit_offset(5) is ErrorCode.none
         await asyncio.sleep(15)
@@ -146,8 +144,7 @@ async def _fenced(folder: Path, step: int | None, strike: Strike) -> int:
 async def _late_offsets(folder: Path, step: int | None) -> int:
     async with a_world(folder, step=step, strike=Strike.STALL) as world:
         first = world.node.fate
-        client = Client(world, version=2)
-        assert await client.init() is ErrorCode.none
+        client = await Client.begin(world, version=2)
         assert await client.write("one", PARTITIONS[:1]) is ErrorCode.none
         await client.commit_offset(5, tries_again=False)
         assert await client.end(is_commit=False) is ErrorCode.none

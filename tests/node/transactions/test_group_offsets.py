@@ -14,23 +14,10 @@ from tidelog_core.admin.groups import GroupAdmin
 from tidelog_core.errors import InvalidProducerEpoch, NotCoordinator
 from tidelog_core.log.values import TransactionCoordinatorFenced
 from tidelog_core.metadata.groups import CommittedOffset
-from tidelog_core.model import (
-    CONSUMER_OFFSETS_TOPIC,
-    TRANSACTION_STATE_TOPIC,
-    TopicPartition,
-)
+from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 
-from tests.node.transactions.world import (
-    GROUP,
-    TXN,
-    Client,
-    Node,
-    Strike,
-    TransactionWorld,
-    a_world,
-)
+from tests.node.transactions.world import GROUP, TXN, Client, Node, TransactionWorld, play
 from tests.support.coordinator_node import topic_id
-from tests.support.virtual_time import run
 
 
 class HeldVerifier:
@@ -79,64 +66,58 @@ async def commit(node: Node, client: Client, offset: int, **options: Any) -> Any
 def test_offsets_are_not_kept_if_their_transaction_ends_while_its_coordinator_is_asked(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=0)
-            await client.init()
-            shard = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
-            await world.node.transactions.add_partitions(
-                TXN, client.producer_id, client.epoch, [shard], client_version=0
-            )
-            verifier: Any = HeldVerifier(world.node.verifier)
-            world.node.verifier = verifier
-            late = asyncio.create_task(commit(world.node, client, 5, api_version=3))
-            await verifier.has_asked.wait()
-            assert await client.end(is_commit=True) is ErrorCode.none
-            await world.settle()
-            verifier.may_answer.set()
-            assert await late is ErrorCode.invalid_txn_state
-            assert await world.pending_offsets() == []
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=0)
+        shard = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
+        await world.node.transactions.add_partitions(
+            TXN, client.producer_id, client.epoch, [shard], client_version=0
+        )
+        verifier: Any = HeldVerifier(world.node.verifier)
+        world.node.verifier = verifier
+        late = asyncio.create_task(commit(world.node, client, 5, api_version=3))
+        await verifier.has_asked.wait()
+        assert await client.end(is_commit=True) is ErrorCode.none
+        await world.settle()
+        verifier.may_answer.set()
+        assert await late is ErrorCode.invalid_txn_state
+        assert await world.pending_offsets() == []
 
-    run(main())
+    play(tmp_path, scene)
 
 
 def test_a_coordinator_that_takes_over_finds_what_is_pending(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=2)
-            await client.init()
-            assert await client.commit_offset(5) is ErrorCode.none
-            await world.take_over()
-            unstable = {("t", topic_id("t"), 0)}
-            assert await world.node.offsets.unstable(GROUP) == unstable
-            assert await world.node.offsets.unstable("another") == frozenset()
-            assert await client.commit_offset(6) is ErrorCode.none
-            assert await client.end(is_commit=True) is ErrorCode.none
-            await world.settle()
-            assert await world.node.offsets.unstable(GROUP) == frozenset()
-            assert await world.offset() == 6
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=2)
+        assert await client.commit_offset(5) is ErrorCode.none
+        await world.take_over()
+        unstable = {("t", topic_id("t"), 0)}
+        assert await world.node.offsets.unstable(GROUP) == unstable
+        assert await world.node.offsets.unstable("another") == frozenset()
+        assert await client.commit_offset(6) is ErrorCode.none
+        assert await client.end(is_commit=True) is ErrorCode.none
+        await world.settle()
+        assert await world.node.offsets.unstable(GROUP) == frozenset()
+        assert await world.offset() == 6
 
-    run(main())
+    play(tmp_path, scene)
 
 
 def test_a_coordinator_of_before_does_not_say_that_nothing_is_pending(tmp_path: Path) -> None:
     """Its memory is from before, the offsets that it would answer with are not."""
 
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=2)
-            await client.init()
-            before = world.node
-            assert await before.offsets.unstable(GROUP) == frozenset()
-            await world.take_over()
-            assert await client.commit_offset(5) is ErrorCode.none
-            with pytest.raises(NotCoordinator):
-                await before.offsets.unstable(GROUP)
-            # The one of before has taken nothing away from the one of now.
-            assert await world.node.offsets.unstable(GROUP) == {("t", topic_id("t"), 0)}
-            assert await client.end(is_commit=True) is ErrorCode.none
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=2)
+        before = world.node
+        assert await before.offsets.unstable(GROUP) == frozenset()
+        await world.take_over()
+        assert await client.commit_offset(5) is ErrorCode.none
+        with pytest.raises(NotCoordinator):
+            await before.offsets.unstable(GROUP)
+        # The one of before has taken nothing away from the one of now.
+        assert await world.node.offsets.unstable(GROUP) == {("t", topic_id("t"), 0)}
+        assert await client.end(is_commit=True) is ErrorCode.none
 
-    run(main())
+    play(tmp_path, scene)
 
 
 def test_a_coordinator_of_before_does_not_say_that_it_has_ended_a_transaction(
@@ -144,67 +125,62 @@ def test_a_coordinator_of_before_does_not_say_that_it_has_ended_a_transaction(
 ) -> None:
     """Otherwise what is pending at the next one stays, and the group reads nothing any more."""
 
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=2)
-            await client.init()
-            before = world.node
-            assert await before.offsets.unstable(GROUP) == frozenset()
-            await world.take_over()
-            assert await client.commit_offset(5) is ErrorCode.none
-            with pytest.raises(NotCoordinator):
-                await before.offsets.complete_transaction(
-                    0, client.producer_id, client.epoch, is_commit=True, coordinator_epoch=0
-                )
-            await world.node.offsets.complete_transaction(
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=2)
+        before = world.node
+        assert await before.offsets.unstable(GROUP) == frozenset()
+        await world.take_over()
+        assert await client.commit_offset(5) is ErrorCode.none
+        with pytest.raises(NotCoordinator):
+            await before.offsets.complete_transaction(
                 0, client.producer_id, client.epoch, is_commit=True, coordinator_epoch=0
             )
-            assert await world.pending_offsets() == []
-            assert await world.offset() == 5
+        await world.node.offsets.complete_transaction(
+            0, client.producer_id, client.epoch, is_commit=True, coordinator_epoch=0
+        )
+        assert await world.pending_offsets() == []
+        assert await world.offset() == 5
 
-    run(main())
+    play(tmp_path, scene)
 
 
 def test_what_is_pending_costs_one_read_and_nothing_before_the_first_transaction(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            offsets, view = world.node.offsets, world.node.view
-            await offsets.unstable(GROUP)  # The first time it claims the shard.
-            store: Any = CountedStore(offsets._node.store)
-            offsets._node = replace(offsets._node, store=store)
-            await offsets.unstable(GROUP)
-            assert store.calls == ["get"]
-            await world.delete_topic(TRANSACTION_STATE_TOPIC)
-            await view.refresh()
-            await offsets.unstable(GROUP)
-            assert store.calls == ["get"]
+    async def scene(world: TransactionWorld) -> None:
+        offsets, view = world.node.offsets, world.node.view
+        await offsets.unstable(GROUP)  # The first time it claims the shard.
+        store: Any = CountedStore(offsets._node.store)
+        offsets._node = replace(offsets._node, store=store)
+        await offsets.unstable(GROUP)
+        assert store.calls == ["get"]
+        await world.delete_topic(TRANSACTION_STATE_TOPIC)
+        await view.refresh()
+        await offsets.unstable(GROUP)
+        assert store.calls == ["get"]
 
-    run(main())
+    play(tmp_path, scene)
 
 
 def test_offsets_committed_later_outside_of_the_transaction_stay(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=2)
-            await client.init()
-            assert await client.commit_offset(5) is ErrorCode.none
-            await asyncio.sleep(1)
-            later = CommittedOffset(7, -1, "", world.now_ms())
-            error = await world.node.groups.commit_offsets(
-                GROUP,
-                {("t", topic_id("t")): {0: later}},
-                member_id="",
-                group_instance_id=None,
-                generation=-1,
-            )
-            assert error is ErrorCode.none
-            assert await client.end(is_commit=True) is ErrorCode.none
-            await world.settle()
-            assert await world.offset() == 7
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=2)
+        assert await client.commit_offset(5) is ErrorCode.none
+        await asyncio.sleep(1)
+        later = CommittedOffset(7, -1, "", world.now_ms())
+        error = await world.node.groups.commit_offsets(
+            GROUP,
+            {("t", topic_id("t")): {0: later}},
+            member_id="",
+            group_instance_id=None,
+            generation=-1,
+        )
+        assert error is ErrorCode.none
+        assert await client.end(is_commit=True) is ErrorCode.none
+        await world.settle()
+        assert await world.offset() == 7
 
-    run(main())
+    play(tmp_path, scene)
 
 
 @pytest.mark.parametrize("is_pending", [False, True])
@@ -213,71 +189,65 @@ def test_a_clock_that_goes_back_changes_nothing_of_what_is_later(
 ) -> None:
     """Neither what a transaction commits after something, nor what is committed after that."""
 
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=2)
-            await client.init()
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=2)
 
-            async def commit_plainly(offset: int, committed_ms: int) -> None:
-                value = CommittedOffset(offset, -1, "", committed_ms)
-                error = await world.node.groups.commit_offsets(
-                    GROUP,
-                    {("t", topic_id("t")): {0: value}},
-                    member_id="",
-                    group_instance_id=None,
-                    generation=-1,
-                )
-                assert error is ErrorCode.none
+        async def commit_plainly(offset: int, committed_ms: int) -> None:
+            value = CommittedOffset(offset, -1, "", committed_ms)
+            error = await world.node.groups.commit_offsets(
+                GROUP,
+                {("t", topic_id("t")): {0: value}},
+                member_id="",
+                group_instance_id=None,
+                generation=-1,
+            )
+            assert error is ErrorCode.none
 
-            await commit_plainly(4, committed_ms=world.now_ms() + 1_000_000)
-            assert await commit(world.node, client, 5) is ErrorCode.none
-            if is_pending:
-                await commit_plainly(6, committed_ms=2)
-            assert await client.end(is_commit=True) is ErrorCode.none
-            await world.settle()
-            assert await world.offset() == (6 if is_pending else 5)
+        await commit_plainly(4, committed_ms=world.now_ms() + 1_000_000)
+        assert await commit(world.node, client, 5) is ErrorCode.none
+        if is_pending:
+            await commit_plainly(6, committed_ms=2)
+        assert await client.end(is_commit=True) is ErrorCode.none
+        await world.settle()
+        assert await world.offset() == (6 if is_pending else 5)
 
-    run(main())
+    play(tmp_path, scene)
 
 
 def test_members_of_other_generations_cannot_commit_with_a_transaction(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=2)
-            await client.init()
-            node = world.node
-            error = await commit(node, client, 5, member_id="m", generation=3)
-            assert error is ErrorCode.illegal_generation
-            assert await client.commit_offset(5) is ErrorCode.none
-            error = await commit(node, client, 5, member_id="m", generation=3)
-            assert error is ErrorCode.unknown_member_id
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=2)
+        node = world.node
+        error = await commit(node, client, 5, member_id="m", generation=3)
+        assert error is ErrorCode.illegal_generation
+        assert await client.commit_offset(5) is ErrorCode.none
+        error = await commit(node, client, 5, member_id="m", generation=3)
+        assert error is ErrorCode.unknown_member_id
 
-    run(main())
+    play(tmp_path, scene)
 
 
 def test_markers_of_old_producers_and_old_coordinators_are_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=2)
-            await client.init()
-            assert await client.commit_offset(5) is ErrorCode.none
-            offsets = world.node.offsets
-            who = client.producer_id
-            with pytest.raises(InvalidProducerEpoch):
-                await offsets.complete_transaction(
-                    0, who, client.epoch - 1, is_commit=True, coordinator_epoch=0
-                )
-            assert await world.offset() is None
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=2)
+        assert await client.commit_offset(5) is ErrorCode.none
+        offsets = world.node.offsets
+        who = client.producer_id
+        with pytest.raises(InvalidProducerEpoch):
             await offsets.complete_transaction(
-                0, who, client.epoch, is_commit=True, coordinator_epoch=3
+                0, who, client.epoch - 1, is_commit=True, coordinator_epoch=0
             )
-            assert await world.offset() == 5
-            with pytest.raises(TransactionCoordinatorFenced):
-                await offsets.complete_transaction(
-                    0, who, client.epoch, is_commit=False, coordinator_epoch=2
-                )
+        assert await world.offset() is None
+        await offsets.complete_transaction(
+            0, who, client.epoch, is_commit=True, coordinator_epoch=3
+        )
+        assert await world.offset() == 5
+        with pytest.raises(TransactionCoordinatorFenced):
+            await offsets.complete_transaction(
+                0, who, client.epoch, is_commit=False, coordinator_epoch=2
+            )
 
-    run(main())
+    play(tmp_path, scene)
 
 
 async def delete_group(world: TransactionWorld, by: str) -> None:
@@ -291,73 +261,63 @@ async def delete_group(world: TransactionWorld, by: str) -> None:
 
 @pytest.mark.parametrize("by", ["coordinator", "admin"])
 def test_a_deleted_group_gets_nothing_from_transactions_of_before(tmp_path: Path, by: str) -> None:
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=2)
-            await client.init()
-            assert await client.commit_offset(5) is ErrorCode.none
-            await delete_group(world, by)
-            assert await world.pending_offsets() == []
-            assert await world.node.offsets.unstable(GROUP) == frozenset()
-            assert await client.end(is_commit=True) is ErrorCode.none
-            await world.settle()
-            assert await world.offset() is None
-            assert await world.node.groups.describe(GROUP) is None
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=2)
+        assert await client.commit_offset(5) is ErrorCode.none
+        await delete_group(world, by)
+        assert await world.pending_offsets() == []
+        assert await world.node.offsets.unstable(GROUP) == frozenset()
+        assert await client.end(is_commit=True) is ErrorCode.none
+        await world.settle()
+        assert await world.offset() is None
+        assert await world.node.groups.describe(GROUP) is None
 
-    run(main())
+    play(tmp_path, scene)
 
 
 @pytest.mark.parametrize("by", ["coordinator", "admin"])
 def test_what_a_transaction_commits_after_the_deletion_makes_the_group_anew(
     tmp_path: Path, by: str
 ) -> None:
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=2)
-            await client.init()
-            assert await client.commit_offset(5) is ErrorCode.none
-            await delete_group(world, by)
-            assert await client.commit_offset(6) is ErrorCode.none
-            assert await client.end(is_commit=True) is ErrorCode.none
-            await world.settle()
-            assert await world.offset() == 6
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=2)
+        assert await client.commit_offset(5) is ErrorCode.none
+        await delete_group(world, by)
+        assert await client.commit_offset(6) is ErrorCode.none
+        assert await client.end(is_commit=True) is ErrorCode.none
+        await world.settle()
+        assert await world.offset() == 6
 
-    run(main())
+    play(tmp_path, scene)
 
 
 def test_deleted_offsets_are_not_brought_back_by_a_transaction_of_before(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            client = Client(world, version=2)
-            await client.init()
-            assert await client.commit_offset(5) is ErrorCode.none
-            deleted = await world.node.groups.delete_offsets(GROUP, {"t": [1]})
-            assert deleted == (ErrorCode.none, frozenset())
-            assert await world.node.offsets.unstable(GROUP) == {("t", topic_id("t"), 0)}
-            await world.node.groups.delete_offsets(GROUP, {"t": [0]})
-            assert await world.node.offsets.unstable(GROUP) == frozenset()
-            assert await world.pending_offsets() == []
-            assert await client.end(is_commit=True) is ErrorCode.none
-            await world.settle()
-            assert await world.offset() is None
+    async def scene(world: TransactionWorld) -> None:
+        client = await Client.begin(world, version=2)
+        assert await client.commit_offset(5) is ErrorCode.none
+        deleted = await world.node.groups.delete_offsets(GROUP, {"t": [1]})
+        assert deleted == (ErrorCode.none, frozenset())
+        assert await world.node.offsets.unstable(GROUP) == {("t", topic_id("t"), 0)}
+        await world.node.groups.delete_offsets(GROUP, {"t": [0]})
+        assert await world.node.offsets.unstable(GROUP) == frozenset()
+        assert await world.pending_offsets() == []
+        assert await client.end(is_commit=True) is ErrorCode.none
+        await world.settle()
+        assert await world.offset() is None
 
-    run(main())
+    play(tmp_path, scene)
 
 
 def test_a_group_without_offsets_stays_while_a_transaction_holds_some(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            world.config = dataclasses.replace(
-                world.config, offsets_retention_check_interval_ms=1000
-            )
-            await world.take_over()
-            client = Client(world, version=2)
-            await client.init()
-            assert await client.commit_offset(5) is ErrorCode.none
-            await asyncio.sleep(3)
-            assert await world.node.groups.describe(GROUP) is not None
-            assert await client.end(is_commit=False) is ErrorCode.none
-            await asyncio.sleep(3)
-            assert await world.node.groups.describe(GROUP) is None
+    async def scene(world: TransactionWorld) -> None:
+        world.config = dataclasses.replace(world.config, offsets_retention_check_interval_ms=1000)
+        await world.take_over()
+        client = await Client.begin(world, version=2)
+        assert await client.commit_offset(5) is ErrorCode.none
+        await asyncio.sleep(3)
+        assert await world.node.groups.describe(GROUP) is not None
+        assert await client.end(is_commit=False) is ErrorCode.none
+        await asyncio.sleep(3)
+        assert await world.node.groups.describe(GROUP) is None
 
-    run(main())
+    play(tmp_path, scene)

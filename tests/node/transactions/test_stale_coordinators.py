@@ -26,12 +26,10 @@ from tests.node.transactions.world import (
     TXN,
     Client,
     Node,
-    Strike,
     TransactionWorld,
-    a_world,
+    play,
 )
 from tests.support.coordinator_node import create_topic, topic_id
-from tests.support.virtual_time import run
 
 TRANSACTIONS = 25
 MOVES_PART = 0.15  # of the requests come after another move
@@ -81,63 +79,59 @@ class Wanderer:
 @pytest.mark.parametrize("version", [0, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_no_answer_is_about_another_transaction(tmp_path: Path, seed: int, version: int) -> None:
-    async def main() -> None:
+    async def scene(world: TransactionWorld) -> None:
         chance = random.Random(f"{seed} {version}")
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            Wanderer(world, chance)
-            client = Client(world, version=version)
-            assert await client.init() is ErrorCode.none
-            expected = {}
-            for number in range(TRANSACTIONS):
-                partitions = chance.sample(PARTITIONS, chance.randint(1, len(PARTITIONS)))
-                is_commit = chance.random() < 0.7
-                value = f"t{number}"
-                assert await client.write(value, partitions) is ErrorCode.none
-                assert await client.end(is_commit=is_commit) is ErrorCode.none, value
-                expected[value] = {"committed" if is_commit else "aborted"}
-            world.store.on_commit = lambda _: None
-            await world.settle()
-            await asyncio.sleep(5)
-            assert world.outcomes() == expected
+        Wanderer(world, chance)
+        client = await Client.begin(world, version=version)
+        expected = {}
+        for number in range(TRANSACTIONS):
+            partitions = chance.sample(PARTITIONS, chance.randint(1, len(PARTITIONS)))
+            is_commit = chance.random() < 0.7
+            value = f"t{number}"
+            assert await client.write(value, partitions) is ErrorCode.none
+            assert await client.end(is_commit=is_commit) is ErrorCode.none, value
+            expected[value] = {"committed" if is_commit else "aborted"}
+        world.store.on_commit = lambda _: None
+        await world.settle()
+        await asyncio.sleep(5)
+        assert world.outcomes() == expected
 
-    run(main())
+    play(tmp_path, scene)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_node_tells_a_reader_offsets_of_before(tmp_path: Path, seed: int) -> None:
     """Whichever node is asked: offsets are committed last, or told to wait for an end."""
 
-    async def main() -> None:
+    async def scene(world: TransactionWorld) -> None:
         chance = random.Random(seed)
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            Wanderer(world, chance)
-            client = Client(world, version=2)
-            assert await client.init() is ErrorCode.none
-            answer_count, last = 0, None
+        Wanderer(world, chance)
+        client = await Client.begin(world, version=2)
+        answer_count, last = 0, None
 
-            async def read(*, is_pending: bool) -> None:
-                nonlocal answer_count
-                for node in chance.choices(world.nodes, k=5):
-                    try:
-                        unstable = await node.offsets.unstable(GROUP)
-                        found = await node.groups.fetch_offsets(GROUP, {"t": [0]})
-                    except TidelogError:
-                        continue  # Not its coordinator, as it has heard by now.
-                    answer_count += 1
-                    assert unstable or not is_pending, "what is pending is not told of"
-                    offsets = [offset.offset for offset in found.values()]
-                    assert unstable or offsets == ([] if last is None else [last])
+        async def read(*, is_pending: bool) -> None:
+            nonlocal answer_count
+            for node in chance.choices(world.nodes, k=5):
+                try:
+                    unstable = await node.offsets.unstable(GROUP)
+                    found = await node.groups.fetch_offsets(GROUP, {"t": [0]})
+                except TidelogError:
+                    continue  # Not its coordinator, as it has heard by now.
+                answer_count += 1
+                assert unstable or not is_pending, "what is pending is not told of"
+                offsets = [offset.offset for offset in found.values()]
+                assert unstable or offsets == ([] if last is None else [last])
 
-            for number in range(TRANSACTIONS):
-                assert await client.commit_offset(number) is ErrorCode.none
-                await read(is_pending=True)
-                is_commit = chance.random() < 0.7
-                assert await client.end(is_commit=is_commit) is ErrorCode.none
-                last = number if is_commit else last
-                await read(is_pending=False)
-            assert answer_count > TRANSACTIONS
+        for number in range(TRANSACTIONS):
+            assert await client.commit_offset(number) is ErrorCode.none
+            await read(is_pending=True)
+            is_commit = chance.random() < 0.7
+            assert await client.end(is_commit=is_commit) is ErrorCode.none
+            last = number if is_commit else last
+            await read(is_pending=False)
+        assert answer_count > TRANSACTIONS
 
-    run(main())
+    play(tmp_path, scene)
 
 
 def test_a_node_that_does_not_know_a_topic_yet_does_not_say_that_nothing_is_committed_of_it(
@@ -145,25 +139,24 @@ def test_a_node_that_does_not_know_a_topic_yet_does_not_say_that_nothing_is_comm
 ) -> None:
     """A reader would begin by its reset policy."""
 
-    async def main() -> None:
-        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
-            before = world.node
-            await world.take_over()
-            await create_topic(world.store, "new", 1)
-            await world.node.view.refresh()
-            value = CommittedOffset(7, -1, "", world.now_ms())
-            error = await world.node.groups.commit_offsets(
-                GROUP,
-                {("new", topic_id("new")): {0: value}},
-                member_id="",
-                group_instance_id=None,
-                generation=-1,
-            )
-            assert error is ErrorCode.none
-            for partitions in ({"new": [0]}, None):
-                with pytest.raises(NotCoordinator):
-                    await before.groups.fetch_offsets(GROUP, partitions)
-                found = await world.node.groups.fetch_offsets(GROUP, partitions)
-                assert found[TopicPartition("new", 0)].offset == 7
+    async def scene(world: TransactionWorld) -> None:
+        before = world.node
+        await world.take_over()
+        await create_topic(world.store, "new", 1)
+        await world.node.view.refresh()
+        value = CommittedOffset(7, -1, "", world.now_ms())
+        error = await world.node.groups.commit_offsets(
+            GROUP,
+            {("new", topic_id("new")): {0: value}},
+            member_id="",
+            group_instance_id=None,
+            generation=-1,
+        )
+        assert error is ErrorCode.none
+        for partitions in ({"new": [0]}, None):
+            with pytest.raises(NotCoordinator):
+                await before.groups.fetch_offsets(GROUP, partitions)
+            found = await world.node.groups.fetch_offsets(GROUP, partitions)
+            assert found[TopicPartition("new", 0)].offset == 7
 
-    run(main())
+    play(tmp_path, scene)

@@ -57,6 +57,7 @@ from tidelog_node.transactions.verifier import TransactionVerifier
 from tests.support.coordinator_node import create_topic, delete_topic, topic_id
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context
+from tests.support.virtual_time import run
 
 T = TypeVar("T")
 
@@ -371,6 +372,13 @@ class Client:
         self.epoch = -1
         self._sequences: dict[TopicPartition, int] = {}
 
+    @classmethod
+    async def begin(cls, world: TransactionWorld, *, version: int) -> Client:
+        """Return a client that has a producer id."""
+        client = cls(world, version=version)
+        assert await client.init() is ErrorCode.none
+        return client
+
     async def init(self) -> ErrorCode:
         async def ask(node: Node) -> ErrorCode:
             decision = await node.transactions.init_producer_id(TXN, 10_000, None)
@@ -450,6 +458,16 @@ async def a_world(
         yield world
     finally:
         await world.end()
+
+
+def play(folder: Path, scene: Callable[[TransactionWorld], Awaitable[None]]) -> None:
+    """Run the scene in virtual time, in a world whose first node is never struck."""
+
+    async def main() -> None:
+        async with a_world(folder, step=None, strike=Strike.BEFORE) as world:
+            await scene(world)
+
+    run(main())
 
 
 def _batches(log: LocalLog) -> list[tuple[Any, Sequence[Record]]]:
