@@ -44,7 +44,7 @@ _lock = RLock()
 def install() -> None:
     """Import messages and libraries lazily from now on, in this process.
 
-    A second call does nothing. What has been imported before stays as it is.
+    A second call does nothing. Modules that were imported before stay as they are.
     """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -356,7 +356,7 @@ class Replica:
         if self.chain is not None:
             self.chain.on_append(self, info.base_offset, info.last_offset + 1, info.size_bytes)
             if self.is_diskless:
-                return  # Its followers wait for what is committed.
+                return  # Its followers wait for committed records.
         if self.follower_waiters:
             for waiter in tuple(self.follower_waiters):
                 waiter.on_append(info.size_bytes)

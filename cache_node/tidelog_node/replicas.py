@@ -431,7 +431,7 @@ class ReplicaManager:
     def confirm_lead(self, replica: Replica, leader_epoch: int) -> None:
         """Let the replica lead in this epoch: its log was compared with the tier.
 
-        Or it is a diskless partition's log that has exactly what is committed, and was entered
+        Or it is a diskless partition's log that has exactly the committed records, and was entered
         into a chain of this node in this epoch.
         """
         self.confirm_leads({replica: leader_epoch})

@@ -68,7 +68,7 @@ class ClientZones:
 
     @classmethod
     def of(cls, listener_map: str, cidr_map: str) -> ClientZones:
-        """Return what the settings say. Raises ``ValueError``, which names what is wrong."""
+        """Parse the settings. Raises ``ValueError``, which names the wrong entry."""
         return cls(parse_listener_zones(listener_map), parse_cidr_zones(cidr_map))
 
     def zone_of(

@@ -1,7 +1,7 @@
 """The settings of single listeners among those given to a node (Kafka: KIP-103, KIP-226).
 
 ``listener.name.<listener>.<setting>`` sets a setting of ``ListenerConfig`` for one listener. The
-listener's name is in lower case there, whatever its case in ``listeners``.
+listener's name is in lower case there, even if ``listeners`` has it in upper case.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class ClientMetrics:
 
 
 def build_client_metrics(stack: AsyncExitStack, node: NodeContext) -> ClientMetrics:
-    """Return the parts; the stack sends what is left, and stops them."""
+    """Return the parts; the stack sends the last metrics, and stops them."""
     config = node.static_config
     endpoint = parse_otlp_endpoint(config.client_metrics_otlp_endpoint)
     if not endpoint:

@@ -1,8 +1,8 @@
 """The coordinators of groups and transactions: imported and made when there is work for them.
 
-They are needed from the first request on that asks them, and as soon as the cluster has the topic
-whose partitions say who coordinates what: somebody may lead shards whose deadlines pass without any
-request. A cluster without groups and transactions has neither topic.
+They are needed from the first request to a coordinator on, and as soon as the cluster has the topic
+whose partitions decide which node coordinates a group or transaction: deadlines of shards that this
+node leads pass without any request. A cluster without groups and transactions has neither topic.
 
 A thread imports the modules. Until that is done the node is like one that is slow to take over its
 shards: requests wait, and everything else goes on (``late_routes`` says how the two interleave).
@@ -85,7 +85,7 @@ class Coordination:
         await self._coordinators.aclose()
 
     async def close_connections(self) -> None:
-        """Close what is open to other brokers. After ``close``."""
+        """Close the connections to other brokers. After ``close``."""
         await self._connections.aclose()
 
     async def _make(self) -> Coordinators:

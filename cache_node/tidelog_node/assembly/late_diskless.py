@@ -1,10 +1,10 @@
-"""Diskless partitions: what they need is imported and started with the cluster's first such topic.
+"""The parts for diskless partitions: imported and started with the cluster's first such topic.
 
-A node that starts in a cluster with such topics, or as a gateway, starts it at once. Any other one
-has a thread import it when its image shows the first topic (``late_routes`` says how the two
-interleave). Until then it is like a node that is slow to enter its partitions. Whatever was elected
-before is entered then: replicas know whether they are to be. What leaders say of partitions that
-this node follows is kept until then.
+A node that starts in a cluster with such topics, or as a gateway, starts them immediately. Any
+other node has a thread import them when its image shows the first topic (``late_routes`` says how
+the two interleave). Until then it is like a node that is slow to enter its partitions: partitions
+that it was elected to lead are entered afterwards, and notes of leaders on partitions that it
+follows are kept (``kept_notes``).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ with their number. Events of changes (``MANAGEMENT``) are never summed. At most 
 events wait, and ``SUMS_MAX`` sums; further events are lost and counted, and the count is
 recorded as an event itself.
 
-A crash of the node loses what has not been published: the last second, and sums of the minute.
+A crash of the node loses unpublished events: those of the last second, and sums of the minute.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Puts a recorder before each control route that changes something.
 
-It stands before the guard too, so requests of clients without the right are recorded with their
-errors. Recording is synchronous and bounded; publishing is the publisher's business. An answer is
-never held back for its event, except with ``audit.mandatory``: while no event can be recorded, such
-requests are refused by closing their connections.
+It runs before the guard, so requests of clients without the right are recorded with their errors.
+Recording is synchronous and bounded; ``publisher`` publishes the events. No answer waits for its
+event, except with ``audit.mandatory``: while no event can be recorded, such requests are refused by
+closing their connections.
 """
 
 from __future__ import annotations

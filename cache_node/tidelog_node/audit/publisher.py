@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 ROUND_SECONDS = 1.0
 EVENTS_AT_ONCE_MAX = 500
 WRITE_SECONDS_MAX = 10.0
-LAST_SECONDS_MAX = 2.0  # for what is left when the node stops
+LAST_SECONDS_MAX = 2.0  # for the events that are left when the node stops
 REMIND_SECONDS = 60.0  # between two lines about failures
 TOPIC_CONFIGS = {
     "cleanup.policy": "delete",
@@ -71,7 +71,7 @@ class AuditPublisher:
             await self._publish_all()
 
     async def close(self) -> None:
-        """Publish what is left, if that is possible at once."""
+        """Publish the events that are left, if that is possible immediately."""
         self.log.end_sums()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_SECONDS_MAX):

@@ -130,7 +130,7 @@ class BearerTokens:
 
 
 def refused(reason: str) -> AuthenticationFailed:
-    """Return the refusal of a token. The client is not told the reason."""
+    """Return the refusal of a token, which does not tell the client the reason."""
     return AuthenticationFailed(INVALID_TOKEN, reason=reason)
 
 

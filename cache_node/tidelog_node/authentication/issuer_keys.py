@@ -121,7 +121,7 @@ def _key(entry: Any) -> Key | None:
         return None
     try:
         key = import_key(entry)
-    except Exception as error:  # of somebody else's document, by somebody else's parser
+    except Exception as error:  # a library parses the document of another service
         logger.debug("a key for OAUTHBEARER cannot be read", extra={"reason": repr(error)})
         return None
     return key if isinstance(key, RSAKey | ECKey | OKPKey) else None

@@ -71,7 +71,7 @@ class Access:
         denials: DenialLog | None = None,
         protected: frozenset[str] = frozenset(),
     ) -> None:
-        """``protected`` topics can be written and deleted by no client, whatever its rights."""
+        """No client can write or delete ``protected`` topics, even with the right."""
         image = view.image
         self._image: ClusterImage | None = image  # ``None``: too much is kept, forget it
         self._rights = Rights(authorizer, image.acls, image.roles, protected)
@@ -93,7 +93,7 @@ class Access:
     def sees(
         self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Return what ``may`` does. What is left out of a list is not logged as denied."""
+        """Return as ``may``, for an entry of a list: leaving it out is not logged as a denial."""
         if self.has_right(session, operation, resource_type, name):
             return True
         is_dry_run = self._denials.is_dry_run

@@ -1,4 +1,4 @@
-"""A guard stands before the handler of an API and gives it only what the client may ask for.
+"""A guard runs before the handler of an API and passes on only what the client may ask for.
 
 It takes the refused elements out of the request, has the handler answer the rest, and adds the
 refused ones to the answer. So handlers need not know of ACLs, and nothing that is refused reaches
@@ -52,7 +52,7 @@ class GuardedCall:
         return load_response_schema(self.context.api_key, self.context.api_version)
 
     async def go_on(self, request: Any = None) -> Any:
-        """Return the handler's answer to the request, or to what is left of it."""
+        """Return the handler's answer to the request, or to the allowed part of it."""
         return await self.route.handle(request or self.request, self.context)
 
     # -- decisions --

@@ -39,7 +39,7 @@ _COORDINATED = {0: (_DESCRIBE, _GROUP), 1: (_DESCRIBE, ResourceType.TRANSACTIONA
 async def _delete_topics(call: GuardedCall) -> Any:
     """DELETE of the cluster or of each topic, and DESCRIBE of one that is named by its id.
 
-    Who may describe a topic that does not exist is told so.
+    A client that may describe the topic learns that it does not exist.
     """
     request = call.request
     may_delete_all = call.has_right_to_cluster(_DELETE)

@@ -82,7 +82,7 @@ async def _commit_offsets(call: GuardedCall) -> Any:
 
 
 async def _write_markers(call: GuardedCall) -> Any:
-    """Either operation; the handler serves nodes only, whatever the ACLs are."""
+    """Either operation; the handler serves nodes only, without regard to ACLs."""
     may_write = call.has_right_to_cluster(AclOperation.ALTER) or call.may_to_cluster(
         AclOperation.CLUSTER_ACTION
     )

@@ -1,9 +1,9 @@
 """Forwards the metrics that clients push to a receiver of OpenTelemetry's protocol over HTTP.
 
-What is pushed waits in a bounded queue and is sent by one task, several pushes in a request: their
-messages one after the other are one message, by Protocol Buffers' rules. A client is never kept
-waiting for the receiver, so metrics are lost while that is away for long or too slow. They are
-counted, and logged once a minute.
+Pushes wait in a bounded queue. One task sends them, several in a request: by Protocol Buffers'
+rules, messages one after the other are one message. A client never waits for the receiver, so
+metrics are lost while it is away for long or too slow. Lost pushes are counted, and logged once a
+minute.
 
 Source: the OTLP specification 1.x, OTLP/HTTP: which answers are worth another attempt.
 """
@@ -30,7 +30,7 @@ WAITING_BYTES_MAX = 16_777_216
 WAITING_PUSHES_MAX = 16_384  # a push may be empty, but takes memory
 REQUEST_BYTES_MAX = 4_194_304  # of one request, unless a single push is larger
 REQUEST_SECONDS_MAX = 10.0
-LAST_SECONDS_MAX = 1.0  # for what is left when the node stops
+LAST_SECONDS_MAX = 1.0  # for the pushes that are left when the node stops
 DELAYS_SECONDS = (1.0, 2.0, 4.0)  # before each further attempt
 TRY_AGAIN_STATUSES = frozenset({429, 502, 503, 504})
 REMIND_SECONDS = 60.0  # between two lines about losses
@@ -71,14 +71,14 @@ class Forwarder:
         return True
 
     async def run(self) -> None:
-        """Send what is offered, for ever."""
+        """Send offered pushes until cancelled."""
         async with self._client() as client:
             while True:
                 await self._has_some.wait()
                 await self._send_next(client)
 
     async def close(self) -> None:
-        """Send what is left, if that is possible at once."""
+        """Send the pushes that are left, if that is possible immediately."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_SECONDS_MAX), self._client() as client:
                 while self._waiting:
@@ -150,7 +150,7 @@ class Forwarder:
 
 
 class _Refusal:
-    """The reason why a receiver does not have what was sent."""
+    """The reason why a receiver does not have the sent metrics."""
 
     __slots__ = ("is_final", "reason")
 

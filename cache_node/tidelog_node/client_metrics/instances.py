@@ -2,7 +2,7 @@
 
 The rules are those of Kafka's ``ClientMetricsInstance``. A client may ask once an interval, push
 once an interval, and push at once after it asked: it waits for a random part of the interval first.
-What is kept of a client is forgotten when its connection ends, when it is silent for three
+The state of a client is forgotten when its connection ends, when it is silent for three
 intervals, or when ``INSTANCES_MAX`` others came since; then it counts as new.
 """
 

@@ -50,7 +50,7 @@ from tidelog_node.session import Again, Session
 
 logger = logging.getLogger(__name__)
 
-EXPECTED_BYTES_MIN = 131_072  # a transport is told what is to come of a larger request
+EXPECTED_BYTES_MIN = 131_072  # of a larger request the transport gets the number of missing bytes
 FAST_SECONDS = 0.05  # between two receives; a slower client's progress is to be seen
 UNSENT_SEGMENTS_MAX = 128  # beyond this no further request is read
 UNSENT_BYTES_MAX = 1_048_576  # as UNSENT_SEGMENTS_MAX, without file slices

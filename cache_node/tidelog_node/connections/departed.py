@@ -13,7 +13,7 @@ _COUNT = struct.Struct("i")
 def has_departed(descriptor: int) -> bool:
     """Return whether the client has closed its end, and nothing that it sent is unread.
 
-    What is unread may be requests that the client wants no answer to. Never waits.
+    Unread bytes may be requests without an answer, which still count. Never waits.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLRDHUP)

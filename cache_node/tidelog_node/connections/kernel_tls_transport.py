@@ -1,7 +1,7 @@
 """A TLS transport that has the kernel encrypt, so that records go out with ``sendfile``.
 
 The handshake is made on the socket, because OpenSSL hands keys to the kernel only there. After it
-``choose_sender`` asks the kernel whether it encrypts what is sent. OpenSSL receives: it needs two
+``choose_sender`` asks the kernel whether it encrypts sent bytes. OpenSSL receives: it needs two
 system calls for each record, so clients that produce cost more than with ``TlsTransport``.
 
 OpenSSL does not change a key that the kernel has. A client of TLS 1.3 that changes its own and asks
@@ -99,7 +99,7 @@ class KernelTlsTransport:
 
     @property
     def is_sent_by_kernel(self) -> bool:
-        """Whether the kernel encrypts what is sent."""
+        """Whether the kernel encrypts sent bytes."""
         return isinstance(self._sender, KernelSender)
 
     def fileno(self) -> int:

@@ -48,7 +48,7 @@ class ListenerTransports:
         ``spent_bytes`` are what their connections may receive or send with one key.
         """
         self._nodes_listener = listeners.nodes.name
-        # Their clients are the users of their logins, whatever their certificates say.
+        # Their clients are the users of their logins, not of their certificates.
         self._with_sasl = {one.name for one in listeners.clients if one.protocol.has_sasl}
         self._tls = tls
         self._trust = trust

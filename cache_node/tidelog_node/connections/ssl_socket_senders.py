@@ -1,8 +1,8 @@
 """How bytes are sent on a TLS connection whose handshake was made on the socket itself.
 
 ``choose_sender`` asks the kernel whether it encrypts the connection. If so, plain bytes go to the
-socket, by ``sendfile`` too. If not, every byte goes through OpenSSL: what is written to the socket
-itself would leave in the clear.
+socket, by ``sendfile`` too. If not, every byte goes through OpenSSL: bytes written to the socket
+itself would be sent unencrypted.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def choose_sender(sock: ssl.SSLSocket, chunk: memoryview) -> Sender:
 
 
 class KernelSender:
-    """Has the kernel encrypt. It holds nothing back: what is sent is the socket's."""
+    """Has the kernel encrypt. It buffers nothing: sent bytes are in the socket."""
 
     __slots__ = ("_socket", "wants_write")
 

@@ -194,7 +194,7 @@ class TlsTransport(ChunkSender):
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
-                # What has come is used up. The client's next bytes answer those sent below.
+                # The received bytes are used up. The client's next bytes answer those sent below.
                 raise BlockingIOError from None
         finally:
             # Also after a failure: the client gets an alert with the reason.

@@ -3,7 +3,7 @@
 Offset commits that arrive within a few milliseconds become one transaction. Each transaction is
 conditional on the version of the group's record that its coordinator has in memory: a coordinator
 that has been replaced unnoticed cannot store a commit of a generation that has ended elsewhere. The
-record is small whatever the number of members, so the cost for each commit is constant
+record is small for any number of members, so the cost for each commit is constant
 (``group_items``). A coordinator that has loaded a group claims it before the first commit, so that
 the previous one's writes still in progress take effect before its own commits or not at all.
 

@@ -36,7 +36,7 @@ class BudgetWatch:
                 self._say(budget, today=now_ms // DAY_MS)
 
     def leave(self) -> None:
-        """Forget what was seen: another node watches."""
+        """Forget the spending seen so far: another node watches."""
         self.known = ()
 
     def _say(self, budget: Budget, *, today: int) -> None:

@@ -66,7 +66,7 @@ class CostCollector:
         self._workers.append((status, WorkerCounts()))
 
     async def sample(self) -> Tally:
-        """Return what has come since the last time, or since the process began."""
+        """Return the counts since the last call, or since the process began."""
         now_ms = self._clock_ms()
         duration_ms, self._sampled_ms = round(now_ms - self._sampled_ms), now_ms
         self._count_machine(now_ms)

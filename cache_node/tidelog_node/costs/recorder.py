@@ -86,7 +86,7 @@ class CostRecorder:
         return min(live, default=self._node.broker_id) == self._node.broker_id
 
     def recently(self) -> tuple[Tally, float]:
-        """Return what was counted in the last samples, and the milliseconds that they took.
+        """Return the counts of the last samples, and the milliseconds that they span.
 
         The same object until the next sample.
         """
@@ -109,7 +109,7 @@ class CostRecorder:
                 self._is_failing = False
 
     async def close(self) -> None:
-        """Record what is left, if that takes little time."""
+        """Record the counts that are left, if that takes little time."""
         try:
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
                 await self.record()

@@ -21,14 +21,14 @@ SENT, RECEIVED = "sent", "received"  # bytes, beside requests by method
 
 
 class WorkerCounts:
-    """What was read of one worker last. For the node's event loop."""
+    """The last counts of one worker. For the node's event loop."""
 
     def __init__(self) -> None:
         self.last: dict[str, dict[str, int]] = {}  # by topic folder; "" for all others
         self._incarnation = ""  # that they are of
 
     async def count(self, tally: Tally, status: Mapping[str, Any], image: ClusterImage) -> None:
-        """Add what has grown to the tally."""
+        """Add the growth of the counts to the tally."""
         if status["incarnation"] != self._incarnation:
             self._incarnation = status["incarnation"]
             self.last = {}

@@ -232,7 +232,7 @@ class CatchUp:
 
 
 def _restart_of(end: TierEnd | None, log_start_offset: int) -> TruncateFully:
-    """Return how a log begins again that lacks what is before its start: where the tier ends."""
+    """Return the truncation of a log that lacks records before its start: to the tier's end."""
     if end is None:
         return TruncateFully(log_start_offset, log_start_offset)
     return TruncateFully(end.offset, end.log_start_offset)

@@ -1,7 +1,7 @@
-"""What leaders say of diskless partitions before there is anyone to act on it.
+"""Keeps the notes of leaders on diskless partitions until the parts for these are started.
 
-A leader says each high watermark once in a session. What is lost would be missing here until it
-commits further records.
+A leader sends each high watermark once in a session. A lost one would be missing here until the
+leader commits further records.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class KeptNotes:
     """The last note on each replica, until ``pass_on``."""
 
     def __init__(self, committed: Subscribers[[Replica, FollowerState, Append]]) -> None:
-        """Keep what ``committed`` notifies of from now on."""
+        """Keep all that ``committed`` notifies of from now on."""
         self._committed = committed
         self._notes: dict[Replica, tuple[FollowerState, Append]] = {}
         self._unsubscribe = committed.subscribe(self._keep)
 
     def pass_on(self) -> None:
-        """Notify of what is kept, but for replicas that follow otherwise by now; keep no more."""
+        """Notify of the kept notes, except of replicas whose role has changed; keep no more."""
         self._unsubscribe()
         notes, self._notes = self._notes, {}
         for replica, (follower, said) in notes.items():

@@ -54,7 +54,7 @@ class ApiVersionsHandler:
                 return build(wire_response.ApiVersionsResponse, error_code=error_code)
             context.session.software_name, context.session.software_version = software
         version, session = context.api_version, context.session
-        # Strangers are not told which faults the program may have.
+        # The program's version is not shown to clients without a login: it reveals known faults.
         is_known = session.authentication is None or session.principal != ANONYMOUS
         encoded = self._encoded.get((version, is_known))
         if encoded is None:

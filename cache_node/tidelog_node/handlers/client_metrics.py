@@ -170,7 +170,7 @@ class ClientMetricsHandlers:
 def _prepared(
     codec: CompressionType, metrics: bytes, size_bytes_max: int, attributes: Mapping[str, str]
 ) -> bytes:
-    """Return what is forwarded of a push. For the thread.
+    """Return the part of a push to forward. For the thread.
 
     Raises ``CorruptRecordBatch``, ``MalformedMetrics`` and ``MetricsTooLarge``.
     """

@@ -49,7 +49,7 @@ class CreatedTopics:
     def add_created(self, plan: TopicPlan, *, has_configs: bool = True) -> None:
         """Add a topic that was created, or passed validation.
 
-        A client that may not see its settings is not told its partitions either.
+        A client that may not see its settings does not get its partition count either.
         """
         fields = {
             "error_code": ErrorCode.none,

@@ -304,10 +304,10 @@ class PartitionReader:
         return is_ahead and replica.is_diskless and replica.is_follower
 
     def _require_heard(self, role: ReplicaRole) -> None:
-        """Raise ``NotLeaderOrFollower`` if what is committed here may be long out of date.
+        """Raise ``NotLeaderOrFollower`` if the high watermark here may be long out of date.
 
-        A diskless replica serves without a lease of its node. One that is cut off would go on to
-        serve what was committed then, as if nothing had been added since.
+        A diskless replica serves without a lease of its node. If it is cut off from the leader, it
+        would serve its old high watermark forever, as if no records had come since.
         """
         follower = role.follower
         heard_ms = 0.0 if follower is None else follower.heard_ms

@@ -1,4 +1,4 @@
-"""Validates what is produced to topics that ask for schemas, before it is appended.
+"""Validates records that are produced to topics with schemas, before they are appended.
 
 With ``confluent.value.schema.validation=true`` every value begins with the id of a schema that
 its subject has, in the frame of Confluent's serializers; keys likewise. With
@@ -134,7 +134,7 @@ class ProduceSchemas:
     async def _look_up(
         self, found: FramesFound, rules: Mapping[str, _Rule], topic: str, host: str
     ) -> tuple[dict[int, KnownSchema], list[Problem]]:
-        """Return the schemas, and what is wrong with records of others."""
+        """Return the schemas, and the faults of records that have no such schema."""
         problems = list(found.problems)
         schemas: dict[int, KnownSchema] = {}
         try:
@@ -159,7 +159,7 @@ class ProduceSchemas:
     async def _wrong_subject(
         self, use: SchemaUse, schema: KnownSchema, rule: _Rule, topic: str, *, host: str
     ) -> str:
-        """Return what is wrong with the schema's subjects; empty: nothing."""
+        """Return the fault of the schema's subjects; empty if there is none."""
         if rule.strategy == TOPIC_NAME_STRATEGY:
             subject = f"{topic}-{rule.part}"
             if await self._schemas.has(subject, use.schema_id, host=host):

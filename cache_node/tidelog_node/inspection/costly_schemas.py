@@ -42,7 +42,7 @@ class CostlySchemas:
         return next((known[one][1] for one in schema_ids if one in known), None)
 
     def has_too_many(self, host: str) -> bool:
-        """Whether the host is to wait, whatever schema it uses."""
+        """Whether the host must wait, for any schema that it uses."""
         return len(self._live(host)) >= OF_HOST_MAX
 
     def _live(self, host: str) -> _Refused:

@@ -24,7 +24,7 @@ PROBLEMS_MAX = 100
 INDEXES_MAX = 20  # of the records that are named for one schema
 KEY, VALUE = "key", "value"
 
-Problem = tuple[int, str]  # the record's index in the batch, and what is wrong
+Problem = tuple[int, str]  # the record's index in the batch, and its fault
 
 
 class SchemaUse(NamedTuple):

@@ -23,7 +23,7 @@ class ValueLimits(NamedTuple):
     """
 
     open_seconds: float = 3.0
-    base_seconds: float = 1.0  # whatever its values' size
+    base_seconds: float = 1.0  # for values of any size
     seconds_per_mib: float = 4.0  # of values
     seconds_max: float = 20.0
     slice_seconds: float = 1.0  # of one job

@@ -1,10 +1,10 @@
 """Reads the keys and values of a batch with their schemas, in the schema worker.
 
-Theory of operation. Whoever may register a schema and write to a topic can make both so that one
-value takes years to check. So a schema has a limit of the process's CPU time, by the bytes that it
-checks, and memory has one too (``schema_worker``). The libraries cannot be interrupted: a timer of
-the kernel ends the process, and the node blames the schema that was announced last. Values are
-checked schema by schema, so what one takes is never counted for another. A job ends after
+Theory of operation. A client that may register a schema and write to a topic can craft both so that
+one value takes years to check. So a schema has a limit of the process's CPU time, by the bytes that
+it checks, and memory has one too (``schema_worker``). The libraries cannot be interrupted: a timer
+of the kernel ends the process, and the node blames the schema that was announced last. Values are
+checked schema by schema, so the time of one is never counted for another. A job ends after
 ``slice_seconds``, and the node asks again from the value where it ended: others come in between.
 """
 

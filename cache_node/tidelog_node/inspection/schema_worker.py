@@ -38,7 +38,7 @@ KEPT_BYTES_MAX = 256 << 20  # of resident memory; it has about 30 MiB at the sta
 def main(data_bytes_max: int) -> None:
     """Do jobs until standard input ends, none comes, or the process is too large."""
     os.nice(NICENESS)
-    # What is allocated counts, not what is mapped from files.
+    # Allocated memory counts, memory that is mapped from files does not.
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes_max, data_bytes_max))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # It may end by SIGABRT often.
     source, output = sys.stdin.buffer, sys.stdout.buffer

@@ -1,7 +1,8 @@
-"""Metrics of what this node costs, and of the cluster's budgets.
+"""Metrics of this node's costs, and of the cluster's budgets.
 
-Rates are of the last ten samples of the ledger. What stands there all the time and the budgets are
-shown by the node that keeps the ledger in order, so that the sum over all nodes is the cluster's.
+Rates are of the last ten samples of the ledger. The budgets, and the items that are paid for by the
+hour, are shown only by the node that keeps the ledger in order, so that the sum over all nodes is
+the cluster's.
 """
 
 from __future__ import annotations

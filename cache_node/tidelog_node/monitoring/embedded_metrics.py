@@ -5,7 +5,7 @@ of its dimensions is a metric that costs money every month, so the names are a f
 dimension is the cluster: nodes add to the same metrics, whose maximum, sum and average are over all
 nodes. The broker id is a field of the line for queries, and no dimension.
 
-Counters are written as what was added since the line before, gauges as they are.
+Counters are written as the difference to the line before, gauges as they are.
 
 Source: AWS, Specification: Embedded metric format.
 """
@@ -106,7 +106,7 @@ class EmbeddedMetrics:
         return json.dumps(line, separators=(",", ":"))
 
     def _added(self, metric: EmbeddedMetric, scrape: Scrape) -> float:
-        """Return what was added to a counter since the line before, never less than 0.
+        """Return the growth of a counter since the line before, never less than 0.
 
         The sum shrinks when a topic leaves the node. A part of the node that cannot be read just
         now has no series: what it adds meanwhile is in the first line after that.

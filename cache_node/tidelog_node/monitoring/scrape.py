@@ -14,7 +14,7 @@ class HistogramValue(NamedTuple):
 
     bounds: Sequence[float]  # the upper bounds of all buckets but the last, ascending
     counts: Sequence[int]  # one more than bounds
-    total: float  # the sum of what was observed
+    total: float  # the sum of the observations
 
 
 Value = float | HistogramValue

@@ -1,7 +1,7 @@
 """Selects the replica in a consumer's rack for its reads.
 
-A consumer that names no rack is sent to its zone's replica too, if the zone is known otherwise
-(``SessionZones``), of diskless partitions alone: clients of those were told to give their zone.
+A consumer of a diskless partition that names no rack is sent to its zone's replica too, if the zone
+is known otherwise (``SessionZones``): the documentation asks clients of these to give their zone.
 
 Only ISR members that have the offset are candidates: a lagging replica would be returned again
 after every refresh of the consumer's metadata.

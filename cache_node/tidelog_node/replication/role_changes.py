@@ -36,7 +36,7 @@ class RoleChanges:
         # subscribers.
         self.uncertain_lead = Subscribers[Replica]()
         self.led_by_chain: set[Replica] = set()  # the diskless ones that this node leads
-        # The lead of a partition with a role ends; what is not committed is in its log for now.
+        # The lead of a partition with a role ends; its log still has the uncommitted records.
         self.ending_lead = Subscribers[Replica]()
         # It leads a diskless partition by its record, but no chain of this node has the leader
         # epoch. It leads once the partition is entered (``ReplicaManager.confirm_lead``). May be
@@ -190,10 +190,10 @@ def has_entered(replica: Replica, partition: Partition) -> bool:
 
 
 def _cut_uncommitted(replica: Replica, role: ReplicaRole) -> None:
-    """When a diskless leader has to follow, cut what is not known to be committed.
+    """When a diskless leader has to follow, cut the records that are not known to be committed.
 
-    It may never be, and others may have got its offsets. A process that has not led yet, or whose
-    lead has ended before, compares its log with the chains instead: see ``ChainFeed``.
+    They may never be, and others may have got their offsets. A process that has not led yet, or
+    whose lead has ended before, compares its log with the chains instead: see ``ChainFeed``.
     """
     if not replica.is_diskless or role.leader is None:
         return

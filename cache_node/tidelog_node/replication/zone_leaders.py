@@ -1,12 +1,12 @@
 """Names the replica of a client's zone as the leader of diskless partitions.
 
 Producers write where Metadata says that the leader is. If nodes are gateways, every replica of a
-diskless partition takes records. So a client whose zone is known is told its zone's replica, and
-its records stay in the zone. The leader epoch is the leader's.
+diskless partition takes records. So Metadata names the replica of the client's zone, if the zone is
+known, and the client's records stay in the zone. The leader epoch is the leader's.
 
-Share groups are with the leader alone. Java's consumers ignore a leader's name in a refusal if its
-epoch is not new, and ask for Metadata instead. So a connection on which a client has fetched for a
-share group is told the real leaders from then on.
+Only leaders serve share groups. Java's consumers ignore a leader's name in a refusal if its epoch
+is not new, and ask for Metadata instead. So a connection on which a client has fetched for a share
+group gets the real leaders from then on.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ ISSUERS_MAX = 10  # of a certificate, each the issuer of the one before
 def with_issuers(chain: str, trusted: str) -> str:
     """Return the chain (PEM), with the trusted issuers of its certificate if that is alone.
 
-    Text that cannot be read is returned as it is: OpenSSL says what is wrong with it.
+    Text that cannot be read is returned as it is: OpenSSL names its fault.
     """
     try:
         shown = x509.load_pem_x509_certificates(chain.encode())

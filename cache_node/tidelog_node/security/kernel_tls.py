@@ -1,4 +1,4 @@
-"""Whether the kernel encrypts what is sent on a TLS connection (kernel TLS, «kTLS»).
+"""Finds out whether the kernel encrypts a TLS connection (kernel TLS, «kTLS»).
 
 OpenSSL makes the handshake on the socket and then hands the keys to the kernel, one for each
 direction, if the kernel takes them. Plain bytes that are written to the socket are encrypted from

@@ -157,7 +157,7 @@ def parse_listeners(
 
 
 def is_wildcard(host: str) -> bool:
-    """Return whether the address stands for all of the machine's, in any notation."""
+    """Return whether the address means all addresses of the machine, in any notation."""
     if not host:
         return True
     for family in (socket.AF_INET6, socket.AF_INET):

@@ -20,7 +20,7 @@ from tidelog_node.security.openssl_pair import new_pair
 logger = logging.getLogger(__name__)
 
 PLAIN = "tidelog-plain"  # chosen by ALPN, which the handshake protects
-# The certificate itself is trusted, whatever time a node's clock shows.
+# The certificate itself is trusted, so a wrong clock does not matter.
 _VALID_FROM, _VALID_TO = "20000101000000Z", "99991231000000Z"
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 

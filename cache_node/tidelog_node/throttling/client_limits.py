@@ -24,7 +24,7 @@ class BucketLimit(NamedTuple):
 
 
 def whole_quota(limit: RateLimit, quota: float) -> None:
-    """Let this node have the whole quota, whatever others have."""
+    """Let this node have the whole quota, without regard to other nodes."""
     limit.quota = limit.rate = quota
 
 

@@ -44,7 +44,7 @@ class Report(NamedTuple):
 
 
 class _Owned:
-    """The last reports about a limit, by node, with their times and what was answered."""
+    """The last reports about a limit, by node, with their times and answers."""
 
     __slots__ = ("demands", "heard", "parts")
 

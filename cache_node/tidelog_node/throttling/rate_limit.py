@@ -7,7 +7,7 @@ from tidelog_core.quotas.windowed_rate import WindowedRate
 
 ACTIVE_MAX = 4_000
 MeterKey = tuple[QuotaKey, tuple[str, str]]
-"""What is limited, and the user and client id that share the limit."""
+"""The kind of limit, and the user and client id that share it."""
 
 
 class RateLimit:
@@ -60,6 +60,6 @@ class RateLimit:
             active.append(self)
 
     def take_used(self) -> float:
-        """Return what was used since the last call."""
+        """Return the amount that was used since the last call."""
         used, self.used = self.used, 0.0
         return used

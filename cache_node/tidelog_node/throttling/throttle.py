@@ -1,10 +1,10 @@
 """Makes clients wait that have used more than their quotas allow.
 
 Amounts are counted as in Kafka: the whole Produce request, when it has come; the Fetch answer, when
-it is ready; the time of the loop that any request takes. A client over its quota is told how long
-it must wait (``RequestContext.throttle_ms``), and meanwhile its connection is muted: nothing of it
-is read. Not all clients wait by themselves. Answers are sent at once; a Fetch answer is an
-empty one, and what it would have had is not counted.
+it is ready; the time of the loop that any request takes. A client over its quota gets an answer
+that says how long it must wait (``RequestContext.throttle_ms``), and its connection is muted for
+that time: nothing of it is read, since not all clients wait by themselves. Answers are sent
+immediately. A Fetch answer over the quota has no records, and they are not counted.
 
 A client that proved to be a node of the cluster has no limits. Quotas are those of the newest
 image. Without any, one comparison is made for each request.

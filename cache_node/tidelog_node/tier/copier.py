@@ -227,7 +227,7 @@ class Copier:
 
     async def _next(self, led: LedPartition, log: LocalLog) -> SealedSegment | None:
         if log.unfilled is not None:
-            return None  # The tier would have a gap. Whoever fills the log notes that it changed.
+            return None  # The tier would have a gap. Filling the log notes a change of it.
         tiered_end = (await led.remote.whole()).tiered_end(log.log_start_offset)
         settled = min(log.high_watermark, log.last_stable_offset, log.durable_end)
         due = select_copies(log.sealed_above(tiered_end), tiered_end=tiered_end, up_to=settled)

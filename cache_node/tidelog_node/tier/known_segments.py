@@ -151,7 +151,7 @@ class KnownSegments:
         leader's long segment may overlap many short ones. So all segments are read if they are
         stale or had gaps, or if ``tiered_end``, the end of the tier as known to the caller's log,
         has moved since all were last read for this purpose; otherwise once in
-        ``GAP_CHECK_SECONDS``, whatever the number of offsets and callers. So no record evicted from
+        ``GAP_CHECK_SECONDS``, for any number of offsets and callers. So no record evicted from
         the local log is missed: an offset below ``tiered_end`` that is not found was absent from a
         reading that began after the eviction.
 

@@ -2,8 +2,8 @@
 
 The rows of every object that is built are kept, packed. When the node asks, those of committed
 objects are put into the bucket (``chain.index``). As long as an index is small the next one begins
-where it does and takes its place; a full one stays until its objects are deleted. So an heir reads
-few of them, and what is written again is bounded.
+at the same object and replaces it; a full one stays until its objects are deleted. So an heir reads
+few indexes, and few rows are written twice.
 
 Everything is bounded: of more rows than ``ROWS_BYTES_MAX`` the oldest are forgotten. Then, and when
 the worker was started since, some objects are in no index, and their footers are read instead.
@@ -59,7 +59,7 @@ class WalIndexes:
             self._forget(next(iter(self._rows)))
 
     async def write(self, request: WalIndexRequest) -> Fields:
-        """Write what is new; return the objects ``[start, end)`` that the indexes have now.
+        """Write the new rows; return the objects ``[start, end)`` that the indexes have now.
 
         Raises the store's errors: then it is as if it had not been asked.
         """

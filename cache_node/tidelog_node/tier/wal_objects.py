@@ -68,7 +68,7 @@ class WalObjects:
         self._indexes = WalIndexes(store, self._on_a_thread)
 
     async def answer(self, request: WalRequest) -> Fields:
-        """Do what is asked and return the result.
+        """Carry out a request and return the result.
 
         Raises ``WalBuildFailed``, ``WalFull``, ``WalNotBuilt``, ``StoreUnavailable``.
         """

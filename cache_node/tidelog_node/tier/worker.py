@@ -84,7 +84,7 @@ class WorkerSettings:
     ends_with_stdin: bool
     log_format: str
     niceness: int
-    wal_bytes: int  # of built objects of chains; one object is kept whatever its size
+    wal_bytes: int  # of built objects of chains; one object of any size is kept
 
 
 class TierWorker:

@@ -1,6 +1,6 @@
 """Traces by OpenTelemetry's SDK, which the extra ``tracing`` brings, sent by OTLP over HTTP.
 
-A thread of the SDK sends what has ended. Its queue is bounded, and spans beyond it are lost: the
+A thread of the SDK sends ended spans. Its queue is bounded, and spans beyond it are lost: the
 node never waits for the receiver. Nothing of this is imported unless ``tracing.otlp.endpoint`` is
 set.
 """
@@ -28,11 +28,11 @@ QUEUE_SPANS_MAX = 2_048
 REQUEST_SPANS_MAX = 512
 REQUEST_SECONDS_MAX = 5.0
 DELAY_MS = 1_000  # between two requests, unless there is enough for one
-LAST_SECONDS_MAX = 2.0  # for what is left when the node stops
+LAST_SECONDS_MAX = 2.0  # for the spans that are left when the node stops
 
 
 class ExportingTracer:
-    """The tracer of a node; ``close`` sends what is left."""
+    """The tracer of a node; ``close`` sends the last spans."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -45,7 +45,7 @@ class ExportingTracer:
         return self._span(name, attributes, carrier)
 
     async def close(self) -> None:
-        """Send what is left, if that is possible at once."""
+        """Send the spans that are left, if that is possible immediately."""
         loop, is_done = asyncio.get_running_loop(), asyncio.Event()
 
         def shut_down() -> None:

@@ -1,8 +1,8 @@
-"""What the parts of a node see of tracing: a tracer, or ``None`` where nothing is traced.
+"""The interface of a tracer. The parts of a node have one, or ``None`` where nothing is traced.
 
-Produce and Fetch are not traced: a span costs more than a small request. What is: the requests of
-all other APIs, copies of segments to the tier, deletions there, calls of the tier worker, and reads
-that wait for the tier.
+Requests of all APIs but Produce and Fetch are traced, and so are copies of segments to the tier,
+deletions there, calls of the tier worker, and reads that wait for the tier. Produce and Fetch are
+not, because a span costs more than a small request.
 """
 
 from __future__ import annotations

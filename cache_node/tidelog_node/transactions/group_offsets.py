@@ -232,7 +232,7 @@ class TransactionalOffsets:
         is_commit: bool,
         coordinator_epoch: int,
     ) -> bool:
-        """End what is pending; return whether the shard is still this node's."""
+        """End the pending transactions; return whether the shard is still this node's."""
         async with _exclusive(found, producer_id):
             if self._shards.get(shard) is not found:
                 raise CoordinatorNotAvailable("the shard is being read again")

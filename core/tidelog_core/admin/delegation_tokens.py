@@ -243,7 +243,7 @@ class DelegationTokenAdmin:
         return changed
 
     async def _show(self) -> None:
-        """Have the image show what was committed, unless the store is unavailable now."""
+        """Have the image show the commit, unless the store is unavailable now."""
         with contextlib.suppress(StoreUnavailable):
             await self._view.refresh()
 

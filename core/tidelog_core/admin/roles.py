@@ -36,7 +36,7 @@ MEMBER_CHANGES_MAX = 2 * MEMBERS_MAX  # of one role, in one request
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """What is to be done with one role; ``operation`` is that of AlterRoles."""
+    """One change of a role; ``operation`` is that of AlterRoles."""
 
     name: str
     operation: int

@@ -39,7 +39,7 @@ AUDIT_KINDS = tuple(kind.value for kind in AuditKind if kind is not AuditKind.LO
 
 
 class Activity(IntEnum):
-    """What was done to the resources, by OCSF's numbers for API Activity."""
+    """The operation on the resources, by OCSF's numbers for API Activity."""
 
     CREATE = 1
     READ = 2
@@ -66,7 +66,7 @@ class Resource:
 
     type: str  # Topic, Group and so on
     name: str
-    data: Mapping[str, str | None] = field(default_factory=dict, hash=False)  # what was set
+    data: Mapping[str, str | None] = field(default_factory=dict, hash=False)  # the new values
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ _ITEMS = (
     Item(LOGS, "logs", "month", MONTH_HOURS * HOUR_MS, "logs, metrics, alarms, dashboard"),
 )
 ITEMS: Mapping[str, Item] = {item.name: item for item in _ITEMS}
-STANDING = (ENDPOINT, BALANCER, LOGS)  # paid for by the hour, whatever the cluster does
+STANDING = (ENDPOINT, BALANCER, LOGS)  # paid for by the hour, also by an idle cluster
 
 Counts = Mapping[str, int]
 """Numbers by the name of their item; of topics by ``<topic>/<item>``."""

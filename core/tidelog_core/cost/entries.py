@@ -26,7 +26,7 @@ from tidelog_core.metadata.cost_records import CostDay, CostHour
 
 HOURS_PER_DAY = 24
 TOKENS_MAX = 16  # of the newest additions; functions share an item
-STALE_HOURS = 1  # what was counted longer ago is added to the current hour
+STALE_HOURS = 1  # older counts are added to the current hour
 ROLL_UP_HOURS = 3  # an hour is added to its day when that many hours later have begun
 
 
@@ -56,7 +56,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What is added to the item of a writer and an hour, once."""
+    """Counts that are added once to the item of a writer and an hour."""
 
     token: str  # another one for every addition
     hour: int

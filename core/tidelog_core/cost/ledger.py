@@ -160,7 +160,7 @@ async def read_since_day(
     store: MetadataStore, *, first_day: int
 ) -> tuple[list[CostHour], list[CostDay]]:
     """Return days from one on, and the hours since then that are not in them."""
-    # Hours first: what is added to its day in between is in both, and is recognised.
+    # Hours first: an hour that is added to its day in between is in both, and is recognised.
     first_hour = max(await rolled_up_to(store), first_day * HOURS_PER_DAY)
     hours = await read_hours(store, first_hour=first_hour)
     keys = KeyRange(_key_from(first_day))

@@ -32,7 +32,7 @@ class Price:
     per: int  # units for that many dollars
     unit: str
     as_of: date
-    number: int = 1  # of things that are there all the time, whatever the cluster does
+    number: int = 1  # of items that are paid for by the hour
     note: str = ""
 
 
@@ -84,7 +84,7 @@ class PriceTable:
         ]
 
     def standing(self, duration_ms: int) -> dict[str, int]:
-        """Return the counts of what is paid for by the hour, whatever the cluster does."""
+        """Return the counts of the items that are paid for by the hour, also by an idle cluster."""
         return {name: self.prices[name].number * duration_ms for name in STANDING}
 
 

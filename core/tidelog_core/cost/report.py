@@ -1,10 +1,10 @@
-"""What was spent in the last hour, day or month, by item and by topic, and what a month will cost.
+"""The costs of the last hour, day or month, by item and by topic, and a forecast of the month.
 
-Times are UTC. The hour is the last whole one and the current one so far; the day is the 24 whole
-hours before the current one, and that; the month is the calendar's, from its first day to now, as
-on a bill. A time begins with the ledger if that is younger. What stands there all the time
-(endpoints, load balancer, logs) is charged from then on. A forecast is what the month or the day
-has cost so far, and for the rest of it what the last day has cost. Pure.
+Times are UTC. The hour is the last whole one and the current one so far. The day is the last 24
+whole hours and the current one so far. The month is the calendar's, from its first day to now, as
+on a bill. If the ledger is younger than a period, the period begins with the ledger. Items that
+are paid for by the hour (endpoints, load balancer, logs) are charged from then on. A forecast adds
+the cost of the period so far to the cost of the last day for each day that is left. Pure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Counted:
 
     start_ms: int  # Unix time
     end_ms: int
-    counts: Mapping[str, int]  # by item, with what stands there
+    counts: Mapping[str, int]  # by item, including those that are paid for by the hour
     topic_counts: Mapping[str, int]  # by <topic>/<item>
     writer_count: int
 
@@ -48,7 +48,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class TopicCost:
-    """What belongs to one topic."""
+    """The costs of one topic."""
 
     topic: str
     dollars: float
@@ -57,7 +57,7 @@ class TopicCost:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was spent in a period."""
+    """The costs of a period."""
 
     counted: Counted
     charges: Sequence[Charge]  # by item

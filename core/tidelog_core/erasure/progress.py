@@ -80,7 +80,7 @@ class ErasureProgress:
         self.position = dataclasses.replace(self.position, wait_ends_ms=None)
 
     def wal_gone(self, partition: int, now_ms: int) -> None:
-        """Note that no chain has a copy of what was erased."""
+        """Note that no chain has a copy of the erased records."""
         found = self.partitions[partition]
         self.partitions[partition] = dataclasses.replace(found, wal_gone_ms=now_ms)
 
@@ -104,7 +104,7 @@ class ErasureProgress:
         self.partitions[partition] = dataclasses.replace(found, erased=kept)
 
     def add_problem(self, partition: int, problem: str) -> None:
-        """Note what is not done in a partition."""
+        """Note a part of the erasure that a partition lacks."""
         found = self.partitions[partition]
         if problem not in found.problems:
             problems = (*found.problems, problem)
@@ -113,7 +113,7 @@ class ErasureProgress:
     def receipt(
         self, *, topic: str, topic_id: UUID, key_sha256: str, numbers: Sequence[int], now_ms: int
     ) -> ErasureReceipt:
-        """Return the receipt of what is done so far, for these partitions."""
+        """Return the receipt of the erasure so far, for these partitions."""
         found = [self.partitions.get(number, _not_begun(number)) for number in numbers]
         if self.position.phase is not Phase.ENDED:
             found = [

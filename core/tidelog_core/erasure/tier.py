@@ -138,7 +138,7 @@ async def erase_from_tier(
     ``PartitionClaimed``, ``UnknownTopicOrPartition``, ``CorruptObject``,
     ``CorruptRecordBatch`` and the errors of the stores.
     """
-    told: SearchSteps = _Unheard() if steps is None else steps
+    observer: SearchSteps = _Unheard() if steps is None else steps
     erased: list[ErasedSegment] = []
     async with tier.claimed(holder) as swaps:
         for _ in range(ROUNDS_MAX):
@@ -149,14 +149,14 @@ async def erase_from_tier(
                 if group.end_offset <= after:
                     continue
                 if await _may_hold(tier, group, key):
-                    outcome = await _erase(tier, swaps, group, facts, key=key, steps=told)
+                    outcome = await _erase(tier, swaps, group, facts, key=key, steps=observer)
                     if isinstance(outcome, ErasedSegment):
                         erased.append(outcome)
                     elif outcome is GroupOutcome.LOST:
                         is_complete = False
                         break
                 after = group.end_offset
-                await told.searched(after)
+                await observer.searched(after)
             if is_complete:
                 break
             await swaps.next_round()

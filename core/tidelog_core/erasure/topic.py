@@ -164,7 +164,7 @@ class ErasureRun:
         return receipt
 
     def receipt(self) -> ErasureReceipt:
-        """Return the receipt of what is done so far."""
+        """Return the receipt of the erasure so far."""
         first = self._tiers[0]
         return self.progress.receipt(
             topic=first.topic.name,
@@ -175,7 +175,7 @@ class ErasureRun:
         )
 
     async def put_receipt(self) -> ErasureReceipt:
-        """Put the receipt of what is done so far into the bucket, durable on return; return it."""
+        """Put the receipt of the erasure so far into the bucket, durable on return; return it."""
         first, receipt = self._tiers[0], self.receipt()
         where = erasure_receipt_key(
             first.cluster_id, first.topic.name, first.topic.topic_id, self.progress.erasure_id
@@ -195,13 +195,13 @@ class ErasureRun:
             await self._checkpoint(at_once)
 
     async def _await_replicas(self) -> None:
-        told = set[str]()
+        reported = set[str]()
         while waiting_for := await _problems(self._tiers, self._key_sha256):
             if not self._may_wait():
                 return
-            if not waiting_for <= told:
+            if not waiting_for <= reported:
                 self._on_step(f"waiting: {_in_short(sorted(waiting_for))}")
-            told = waiting_for
+            reported = waiting_for
             await self._sleep(POLL_SECONDS)
 
     def _may_wait(self, seconds_min: float = 0.0) -> bool:

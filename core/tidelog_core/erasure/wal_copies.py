@@ -111,7 +111,7 @@ class WalCopies:
                 if await find_seal(self._chains, chain) is None:
                     return False
             except CorruptObject:
-                pass  # What is above may be garbage, as far as one can tell.
+                pass  # The bytes above may be garbage.
             self._sealed.add(chain)
         return True
 

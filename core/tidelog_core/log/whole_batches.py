@@ -9,8 +9,8 @@ as well:
 - Behind damaged batches, the next one is searched at the ends that their headers give, and
   at the positions in the offset index. Its base offset must agree with the damaged batch, with
   the next batch, or with the end of the file.
-- No gap lies across ``last_gap_max``, the end of what was flushed: a batch ended there. So a
-  base offset above it is not believed behind damage below it, whatever other headers say.
+- No gap spans ``last_gap_max``, the end of the flushed bytes: a batch ended there. So a base
+  offset above it is not believed behind damage below it, even if other headers agree.
 
 Gaps need no other proof: a replica that fetched from a compacted leader has them too.
 """
@@ -166,7 +166,7 @@ class _BatchReader:
         return None
 
     def _is_beyond_flushed_gap(self, header: BatchHeader, next_offset: int) -> bool:
-        """Return whether the gap before the batch lies across ``last_gap_max``."""
+        """Return whether the gap before the batch spans ``last_gap_max``."""
         is_across = next_offset < self._last_gap_max < header.next_offset
         return is_across and header.base_offset != self._last_gap_max
 

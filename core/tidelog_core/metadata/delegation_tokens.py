@@ -62,7 +62,7 @@ class DelegationToken(Record):
     owner: str  # whom a client with the token is
     requester: str  # who made it
     renewers: tuple[str, ...]
-    # The owner's groups when the token was made. None are known if somebody else made it.
+    # The owner's groups when the token was made. Empty if another user made it.
     groups: tuple[str, ...]
     issued_ms: Natural
     expires_ms: Natural  # until it is renewed

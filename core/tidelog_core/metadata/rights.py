@@ -12,7 +12,7 @@ from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.acl_set import AclSet
 from tidelog_core.security.authorization import DENIED_BY_DEFAULT, Authorizer, Client, Decision
 
-# What no client may do with protected topics, whatever its rights.
+# The operations on protected topics that no client may do, even with the right.
 OF_NODES_ALONE = (AclOperation.WRITE, AclOperation.DELETE)
 _NO_ACLS, _NOBODY_MORE = AclSet(), Authorizer()
 

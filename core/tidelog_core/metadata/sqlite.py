@@ -230,7 +230,7 @@ def _identify(paths: Iterable[Path]) -> tuple[_FileId | None, ...]:
     """Return the ids of the files at the paths, None for one that cannot be reached.
 
     A missing file and a folder that cannot be entered are the same: other processes cannot read
-    what is written there.
+    a file that is written there.
     """
     found: list[_FileId | None] = []
     for path in paths:

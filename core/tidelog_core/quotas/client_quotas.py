@@ -19,8 +19,8 @@ RATE_MIN = 1e-12
 class Limit(NamedTuple):
     """The rate that counts for a client, and those who share it."""
 
-    # The user and the client id whose requests count together. An empty one stands for all:
-    # a user's clients share the quota of the user, and all users of a client id its quota.
+    # The user and the client id whose requests count together. An empty one means all: a user's
+    # clients share the quota of the user, and all users of a client id its quota.
     shared_by: tuple[str, str]
     rate: float  # a second; at least ``RATE_MIN``
 

@@ -10,7 +10,7 @@ from tidelog_core.errors import InvalidRequest
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
 ENTITY_TYPES = (USER, CLIENT_ID, IP)
-DEFAULT = ""  # the name that stands for every name without a quota of its own
+DEFAULT = ""  # the entity name for all names without a quota of their own
 NAME_SIZE_MAX = 1000  # characters of a user's or client's name
 
 

@@ -1,4 +1,4 @@
-"""A token bucket: what was not used is saved up, to a limit. Source: KIP-599, ``TokenBucket``."""
+"""A token bucket: unused tokens are saved up, to a limit. Source: KIP-599, ``TokenBucket``."""
 
 from __future__ import annotations
 

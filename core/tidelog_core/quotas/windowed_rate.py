@@ -35,7 +35,7 @@ class WindowedRate:
         self._sum = 0.0
 
     def add(self, amount: float, now_ms: int) -> None:
-        """Count an amount. A negative one takes back what was added at the same time."""
+        """Count an amount. A negative one takes back an amount that was counted at this time."""
         newest = self._newest
         if newest is None or now_ms - newest.begin_ms >= self.size_ms:
             newest = _Window(now_ms)

@@ -151,16 +151,16 @@ def judge_log_starts(
 
     ``log_start_offset`` must have been read after ``objects`` were listed.
     """
-    told = {found: key.offset for found in objects if (key := parse_log_start_key(found.key))}
+    offsets = {found: key.offset for found in objects if (key := parse_log_start_key(found.key))}
     if topic is TopicState.DELETED:
         return Judgement(())
     if topic is TopicState.UNKNOWN:
-        return Judgement(tuple(Candidate(found, limits.doubtful_age_ms) for found in told))
-    newest = max((o for o in told.values() if o <= log_start_offset), default=0)
+        return Judgement(tuple(Candidate(found, limits.doubtful_age_ms) for found in offsets))
+    newest = max((o for o in offsets.values() if o <= log_start_offset), default=0)
     return Judgement(
         tuple(
             Candidate(found, limits.orphan_age_ms)
-            for found, offset in told.items()
+            for found, offset in offsets.items()
             if offset != newest
         )
     )

@@ -1,4 +1,4 @@
-"""OAUTHBEARER: a client's first message, with a token that somebody else has issued.
+"""OAUTHBEARER: a client's first message, with a token that another service has issued.
 
     n,a=<authorization id>,^A auth=Bearer <token> ^A key=value ^A … ^A      (^A is the byte 1)
 

@@ -1,4 +1,4 @@
-"""Checks what was planned, from its beginning or from where an earlier check was interrupted."""
+"""Carries out a planned check, from its beginning or from where an earlier one was interrupted."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ async def continue_check(
     on_checked: Callable[[CheckPosition, Findings], Awaitable[None]],
     on_step: Callable[[str], None],
 ) -> Findings:
-    """Check what is planned from the position on, in the order of topics and partitions.
+    """Carry out the plan from the position on, in the order of topics and partitions.
 
-    ``on_checked`` gets each new position, and what was found since this call began; it may raise
+    ``on_checked`` gets each new position, and the findings since this call began; it may raise
     ``Interrupted``. ``on_step`` gets a sentence for each partition.
     """
 

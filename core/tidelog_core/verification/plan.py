@@ -183,11 +183,12 @@ class MetadataPlan:
             text = "it says that the topic was deleted, but the metadata store has it"
             problems.append(Problem(None, topic.deletion_key, text))
         for partition in self._image.partitions(name):
-            told = topic.log_starts.get(partition.partition, 0)
-            if told > partition.log_start_offset and is_readable(partition):
-                text = f"the log starts at {partition.log_start_offset}, not at {told} as this says"
+            stored = topic.log_starts.get(partition.partition, 0)
+            if stored > partition.log_start_offset and is_readable(partition):
+                start = partition.log_start_offset
+                text = f"the log starts at {start}, not at {stored} as this says"
                 key = log_start_key(
-                    self._image.cluster_id, name, topic.topic_id, partition.partition, told
+                    self._image.cluster_id, name, topic.topic_id, partition.partition, stored
                 )
                 where = TopicPartition(name, partition.partition)
                 problems.append(Problem(where, key, text))

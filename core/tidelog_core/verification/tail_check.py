@@ -122,7 +122,7 @@ class TailCheck:
     async def _walk(
         self, objects: Iterable[ObjectMeta], on_object: Callable[[], Awaitable[None]]
     ) -> list[Problem]:
-        """Read the objects of a listing; return what is wrong with them."""
+        """Read the objects of a listing; return their problems."""
         problems: list[Problem] = []
         self.object_count = self.size_bytes = 0
         self._runs = {name: [] for name in self._tails}

@@ -152,7 +152,7 @@ def _in_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMem
 
     A member that has not got the answers since its previous epoch may repeat its heartbeat in
     that one, as often as answers are lost, as long as it still owns the partitions it reports.
-    Kafka tolerates one lost answer, unless that told the member to give partitions up.
+    Kafka tolerates one lost answer, unless it took partitions from the member.
     """
     is_of_before = (
         request.member_epoch == member.previous_epoch < member.epoch
