@@ -1,4 +1,4 @@
-"""What is wrong with the cluster, from what nodes and stores say. Pure."""
+"""The cluster's faults, from the answers of nodes and stores. Pure."""
 
 from __future__ import annotations
 

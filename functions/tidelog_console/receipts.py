@@ -91,7 +91,7 @@ class Receipts:
 
 
 def read_receipt(data: bytes, key: str) -> Receipt:
-    """Return what pages need of a receipt; of one that cannot be read, what is wrong with it."""
+    """Return the fields of a receipt for pages, or the fault of one that cannot be read."""
     try:
         found = ErasureReceipt.parse(json.loads(data), key=key)
     except (CorruptObject, ValueError) as error:

@@ -65,7 +65,7 @@ def _decoded(data: bytes) -> str | None:
 
 
 def _visible(text: str) -> str:
-    """Return the text with escapes for what has no shape, or turns the others around."""
+    """Return the text with escapes for invisible characters and those that change the direction."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in _BREAKS else _escaped(c) for c in text)

@@ -1,4 +1,4 @@
-"""The tier map of a partition: a bar of what is local, tiered, both, or on its way. Pure.
+"""The tier map of a partition: a bar of its local, tiered and moving records. Pure.
 
 Local ranges come from the leader, segments from the metadata store, in one order: the leader first.
 A segment that is evicted between the two is shown as tiered and local; the next look has it right.

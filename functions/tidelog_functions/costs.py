@@ -55,7 +55,7 @@ class FunctionCosts:
     added_ms: float | None = None  # by the steady clock; None: never
 
     async def add_to(self, store: MetadataStore, settings: FunctionSettings) -> None:
-        """Add what was counted.
+        """Add the counts to the ledger.
 
         Raises ``CurrentHourClosed`` and the store's errors; then it is tried again later.
         """

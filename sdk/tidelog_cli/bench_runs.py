@@ -168,7 +168,7 @@ async def _write(producer: Producer, topic: str, load: Load, advance: Advance) -
 
 @asynccontextmanager
 async def _topic(load: Load) -> AsyncIterator[str]:
-    """Give the topic; one that was made for the run is deleted, whatever happens."""
+    """Give the topic; one that was made for the run is deleted, also after an error."""
     async with opened_admin(load.bootstrap) as admin:
         if load.topic is not None:
             await require_topic(admin, load.topic)
@@ -179,7 +179,7 @@ async def _topic(load: Load) -> AsyncIterator[str]:
             name,
             partition_count=load.partitions,
             replication_factor=load.replication_factor or -1,
-            configs={"remote.storage.enable": "false"},  # What is deleted soon need not be tiered.
+            configs={"remote.storage.enable": "false"},  # The run deletes it.
         )
         try:
             yield name

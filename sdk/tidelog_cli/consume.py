@@ -50,7 +50,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of what is printed; None: no limit."""
+    """Limits of the printed records; None: no limit."""
 
     records: int | None
     idle_seconds: float | None

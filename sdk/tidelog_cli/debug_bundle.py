@@ -1,4 +1,4 @@
-"""``tidelog debug bundle``: what someone needs who is to find a fault, in one file without secrets.
+"""``tidelog debug bundle``: one file, without secrets, with the facts for finding a fault.
 
     version.json     Tidelog, Python, the machine, the libraries
     command.json     how the command connected
@@ -242,7 +242,7 @@ def _add_pages(parts: _Parts, address: str, *, is_guess: bool = False) -> None:
                 f"http://{address}/{page}", timeout=PAGE_SECONDS_MAX
             ) as answer:
                 text = answer.read(PAGE_BYTES_MAX)
-        except urllib.error.HTTPError as error:  # /readyz says with 503 what is wrong.
+        except urllib.error.HTTPError as error:  # With 503 /readyz names the fault.
             text = b"%d\n" % error.code + error.read(PAGE_BYTES_MAX)
         except (OSError, ValueError) as error:
             if is_guess:

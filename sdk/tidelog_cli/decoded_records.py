@@ -119,7 +119,7 @@ class RecordDecoder:
 
 
 def _embedded(data: bytes) -> object:
-    """Return decoded text as JSON; what was left as it is may be none."""
+    """Return decoded text as JSON; text that was not decoded may not be JSON."""
     from tidelog_core.schemas.values.codecs import load_value
     from tidelog_core.schemas.values.framing import UnreadableValue
 

@@ -40,7 +40,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class EncodingLines:
-    """Parses lines, and encodes what is in them."""
+    """Parses lines, and encodes their keys and values."""
 
     lines: LineParser
     key: Callable[[bytes], bytes] | None

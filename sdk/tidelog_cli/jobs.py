@@ -48,11 +48,11 @@ job = Commands(cls=CommandGroup, help="Work on tiered data, in this process or i
 def run_spark_job(name: str, arguments: Sequence[str], *, submit: str) -> int:
     """Run the job to its end, with our stdout and stderr; return its exit status."""
     environment = dict(os.environ)
-    told = chosen()
-    if told.context is not None:
-        environment["TIDELOG_CONTEXT"] = told.context
-    if told.command_config is not None:
-        environment["TIDELOG_COMMAND_CONFIG"] = str(told.command_config)
+    given = chosen()
+    if given.context is not None:
+        environment["TIDELOG_CONTEXT"] = given.context
+    if given.command_config is not None:
+        environment["TIDELOG_COMMAND_CONFIG"] = str(given.command_config)
     if not submit:
         # Spark's workers would use the first ``python3`` in the path.
         environment.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -135,7 +135,7 @@ async def refusal_of(address: Address) -> str | None:
 
 
 async def answering_protocol(address: Address) -> str | None:
-    """Return the protocol of the server at the address; None if it cannot be told."""
+    """Return the protocol of the server at the address; None if it is unknown."""
     found = await asyncio.gather(_answer_to_kafka(address), _answer_to_http(address))
     protocols = [protocol for protocol in found if protocol is not None]
     return protocols[0] if protocols else await _answer_to_tls(address)

@@ -98,7 +98,7 @@ def prepare(data_dir: Path, host: str, ports: range) -> Secured:
     """Make the files that are missing, and return their paths.
 
     The nodes' certificate is made again for another host, and before it expires. The admin keeps
-    the password, whatever the addresses are.
+    the password, at any address.
     """
     secured = Secured(data_dir.absolute() / "secure")
     secured.folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,4 +1,4 @@
-"""What is wrong, and what to do next."""
+"""The page of the cluster's faults, and what to do next about each."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _ASSUMED_ROLE = re.compile(r"arn:([^:]+):sts::([0-9]*):assumed-role/([^/]+)/.*",
 def principal_of(arn: str) -> str:
     """Return the principal of an IAM identity: ``User:`` and its ARN.
 
-    An assumed role is the role, whatever the session is called: who may assume a role may choose
+    An assumed role is the role, without the session's name: a caller that may assume a role chooses
     that name.
     """
     role = _ASSUMED_ROLE.fullmatch(arn)
@@ -85,7 +85,7 @@ class Caller:
         return self.is_dry_run or self.has_right(AclOperation.DESCRIBE, resource_type, name)
 
     def sees_all(self) -> bool:
-        """Return whether the caller may see all groups, whatever its rights to single ones."""
+        """Return whether the caller may see all groups, without rights to each of them."""
         return self.has_right(AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def deny(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:

@@ -96,7 +96,7 @@ RIGHTS: Mapping[str, Asked] = {
     "start_verification": Asked(46),
     "start_erasure": Asked(21, _topic_of_body),
     "describe_costs": Asked(46),  # topics that the caller may not describe are among the others
-    # Its caller may, and whoever may describe the cluster, or alter it to cancel: see ``jobs``.
+    # For its caller, and for clients that may describe the cluster (alter it to cancel): ``jobs``.
     "list_jobs": Asked(18),
     "describe_job": Asked(18),
     "describe_receipt": Asked(18),

@@ -93,7 +93,7 @@ class _Erasing:
             self._progress.requested_ms = wall_clock_ms()
             return
         fields = json.loads(self._run.job.position)
-        # What was done for another topic counts for nothing.
+        # The progress of a topic of this name that was deleted does not count.
         if fields.get("topic_id", self._topic_id()) != self._topic_id():
             raise TopicReplaced(self._request.topic)
         self._stale = _stored(fields, "stale")
@@ -122,7 +122,7 @@ class _Erasing:
             self._run.require_time()
 
     async def _store(self) -> None:
-        """Put what has changed of the receipt, and note the position."""
+        """Put the receipt's changes, and note the position."""
         partitions, phase = self._progress.partitions, self._progress.position.phase
         if self._parts.has_begun:
             if not self._parts.has(partitions):
@@ -181,7 +181,7 @@ class _Erasing:
         }
 
     def _counted(self) -> StoredReceipt | None:
-        """Return the receipt that has what was found so far."""
+        """Return the receipt with the findings so far."""
         return self._parts.stored if self._parts.has_begun else self._old
 
     async def _remove_stale(self) -> None:

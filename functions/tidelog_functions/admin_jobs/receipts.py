@@ -1,7 +1,7 @@
 """The receipt of an erasure in the bucket while a run writes it.
 
     erasure-<id>.json        the whole receipt: when the run first writes, and when the run ends
-    erasure-<id>.<n>.json    what has come since, in parts of about ``PART_SIZE_BYTES``
+    erasure-<id>.<n>.json    the changes since, in parts of about ``PART_SIZE_BYTES``
 
 A step writes only the last part: a whole receipt at each step would be quadratic in the segments.
 When a run ends it writes the whole receipt again and removes the parts. The next run reads parts
@@ -68,7 +68,7 @@ class ReceiptParts:
         self._is_last_open = False
 
     async def put(self, partitions: Mapping[int, PartitionErasure]) -> None:
-        """Put what has changed into the last part, durable on return."""
+        """Put the changes into the last part, durable on return."""
         changed = [
             _change(self._whole.get(number), one)
             for number, one in partitions.items()

@@ -1,4 +1,4 @@
-"""What becomes of a job's item. No I/O."""
+"""The states of a job's item, and their changes. No I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def new_job(job_id: UUID, kind: JobKind, request: str, *, caller: str, now_ms: i
 
 
 def is_overdue(job: AdminJob, now_ms: int) -> bool:
-    """Return whether nobody works on the job, and somebody should."""
+    """Return whether the job should be worked on and no process does."""
     return not job.has_ended and now_ms >= job.due_ms + OVERDUE_MS
 
 

@@ -62,7 +62,7 @@ class ThreadStarter:
                     await self._look_again.wait()
 
     def wake(self) -> None:
-        """Look again what is due. From the loop."""
+        """Look for due jobs again. From the loop."""
         self._look_again.set()
 
     async def close(self) -> None:

@@ -163,7 +163,7 @@ async def apply_retention(
                 topics=KnownTopics(
                     {topic.topic_id: topic for topic in topics.live},
                     {topic.topic_id for topic in topics.deleted},
-                    is_complete=False,  # What is of unknown topics is for the scrub.
+                    is_complete=False,  # The scrub deletes objects of unknown topics.
                 ),
                 limits=AgeLimits(orphan_age_ms=ORPHAN_AGE_MS, doubtful_age_ms=DOUBTFUL_AGE_MS),
                 is_dry_run=False,

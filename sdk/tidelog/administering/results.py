@@ -328,7 +328,7 @@ class UserDescription:
 class DelegationToken:
     """A delegation token. Principals are such as ``User:alice``, times epoch milliseconds.
 
-    ``hmac`` is the secret: whoever has it can log in as the owner until the token expires.
+    ``hmac`` is the secret: anyone who has it can log in as the owner until the token expires.
     """
 
     token_id: str

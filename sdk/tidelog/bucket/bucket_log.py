@@ -106,7 +106,7 @@ def segment_pieces(
 
 
 class LogLoader:
-    """Loads logs. Chains are followed: a later load reads only what is new of them."""
+    """Loads logs. Chains are followed: a later load reads only their new objects."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class LogLoader:
         return chains
 
     def _forget_idle(self) -> None:
-        """Forget partitions that nobody loads any more: only a load drops what is tiered."""
+        """Forget partitions that nobody loads any more: only a load drops their tiered records."""
         now_s = monotonic()
         for name, loaded_s in tuple(self._loaded_s.items()):
             if now_s - loaded_s > IDLE_SECONDS_MAX:

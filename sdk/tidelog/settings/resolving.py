@@ -1,7 +1,7 @@
 """How to reach a cluster, from everything that says so.
 
 An environment variable counts before a file of ``--command-config``, that before a context, and
-that before a default. What a program is told as an argument counts before all of them.
+that before a default. An argument of the program counts before all of them.
 
 A file of ``--command-config`` is a whole: with one, nothing of the context's TLS and login is used.
 Else a login would be sent to another cluster than its own.

@@ -59,6 +59,6 @@ def claimed_expiry(token: str) -> float | None:
 
 
 def one_line(text: object) -> str:
-    """Return somebody else's text as part of a message: one line, not too long."""
+    """Return a foreign text as part of a message: one line, not too long."""
     printable = "".join(c if c.isprintable() else " " for c in str(text)[:_REASON_SIZE_MAX])
     return " ".join(printable.split())

@@ -199,7 +199,7 @@ def _cut_at(stream: socket.socket, deadline: float) -> Iterator[None]:
             raise
     finally:
         timer.cancel()
-    if is_late.is_set():  # Even without an error: what was cut off may look whole.
+    if is_late.is_set():  # Even without an error: an answer that was cut off may look whole.
         raise TimeoutError(f"no whole answer within {FETCH_SECONDS_MAX:.0f} s")
 
 

@@ -1,4 +1,4 @@
-"""A token that somebody else puts into a file and renews there, as Kubernetes does."""
+"""A token in a file that another program writes and renews, as Kubernetes does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a client logs in at a listener that asks who it is (SASL).
+"""Logs a client in at a listener with SASL.
 
 After ApiVersions the client names its mechanism (SaslHandshake) and sends the mechanism's messages
 (SaslAuthenticate). The answer to the last one says how long the connection may be used (KIP-368).
@@ -74,7 +74,7 @@ class Sasl:
 
 @dataclass(frozen=True, slots=True)
 class SaslToken:
-    """A login by a token of somebody whom the nodes trust (OAUTHBEARER).
+    """A login by a token of an issuer that the nodes trust (OAUTHBEARER).
 
     ``token`` returns a valid one for each connection. It may be a coroutine function; any other
     function is called in a thread. The token itself is sent, so it needs TLS. ``extensions`` are
