@@ -47,7 +47,7 @@ MODULES = (
         f"{_CORE}/replication/{name}.py"
         for name in (
             *("follower_progress", "follower_state", "leader_conversion", "leader_hand_over"),
-            *("leader_state", "led_log", "owed_acks", "proposals", "rules"),
+            *("leader_state", "led_log", "pending_acks", "proposals", "rules"),
         )
     ),
     *(
@@ -75,8 +75,8 @@ MODULES = (
             "fetch_serving",
             "full_fetch",
             "listed_fetch",
-            "owed_answers",
             "passed_batches",
+            "pending_answers",
             "produce",
             "produce_access",
             "produce_answers",

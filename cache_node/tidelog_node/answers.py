@@ -1,14 +1,14 @@
 """The results of handlers: an answer, or an object that will have it.
 
     Reply         the whole answer; empty (``NO_ANSWER``) if the client wants none
-    OwedReply     an answer that is settled later, once
-    TaskReply     an owed reply that a task settles
+    PendingReply  an answer that is settled later, once
+    TaskReply     a pending reply that a task settles
     HeldReply     a task's reply; until it is released its connection handles no further request
-    ControlReply  an owed reply that a call settles when it is the request's turn
+    ControlReply  a pending reply that a call settles when it is the request's turn
 
-The last three are kinds of ``OwedReply``, so an ``Answer`` is either sent or awaited. An owed reply
-is cheaper than a future: completing it does not schedule a callback. One call sends all replies of
-a connection that are settled in one turn of the loop.
+The last three are kinds of ``PendingReply``, so an ``Answer`` is either sent or awaited. A pending
+reply is cheaper than a future: completing it does not schedule a callback. One call sends all
+replies of a connection that are settled in one turn of the loop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class CloseConnection(Exception):
         self.last_answer: Reply = NO_ANSWER
 
 
-class OwedReply:
+class PendingReply:
     """An answer that is settled later. The connection sets ``on_settled``."""
 
     __slots__ = ("_durations", "_received_at", "on_settled", "problem", "reply")
@@ -114,7 +114,7 @@ class OwedReply:
         return self.reply
 
 
-class TaskReply(OwedReply):
+class TaskReply(PendingReply):
     """Settled when its task ends. The task is cancelled if the client disconnects before.
 
     A task may hold a copy of its request: ``on_done``, set by the connection, is called at its end.
@@ -179,7 +179,7 @@ class HeldReply(TaskReply):
             self.on_released = None
 
 
-class ControlReply(OwedReply):
+class ControlReply(PendingReply):
     """Settled by the connection, which runs the call once all earlier requests are answered."""
 
     __slots__ = ("call", "request_bytes")
@@ -190,7 +190,7 @@ class ControlReply(OwedReply):
         self.request_bytes = 0  # of the frame, which the connection counts
 
 
-Answer = Reply | OwedReply
+Answer = Reply | PendingReply
 
 
 def bytes_in_memory(segments: Iterable[Segment]) -> int:

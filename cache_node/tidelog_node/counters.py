@@ -221,7 +221,7 @@ class GatewayTraffic:
         "batch_count",
         "hedge_count",
         "lost_count",
-        "owed_bytes",
+        "pending_bytes",
         "referenced_bytes",
         "referenced_count",
         "refused_count",
@@ -234,7 +234,7 @@ class GatewayTraffic:
         self.batch_bytes = 0
         self.lost_count = 0  # of them: refused, or nobody knows
         self.acks = Durations()  # of those that a leader has committed
-        self.owed_bytes = 0  # now: of batches without an answer
+        self.pending_bytes = 0  # now: of batches without an answer
         self.waiting_count = 0  # now: batches that wait for a leader
         # As a leader:
         self.referenced_count = 0  # appended

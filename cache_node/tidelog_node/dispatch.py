@@ -27,7 +27,7 @@ from tidelog_core.errors import ErrorCode, MalformedMessage, TooManyElements
 from tidelog_core.message_reader import ElementBudget
 from tidelog_core.message_schemas import load_request_schema, load_response_schema
 
-from tidelog_node.answers import Answer, CloseConnection, ControlReply, OwedReply, Reply
+from tidelog_node.answers import Answer, CloseConnection, ControlReply, PendingReply, Reply
 from tidelog_node.counters import NodeCounters
 from tidelog_node.partition_pace import MANY_ELEMENTS, NotYet, PartitionPace
 from tidelog_node.request_turns import LargeRequest, LargeRequests
@@ -170,7 +170,7 @@ class Dispatch:
             logger.exception("request failed")
             raise CloseConnection(f"request failed: {problem!r}") from problem
         durations = self._counters.request(hot.api_key)
-        if isinstance(answer, OwedReply):
+        if isinstance(answer, PendingReply):
             if timer is not None:
                 timer.pause()  # An answered request has been counted.
             answer.count_in(durations, context.received_at)

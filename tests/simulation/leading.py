@@ -23,7 +23,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.model import TopicPartition
-from tidelog_node.answers import OwedReply
+from tidelog_node.answers import PendingReply
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.fetch_sessions import FetchSessions
 from tidelog_node.handlers.fetch import FetchHandler
@@ -282,7 +282,7 @@ class FetchSide:
         reply: Any = self._handler.handle(
             request, context_of(FETCH_VERSION, node_id=request.replica_id)
         )
-        if not isinstance(reply, OwedReply):
+        if not isinstance(reply, PendingReply):
             answer(reply)
             return
 

@@ -670,7 +670,7 @@ class SimNode:
         if not is_duplicate:
             leader.on_append(self.log.log_end_offset, now_ms)
         if is_all:
-            leader.owe_ack(offset + 1, Token(reply, payload, offset, leader.leader_epoch))
+            leader.add_pending_ack(offset + 1, Token(reply, payload, offset, leader.leader_epoch))
         else:
             self._s.checker.on_ack(
                 self.broker_id, leader.leader_epoch, payload, offset, is_all=False

@@ -130,12 +130,12 @@ class Simulation:
         self.begin_faults()
         world.run(HEAL_MS)
         self._heal()
-        owed = [producer.acked_count for producer in self.producers]
+        pending = [producer.acked_count for producer in self.producers]
 
         def accepts() -> bool:
             return all(
                 producer.acked_count > before
-                for producer, before in zip(self.producers, owed, strict=True)
+                for producer, before in zip(self.producers, pending, strict=True)
             )
 
         world.run(HEAL_MS + ACCEPTS_WITHIN_MS, accepts)

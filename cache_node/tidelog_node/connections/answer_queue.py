@@ -1,6 +1,6 @@
 """The answers of one connection that wait for earlier ones, in the order of the requests.
 
-A ready answer waits for the owed ones before it. A control request waits for its turn, too: it
+A ready answer waits for the pending ones before it. A control request waits for its turn, too: it
 runs when its answer would be the next. Answers that the client has not taken count against the
 memory of requests, without the bytes of file slices.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tidelog_node.answers import ControlReply, OwedReply, Reply, Segment, bytes_in_memory
+from tidelog_node.answers import ControlReply, PendingReply, Reply, Segment, bytes_in_memory
 from tidelog_node.request_memory import Claimant, RequestMemory
 
 COUNTED_ANSWER_BYTES_MIN = 65_536  # fewer bytes of a connection's answers are not counted
@@ -30,7 +30,7 @@ class AnswerQueue:
 
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
-        self.waiting: deque[Reply | OwedReply] = deque()
+        self.waiting: deque[Reply | PendingReply] = deque()
         # Of answers that the client has not taken, without file slices.
         self.sending_bytes = 0  # of answers whose turn has come, until all of them are sent
         self.blocked_bytes = 0  # of ready answers behind one that is not ready
@@ -39,7 +39,7 @@ class AnswerQueue:
         self.control_bytes = 0  # of those requests and of the running one
 
     def add_blocked(self, answer: Reply) -> None:
-        """Add an answer behind the owed ones."""
+        """Add an answer behind the pending ones."""
         self.waiting.append(answer)
         self.blocked_bytes += bytes_in_memory(answer)
 
@@ -65,7 +65,7 @@ class AnswerQueue:
         waiting = self.waiting
         while waiting:
             entry = waiting[0]
-            reply = entry.reply if isinstance(entry, OwedReply) else entry
+            reply = entry.reply if isinstance(entry, PendingReply) else entry
             if reply is None:
                 break
             waiting.popleft()
@@ -78,13 +78,13 @@ class AnswerQueue:
     def problem(self) -> Exception | None:
         """The reason for which the first answer will never be ready."""
         entry = self.waiting[0] if self.waiting else None
-        return entry.problem if isinstance(entry, OwedReply) else None
+        return entry.problem if isinstance(entry, PendingReply) else None
 
     def ready_bytes(self) -> int:
         """Return the bytes of ready answers behind one that is not ready, without file slices."""
         size_bytes = 0
         for entry in self.waiting:
-            reply = entry.reply if isinstance(entry, OwedReply) else entry
+            reply = entry.reply if isinstance(entry, PendingReply) else entry
             if reply is not None:
                 size_bytes += bytes_in_memory(reply)
         return size_bytes
@@ -106,7 +106,7 @@ class AnswerQueue:
     def give_up(self, claimant: Claimant) -> None:
         """Drop the waiting answers: the connection is closed."""
         for entry in self.waiting:
-            if isinstance(entry, OwedReply):
+            if isinstance(entry, PendingReply):
                 entry.give_up()
         self.waiting.clear()
         self.sending_bytes = self.blocked_bytes = 0

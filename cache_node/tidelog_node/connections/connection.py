@@ -33,7 +33,7 @@ from tidelog_node.answers import (
     CloseConnection,
     ControlReply,
     HeldReply,
-    OwedReply,
+    PendingReply,
     Reply,
     TaskReply,
     bytes_in_memory,
@@ -132,7 +132,7 @@ class Connection:
         self._kept = KeptFrames(buffers.memory)
         self._answers = AnswerQueue(buffers.memory)
         self._sender = SegmentSender(transport, session.traffic)
-        self._is_drain_due = False  # the loop will call for owed replies that are settled
+        self._is_drain_due = False  # the loop will call for pending replies that are settled
         self._is_held = False  # by an answer before which nothing further is handled
         self._is_running_control = False
         # Whether sending continues without a call: the loop watches the socket, or a thread reads.
@@ -446,8 +446,8 @@ class Connection:
     # -- answers --
 
     def _accept_answer(self, answer: Answer, request_bytes: int) -> None:
-        if isinstance(answer, OwedReply):
-            self._accept_owed(answer, request_bytes)
+        if isinstance(answer, PendingReply):
+            self._accept_pending(answer, request_bytes)
         elif self._answers.waiting:
             self._answers.add_blocked(answer)
             self._answers.count(self)
@@ -457,7 +457,7 @@ class Connection:
                 self._answers.sending_bytes += bytes_in_memory(answer)
                 self._answers.count(self)
 
-    def _accept_owed(self, answer: OwedReply, request_bytes: int) -> None:
+    def _accept_pending(self, answer: PendingReply, request_bytes: int) -> None:
         self._answers.waiting.append(answer)
         answer.on_settled = self._on_settled
         memory = self._buffers.memory
@@ -490,7 +490,7 @@ class Connection:
     async def _run_control(self) -> None:
         """Run the control requests one after the other while it is their turn.
 
-        Ends where answers before them are owed, and where the client does not take its
+        Ends where answers before them are pending, and where the client does not take its
         answers, which may be large: ``_start_control`` goes on when they are out.
         """
         reason, is_expected, is_finished = "cancelled", True, False

@@ -22,7 +22,7 @@ from typing import Any
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 
-from tidelog_node.answers import Answer, OwedReply, Reply, TaskReply
+from tidelog_node.answers import Answer, PendingReply, Reply, TaskReply
 from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.fetch_lists import FetchLists, FullList, RecalledFetch
@@ -254,7 +254,7 @@ class FetchHandler:
         """Open logs on another thread, since each takes a dozen small reads; then answer."""
         await self._replicas.open_logs(unopened)
         answer = self._answer(served)
-        return await answer if isinstance(answer, OwedReply) else answer
+        return await answer if isinstance(answer, PendingReply) else answer
 
     def _start(self, work: Coroutine[Any, Any, Reply]) -> TaskReply:
         task = self._loop.create_task(work)
@@ -267,7 +267,7 @@ class FetchHandler:
         if overtaken is not None:
             return overtaken  # Its session's wake-ups belong to the later request.
         reading = served.read(is_new=True)
-        if reading.owed:
+        if reading.pending:
             return self._start(self._read_remote(reading, served))
         request = served.request
         if (
@@ -284,19 +284,19 @@ class FetchHandler:
     async def _read_remote(self, reading: Reading, served: ServedFetch) -> Reply:
         """Read the records that are not on this node's disk, all partitions at once, and answer."""
         began = self._loop.time()
-        found = await wait_for_all([owed.read for owed in reading.owed], self._tracer)
+        found = await wait_for_all([pending.read for pending in reading.pending], self._tracer)
         self.serving.counters.cold_reads.observe(self._loop.time() - began)
         is_committed_only = served.request.isolation_level == READ_COMMITTED
-        for owed, read in zip(reading.owed, found, strict=True):
+        for pending, read in zip(reading.pending, found, strict=True):
             # Again: the client may have lost its right during the read.
-            refusal = self._reader.refusal(reading, owed.topic)
-            code = owed.fill_in(refusal or read, is_committed_only=is_committed_only)
+            refusal = self._reader.refusal(reading, pending.topic)
+            code = pending.fill_in(refusal or read, is_committed_only=is_committed_only)
             if code:
                 self.serving.counters.note_error(fetch.API_KEY, code)
         return served.reply(reading)
 
 
-class _LongPoll(OwedReply):
+class _LongPoll(PendingReply):
     """A fetch that waits for bytes or for its time to be up."""
 
     __slots__ = (
@@ -404,7 +404,7 @@ class _LongPoll(OwedReply):
         self._is_woken = False
         reading = served.read(is_new=False) if is_woken or is_last else served.read_on()
         missing_bytes = served.min_bytes - reading.ready_bytes
-        if missing_bytes <= 0 or is_last or reading.must_answer or reading.owed:
+        if missing_bytes <= 0 or is_last or reading.must_answer or reading.pending:
             # Records evicted during the wait come back empty; the client asks again.
             return served.reply(reading)
         # Bytes appended between two reads of one round stay counted.

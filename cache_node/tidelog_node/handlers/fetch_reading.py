@@ -58,7 +58,7 @@ class ClosestReplica(Protocol):
 
 
 @dataclass(slots=True)
-class OwedResult:
+class PendingResult:
     """A partition's result that will be filled in later."""
 
     results: list[FetchResult]  # the list that the result belongs to
@@ -108,7 +108,7 @@ class Reading:
     offset_count: int = 0  # of the records that were read last, for a consumer
     must_answer: bool = False  # an error or a divergence: answer at once
     has_more: bool = False  # nothing was found, and other partitions are left to read
-    owed: list[OwedResult] = field(default_factory=list)
+    pending: list[PendingResult] = field(default_factory=list)
 
     @property
     def ready_bytes(self) -> int:
@@ -124,9 +124,9 @@ class Reading:
         if read.slice is not None and read.end_offset < bound:
             self.left_out_bytes += max(0, bytes_max - read.slice.size_bytes)
 
-    def is_owed(self, wanted: FetchPartition) -> bool:
+    def is_pending(self, wanted: FetchPartition) -> bool:
         """Whether the last partition's result is filled in later and must keep its place."""
-        return bool(self.owed) and self.owed[-1].wanted is wanted
+        return bool(self.pending) and self.pending[-1].wanted is wanted
 
 
 class PartitionReader:
@@ -259,7 +259,7 @@ class PartitionReader:
             if diverging is not None:
                 reading.must_answer = True
                 return _nothing(replica, wanted)._replace(diverging=diverging)
-        is_first = reading.size_bytes == 0 and not reading.owed
+        is_first = reading.size_bytes == 0 and not reading.pending
         must_wait = wanted.offset == bound or self._will_have(replica, wanted.offset)
         if must_wait or (bytes_max <= 0 and not is_first):
             aborted: list[tuple[int, int]] | None = [] if is_committed_only else None
@@ -278,7 +278,9 @@ class PartitionReader:
         )
         if isinstance(read, RemoteRead):
             if read.found is None:
-                reading.owed.append(OwedResult(results, len(results), name, wanted, read, replica))
+                reading.pending.append(
+                    PendingResult(results, len(results), name, wanted, read, replica)
+                )
                 # The size is not known yet: count the most that it may be.
                 reading.bytes_left -= read.max_bytes
                 return _nothing(replica, wanted)

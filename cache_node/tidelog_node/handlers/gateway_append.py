@@ -120,7 +120,7 @@ class GatewayAppends:
         self._usual_s = USUAL_SECONDS  # the average time of a read
         self._turns: dict[int, Turn] = {}  # the last request in line, by gateway
         self._tasks: set[asyncio.Task[Reply]] = set()
-        self._owed: Counter[int] = Counter()  # tasks by gateway
+        self._pending: Counter[int] = Counter()  # tasks by gateway
 
     def hot_route(self) -> HotRoute:
         """Return the route, for other nodes only."""
@@ -139,9 +139,9 @@ class GatewayAppends:
         node_id = context.session.node_id
         if node_id == NO_NODE:
             raise CloseConnection("a gateway's request from a client that is no node")
-        if self._owed[node_id] >= REQUESTS_MAX:
+        if self._pending[node_id] >= REQUESTS_MAX:
             raise CloseConnection(f"a gateway has {REQUESTS_MAX} requests without an answer")
-        self._owed[node_id] += 1
+        self._pending[node_id] += 1
         task = asyncio.create_task(self._answer(node_id, request, context.correlation_id))
         self._tasks.add(task)
         task.add_done_callback(partial(self._on_done, node_id))
@@ -149,9 +149,9 @@ class GatewayAppends:
 
     def _on_done(self, node_id: int, task: asyncio.Task[Reply]) -> None:
         self._tasks.discard(task)
-        self._owed[node_id] -= 1
-        if not self._owed[node_id]:
-            del self._owed[node_id]
+        self._pending[node_id] -= 1
+        if not self._pending[node_id]:
+            del self._pending[node_id]
 
     async def _answer(self, node_id: int, request: GatewayAppend, correlation_id: int) -> Reply:
         results = await self.append(node_id, request)
@@ -330,7 +330,7 @@ class GatewayAppends:
         elif replica.log.high_watermark > info.last_offset:
             ack.on_ack(None)
         else:
-            role.owe_ack(info.last_offset + 1, ack)
+            role.add_pending_ack(info.last_offset + 1, ack)
         return ack
 
     def _require_order(

@@ -58,7 +58,7 @@ class ListedFetch(ServedFetch):
                 partition.unwatch()
             else:
                 partition.watch(replica)
-                if self._is_at_end(partition, result) and not reading.is_owed(wanted):
+                if self._is_at_end(partition, result) and not reading.is_pending(wanted):
                     listed.settle_as(partition, result)
                     continue
             found.append(result)

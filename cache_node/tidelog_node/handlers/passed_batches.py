@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog_node.diskless.gateway.produced import Produced
-from tidelog_node.handlers.owed_answers import GATEWAY_WAIT, OwedAck
+from tidelog_node.handlers.pending_answers import GATEWAY_WAIT, PendingAck
 from tidelog_node.handlers.produce_batch import require_batch
 from tidelog_node.handlers.produce_partitions import NO_REPLICAS, followed_replicas
 from tidelog_node.replica import Replica
@@ -40,7 +40,7 @@ class PassedBatches:
         index: int,
         records: memoryview | None,
         results: list[ProduceResult],
-    ) -> list[OwedAck]:
+    ) -> list[PendingAck]:
         """Take the records and add a result. Return the acks that the answer waits for.
 
         Raises ``NotLeaderOrFollower`` or what else says that this node does not take them.
@@ -57,7 +57,7 @@ class PassedBatches:
             request.timeout_ms,
             None if transactional_id is None else bytes(transactional_id),
         )
-        ack = OwedAck(replica, GATEWAY_WAIT, results, len(results))
+        ack = PendingAck(replica, GATEWAY_WAIT, results, len(results))
         gateway.take(replica, batch, produced, ack if request.acks else None)
         results.append(ProduceResult(index, log_start_offset=_log_start(replica)))
         return [ack] if request.acks else []

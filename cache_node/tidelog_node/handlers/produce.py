@@ -9,7 +9,7 @@ returns the answer.
                 process (``produce_inspection``); a transaction is verified (``produce_waits``)
     append      the batches of led partitions (``produce_appends``), each checked on its own
                 (``produce_batch``); a gateway takes those of others (``passed_batches``)
-    answer      at once, or when other replicas, the chain or a flush have come (``owed_answers``)
+    answer      at once, or after other replicas, the chain or a flush (``pending_answers``)
 
 On diskless partitions ``acks=1`` is ``acks=all``, and waits for the partition's chain. With
 ``acks=0`` there is no answer: an error closes the connection, and so makes the producer look for

@@ -10,7 +10,7 @@ from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_node.answers import CloseConnection
 from tidelog_node.authorization.access import Access
 from tidelog_node.counters import NodeCounters
-from tidelog_node.handlers.owed_answers import Topics
+from tidelog_node.handlers.pending_answers import Topics
 from tidelog_node.handlers.produce_answers import failed_result
 from tidelog_node.routes import RequestContext
 from tidelog_node.session import Session

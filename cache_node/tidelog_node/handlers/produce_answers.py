@@ -20,8 +20,8 @@ from tidelog_core.errors import (
 
 from tidelog_node.answers import Reply
 from tidelog_node.counters import NodeCounters
-from tidelog_node.handlers.owed_answers import OwedAnswer, Topics
 from tidelog_node.handlers.passed_batches import PassedBatches
+from tidelog_node.handlers.pending_answers import PendingAnswer, Topics
 from tidelog_node.handlers.produce_batch import CodecTooNew, NotOneBatch
 from tidelog_node.inspection.schema_frames import RecordsRefused
 from tidelog_node.replica import Replica
@@ -87,12 +87,12 @@ class ProduceAnswers:
             )
         ]
 
-    def encode_owed(self, owed: OwedAnswer) -> Reply:
+    def encode_pending(self, pending: PendingAnswer) -> Reply:
         """Return an answer whose acks and flushes have all come, or failed."""
-        for ack in owed.acks:
+        for ack in pending.acks:
             if ack.error_code:
                 self._counters.note_error(API_KEY, ack.error_code)
-        return self.encode(owed.context, owed.topics)
+        return self.encode(pending.context, pending.topics)
 
     def refuse(self, request: ProduceRequest, context: RequestContext, code: ErrorCode) -> Reply:
         """Return the answer with one error for every partition."""

@@ -2,7 +2,7 @@
 
 Appending is one call without a wait in it, so the batches of a connection are appended in the order
 of its requests. The answer waits for flushes if the topic wants them (``flush.messages``), for
-other replicas with ``acks=all``, and for the chain on diskless partitions: see ``owed_answers``.
+other replicas with ``acks=all``, and for the chain on diskless partitions: see ``pending_answers``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from tidelog_core.errors import TidelogError
 
 from tidelog_node.answers import NO_ANSWER, Answer, CloseConnection
 from tidelog_node.authorization.access import Access
-from tidelog_node.handlers.owed_answers import (
-    OwedAck,
-    OwedAnswer,
-    OwedAnswers,
-    OwedFlush,
+from tidelog_node.handlers.passed_batches import PassedBatches
+from tidelog_node.handlers.pending_answers import (
+    PendingAck,
+    PendingAnswer,
+    PendingAnswers,
+    PendingFlush,
     Topics,
 )
-from tidelog_node.handlers.passed_batches import PassedBatches
 from tidelog_node.handlers.produce_answers import ProduceAnswers, failed_result
 from tidelog_node.handlers.produce_batch import ACKS_ALL, append_batch
 from tidelog_node.handlers.produce_inspection import InspectionResults
@@ -55,11 +55,11 @@ class ProduceAppends:
         self._access = access
         self._can_serve = node.standing.can_serve
         self._counters = node.counters
-        self._owed = OwedAnswers(answers.encode_owed)
+        self._pending = PendingAnswers(answers.encode_pending)
 
     def close(self) -> None:
         """Answer the waiting requests with a time-out."""
-        self._owed.close()
+        self._pending.close()
 
     def append(
         self,
@@ -75,8 +75,8 @@ class ProduceAppends:
         can_serve = self._can_serve()
         topics: Topics = [*request.refused]
         failures: list[tuple[int, TidelogError]] = []
-        flushes: list[OwedFlush] = []
-        owed_acks: list[OwedAck] = []
+        flushes: list[PendingFlush] = []
+        pending_acks: list[PendingAck] = []
         place = -1
         for name, partitions in request.topics:
             led = led_by.get(name, NO_REPLICAS)
@@ -92,7 +92,7 @@ class ProduceAppends:
                     if refusal is not None:
                         raise refusal
                     if replica is None:
-                        owed_acks += self._passed.take(
+                        pending_acks += self._passed.take(
                             request, context, name, index, records, results
                         )
                         continue
@@ -121,24 +121,24 @@ class ProduceAppends:
                     required_offset = info.last_offset + 1
                     if replica.log.high_watermark < required_offset:
                         place_in_answer = len(results) - 1
-                        owed_acks.append(
-                            OwedAck(replica, required_offset, results, place_in_answer)
+                        pending_acks.append(
+                            PendingAck(replica, required_offset, results, place_in_answer)
                         )
             topics.append((name, results))
         if not acks:
             _require_no_failure(failures)
             return NO_ANSWER
-        if flushes or owed_acks:
-            owed = OwedAnswer(self._owed, context, topics)
-            owed.wait_for_flushes(flushes)
-            self._owed.wait_for_acks(owed, owed_acks, timeout_ms=request.timeout_ms)
-            return owed
+        if flushes or pending_acks:
+            pending = PendingAnswer(self._pending, context, topics)
+            pending.wait_for_flushes(flushes)
+            self._pending.wait_for_acks(pending, pending_acks, timeout_ms=request.timeout_ms)
+            return pending
         return self._answers.encode(context, topics)
 
-    def _due_flushes(self, replica: Replica, results: list[ProduceResult]) -> list[OwedFlush]:
+    def _due_flushes(self, replica: Replica, results: list[ProduceResult]) -> list[PendingFlush]:
         """Return the flushes that the last result waits for."""
         due = self._flusher.appended(replica)
-        return [OwedFlush(flush, results, len(results) - 1) for flush in due]
+        return [PendingFlush(flush, results, len(results) - 1) for flush in due]
 
 
 def _require_no_failure(failures: list[tuple[int, TidelogError]]) -> None:

@@ -18,7 +18,7 @@ from tidelog_node.answers import (
     Answer,
     CloseConnection,
     HeldReply,
-    OwedReply,
+    PendingReply,
     Reply,
     TaskReply,
 )
@@ -132,7 +132,7 @@ class ProduceWaits:
         await self._schemas.check(request, led_by, inspected, host=host)
         answer = self.carry_out(request, context, inspected)
         held.release()
-        return await answer if isinstance(answer, OwedReply) else answer
+        return await answer if isinstance(answer, PendingReply) else answer
 
     # -- for a transaction's coordinator --
 
@@ -180,7 +180,7 @@ class ProduceWaits:
             answer = self._appends.append(request, context, verified, inspected)
         finally:
             turn.set_result(None)
-        return await answer if isinstance(answer, OwedReply) else answer
+        return await answer if isinstance(answer, PendingReply) else answer
 
     def _start(self, work: Coroutine[Any, Any, Reply]) -> asyncio.Task[Reply]:
         task = asyncio.get_running_loop().create_task(work)

@@ -106,7 +106,7 @@ class SessionFetch(ServedFetch):
                 partition.watch(replica)
                 if (
                     not partition_has_news
-                    and not reading.is_owed(wanted)
+                    and not reading.is_pending(wanted)
                     and self._is_at_end(replica, partition, result)
                 ):
                     session.settle(partition)

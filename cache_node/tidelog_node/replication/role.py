@@ -186,11 +186,11 @@ class ReplicaRole:
                 self.follow_high_watermark(log)
             self._wants_write()
 
-    def owe_ack(self, required_offset: int, waiter: AckWaiter) -> None:
+    def add_pending_ack(self, required_offset: int, waiter: AckWaiter) -> None:
         """Give ``waiter`` its ack once every record below ``required_offset`` is committed."""
         leader = self._state.leader
         assert leader is not None
-        leader.owe_ack(required_offset, waiter)
+        leader.add_pending_ack(required_offset, waiter)
         if required_offset <= leader.high_watermark:
             self.release()
 

@@ -196,7 +196,7 @@ async def _replicated(replica: Replica, required_offset: int) -> None:
     if role.leader is None:
         raise NotLeaderOrFollower("another node leads the partition")
     ack = _Ack()
-    role.owe_ack(required_offset, ack)
+    role.add_pending_ack(required_offset, ack)
     await ack.future
 
 

@@ -62,7 +62,7 @@ from tidelog_core.replication.leader_hand_over import LeaderHandOver
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.leaving_members import leaving_members
 from tidelog_core.replication.led_log import LedLog
-from tidelog_core.replication.owed_acks import OwedAcks, ReleasedAck
+from tidelog_core.replication.pending_acks import PendingAcks, ReleasedAck
 from tidelog_core.replication.proposals import Proposals
 from tidelog_core.replication.reassignment import asked_leader, end_reassignment, is_reassigning
 from tidelog_core.replication.rules import ReplicationRules
@@ -96,7 +96,7 @@ class LeaderState(Generic[Token]):
         self._proposals = Proposals(partition)
         self._hand_over = LeaderHandOver(partition.leader)
         self._conversion = LeaderConversion()
-        self._acks: OwedAcks[Token] = OwedAcks()
+        self._acks: PendingAcks[Token] = PendingAcks()
         self.followers: dict[int, FollowerProgress] = {}
         self._follow_replicas(partition, now_ms)
         self.advance(now_ms)
@@ -180,7 +180,7 @@ class LeaderState(Generic[Token]):
         self._chain_end = max(self._chain_end, end_offset)
         return self.advance(now_ms)
 
-    def owe_ack(self, required_offset: int, token: Token) -> None:
+    def add_pending_ack(self, required_offset: int, token: Token) -> None:
         """Release ``token`` once every record below ``required_offset`` is committed."""
         self._acks.owe(required_offset, token)
         if required_offset <= self.high_watermark:

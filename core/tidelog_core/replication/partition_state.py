@@ -16,7 +16,7 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.replication.follower_state import FollowerState
 from tidelog_core.replication.leader_state import LeaderState
-from tidelog_core.replication.owed_acks import ReleasedAck
+from tidelog_core.replication.pending_acks import ReleasedAck
 from tidelog_core.replication.rules import ReplicationRules
 from tidelog_core.replication.tier_start import ReplicaLog
 

@@ -31,12 +31,12 @@ async def send_rows(
     After the first batch that fails no more are sent. The caller's buffer limits what waits.
     """
     builder = BatchBuilder(options, lambda _topic: partition_count, clock_ms=wall_clock_ms)
-    owed: deque[Delivery] = deque()
+    pending: deque[Delivery] = deque()
     for partition, encoded in builder.build(columns_to_send(table, key=key, value=value)):
-        owed.append(await send(partition, encoded))
-        while owed and owed[0].done():
-            owed.popleft().result()
+        pending.append(await send(partition, encoded))
+        while pending and pending[0].done():
+            pending.popleft().result()
         await asyncio.sleep(0)  # Building a batch takes a millisecond or so.
-    while owed:
-        await owed.popleft()
+    while pending:
+        await pending.popleft()
     return builder.row_count

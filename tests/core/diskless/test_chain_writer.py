@@ -141,7 +141,7 @@ def test_nothing_is_gathered_when_a_flush_is_due_for_its_size_or_later() -> None
 def test_an_idle_chain_goes_on_by_an_object_without_records() -> None:
     owner = Owner()
     owner.fill(1)
-    assert owner.writer.advance(owner.now) == []  # something is owed
+    assert owner.writer.advance(owner.now) == []  # something is pending
     owner.put(0, STORED)
     owner.note(1)
     assert owner.writer.advance(owner.now) == []  # something waits

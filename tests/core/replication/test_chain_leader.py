@@ -42,8 +42,8 @@ def make_chain_leader(
 def test_a_leader_alone_commits_when_its_chain_does() -> None:
     leader = make_chain_leader()
     assert not leader.on_append(10, 0)
-    leader.owe_ack(4, "a")
-    leader.owe_ack(10, "b")
+    leader.add_pending_ack(4, "a")
+    leader.add_pending_ack(10, "b")
     assert leader.high_watermark == 0
     assert leader.on_chain_committed(4, 0)
     assert leader.high_watermark == 4
@@ -56,7 +56,7 @@ def test_all_that_the_log_has_at_the_start_of_the_epoch_is_committed() -> None:
     leader = make_chain_leader(log_end_offset=7)
     assert leader.high_watermark == 7
     assert leader.is_high_watermark_settled
-    leader.owe_ack(7, "a duplicate")
+    leader.add_pending_ack(7, "a duplicate")
     assert [ack.token for ack in leader.take_released()] == ["a duplicate"]
 
 
@@ -91,15 +91,15 @@ def test_min_insync_replicas_does_not_apply() -> None:
     leader = make_chain_leader(make_partition(isr=(1,)), min_insync_replicas=2)
     leader.require_appendable(needs_all=True)
     leader.on_append(1, 0)
-    leader.owe_ack(1, "a")
+    leader.add_pending_ack(1, "a")
     leader.on_chain_committed(1, 0)
     assert [(ack.token, ack.error) for ack in leader.take_released()] == [("a", None)]
 
 
-def test_acks_that_are_owed_fail_when_the_leadership_ends_and_stay_so() -> None:
+def test_acks_that_are_pending_fail_when_the_leadership_ends_and_stay_so() -> None:
     leader = make_chain_leader()
     leader.on_append(1, 0)
-    leader.owe_ack(1, "a")
+    leader.add_pending_ack(1, "a")
     leader.depose()
     (ack,) = leader.take_released()
     assert isinstance(ack.error, NotLeaderOrFollower)
@@ -147,7 +147,7 @@ def test_acks_follow_the_chain_alone(start: int, steps: list[Step]) -> None:
     """Whatever followers and the ISR do, the high watermark is the chain's end within the log."""
     leader = make_chain_leader(make_partition(), log_end_offset=start, min_insync_replicas=3)
     end, chain_end, version = start, start, 7
-    owed: dict[str, int] = {}
+    pending: dict[str, int] = {}
     for number, step in enumerate(steps):
         match step.what:
             case "append":
@@ -159,8 +159,8 @@ def test_acks_follow_the_chain_alone(start: int, steps: list[Step]) -> None:
             case "fetch":
                 fetch(leader, step.follower_id, min(step.amount, end))
             case "owe":
-                owed[str(number)] = min(step.amount, end)
-                leader.owe_ack(owed[str(number)], str(number))
+                pending[str(number)] = min(step.amount, end)
+                leader.add_pending_ack(pending[str(number)], str(number))
             case "isr":
                 version += 1
                 isr = ((1,), (1, 2), (1, 2, 3))[step.amount % 3]
@@ -168,10 +168,10 @@ def test_acks_follow_the_chain_alone(start: int, steps: list[Step]) -> None:
         assert leader.high_watermark == min(end, chain_end)
         released = leader.take_released()
         assert all(ack.error is None for ack in released)
-        due = {token for token, offset in owed.items() if offset <= leader.high_watermark}
+        due = {token for token, offset in pending.items() if offset <= leader.high_watermark}
         assert {ack.token for ack in released} == due
         for token in due:
-            del owed[token]
+            del pending[token]
 
 
 def test_a_replica_that_has_what_is_committed_is_in_sync_however_much_waits() -> None:
@@ -213,7 +213,7 @@ def moving_leader(*, is_leaving: bool = False) -> LeaderState[str]:
     leader = make_chain_leader(IN_CHAIN)
     leader.on_append(10, 0)
     leader.on_chain_committed(4, 0)
-    leader.owe_ack(10, "a")
+    leader.add_pending_ack(10, "a")
     leader.begin_hand_over(2, is_leaving=is_leaving, now_ms=0)
     with pytest.raises(NotLeaderOrFollower):
         leader.require_appendable(needs_all=False)
@@ -243,7 +243,7 @@ def test_nothing_above_the_end_is_committed_while_the_write_may_land() -> None:
     change = leader.propose(BROKERS, ALIVE, 2)
     assert change is not None
     leader.on_append(12, 3)
-    leader.owe_ack(12, "b")
+    leader.add_pending_ack(12, "b")
     assert not leader.on_chain_committed(12, 3)
     leader.on_unknown(4)
     assert not leader.advance(5)

@@ -96,7 +96,7 @@ def test_acks_are_released_in_order_as_the_high_watermark_passes_them() -> None:
     leader = make_leader(make_partition(isr=(1, 2)))
     for offset, token in ((1, "a"), (2, "b"), (3, "c")):
         leader.on_append(offset, 0)
-        leader.owe_ack(offset, token)
+        leader.add_pending_ack(offset, token)
     assert leader.take_released() == []
     fetch(leader, 2, 2)
     assert [(ack.token, ack.error) for ack in leader.take_released()] == [("a", None), ("b", None)]
@@ -124,7 +124,7 @@ def test_committed_records_under_too_small_an_isr_are_not_enough_after_the_appen
     leader.on_append(1, 0)
     fetch(leader, 2, 1)
     leader.on_partition(make_partition(isr=(1,), version=8), 0)
-    leader.owe_ack(1, "again")
+    leader.add_pending_ack(1, "again")
     (ack,) = leader.take_released()
     assert isinstance(ack.error, NotEnoughReplicasAfterAppend)
 
@@ -132,7 +132,7 @@ def test_committed_records_under_too_small_an_isr_are_not_enough_after_the_appen
 def test_everyone_who_waits_fails_when_the_leadership_ends() -> None:
     leader = make_leader()
     leader.on_append(1, 0)
-    leader.owe_ack(1, "a")
+    leader.add_pending_ack(1, "a")
     leader.on_partition(make_partition(leader=2, epoch=6, version=8), 0)
     assert leader.is_deposed
     (ack,) = leader.take_released()
@@ -369,7 +369,7 @@ def test_a_record_that_is_older_than_what_is_known_changes_nothing() -> None:
 def test_a_hand_over_waits_for_the_last_record_and_then_answers_nobody() -> None:
     leader = make_leader(make_partition((1, 2)))
     leader.on_append(5, 0)
-    leader.owe_ack(5, "a")
+    leader.add_pending_ack(5, "a")
     leader.begin_hand_over(2, is_leaving=False, now_ms=0)
     with pytest.raises(NotLeaderOrFollower):
         leader.require_appendable(needs_all=False)
@@ -379,7 +379,7 @@ def test_a_hand_over_waits_for_the_last_record_and_then_answers_nobody() -> None
     change = propose(leader)
     assert (change.after.leader, change.after.leader_epoch) == (2, 6)
     assert not leader.is_serving
-    leader.owe_ack(5, "b")
+    leader.add_pending_ack(5, "b")
     assert leader.take_released() == []
     leader.on_written(change, 0)
     assert leader.is_deposed

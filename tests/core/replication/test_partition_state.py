@@ -28,7 +28,7 @@ def test_a_replica_follows_then_leads_then_follows() -> None:
     assert followed.next_fetch(SimLog(Tier())) is None
     assert state.leader is not None
     state.leader.on_append(1, 0)
-    state.leader.owe_ack(1, "a")
+    state.leader.add_pending_ack(1, "a")
     assert take(state, make_partition(epoch=7, version=9)) is RoleChange.BECAME_FOLLOWER
     assert state.leader is None
     (ack,) = state.take_released()
@@ -41,7 +41,7 @@ def test_a_leader_that_leads_on_in_the_next_epoch_owes_on() -> None:
     take(state, make_partition(epoch=5, version=7), leads=True)
     assert state.leader is not None
     state.leader.on_append(1, 0)
-    state.leader.owe_ack(1, "a")
+    state.leader.add_pending_ack(1, "a")
     moved = make_partition((1, 2), isr=(1,), epoch=6, version=8)
     assert take(state, moved, leads=True) is RoleChange.BECAME_LEADER
     assert state.take_released() == []
@@ -56,7 +56,7 @@ def test_a_leader_that_missed_an_epoch_owes_nothing_on() -> None:
     take(state, make_partition(epoch=5, version=7), leads=True)
     assert state.leader is not None
     state.leader.on_append(1, 0)
-    state.leader.owe_ack(1, "a")
+    state.leader.add_pending_ack(1, "a")
     take(state, make_partition(epoch=7, version=9), leads=True)
     (ack,) = state.take_released()
     assert isinstance(ack.error, NotLeaderOrFollower)
@@ -79,7 +79,7 @@ def test_nobody_leads_or_follows_by_an_item_that_cannot_be_read() -> None:
         take(state, known, leads=leads)
         if state.leader is not None:
             state.leader.on_append(1, 0)
-            state.leader.owe_ack(1, "a")
+            state.leader.add_pending_ack(1, "a")
         damaged = stand_in(known.topic_id, known.partition, known)
         assert take(state, damaged) is RoleChange.IDLE
         assert take(state, damaged) is RoleChange.IDLE

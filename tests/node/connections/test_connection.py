@@ -248,7 +248,7 @@ def test_a_reader_that_does_not_read_stops_being_served(node: NodeProcess) -> No
                 time.sleep(0.001)
         assert other.call(api_versions_request()).api_keys
         assert node.rss_bytes() - before < 60_000_000
-        # Once it reads again it gets every answer that it is owed.
+        # Once it reads again it gets every answer that it is pending.
         slow.socket.settimeout(60)
         for _ in range(min(sent // len(request), 100)):
             assert len(slow.receive()) > 60_000

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from tidelog_node.answers import Answer, CloseConnection, ControlReply, OwedReply, Reply
+from tidelog_node.answers import Answer, CloseConnection, ControlReply, PendingReply, Reply
 
 from tests.node.connections.served_connections import (
     REQUEST,
@@ -84,22 +84,22 @@ async def turns() -> None:
 
 
 async def test_a_control_request_runs_when_the_answers_before_it_are_out() -> None:
-    owed: list[OwedReply] = []
+    pending: list[PendingReply] = []
 
-    def owe() -> OwedReply:
-        owed.append(OwedReply())
-        return owed[-1]
+    def owe() -> PendingReply:
+        pending.append(PendingReply())
+        return pending[-1]
 
     handler = Handler(owe)
     client, served = connect(handler)
     client.sendall(REQUEST * 4)
-    await eventually_async(lambda: len(owed) == 2)
+    await eventually_async(lambda: len(pending) == 2)
     await turns()
     assert handler.ran_count == 0
-    owed[1].settle([b"B"])
+    pending[1].settle([b"B"])
     await turns()
     assert handler.ran_count == 0
-    owed[0].settle([b"A"])
+    pending[0].settle([b"A"])
     await eventually_async(lambda: served.is_answered)
     assert handler.ran_count == 2
     assert client.recv(100) == b"AcBc"
@@ -107,8 +107,10 @@ async def test_a_control_request_runs_when_the_answers_before_it_are_out() -> No
     client.close()
 
 
-async def test_control_requests_behind_an_answer_that_is_owed_run_when_the_client_leaves() -> None:
-    handler = Handler(OwedReply)
+async def test_control_requests_behind_an_answer_that_is_pending_run_when_the_client_leaves() -> (
+    None
+):
+    handler = Handler(PendingReply)
     client, served = connect(handler)
     client.sendall(REQUEST * 6)
     await eventually_async(lambda: handler._seen_count == 6)
@@ -141,16 +143,16 @@ async def take(client: socket.socket, size_bytes: int) -> None:
             size_bytes -= len(await asyncio.get_running_loop().sock_recv(client, size_bytes))
 
 
-async def test_answers_behind_one_that_is_owed_count_until_they_are_out() -> None:
-    owed = OwedReply()
-    answers: list[OwedReply | Reply] = [owed, *([bytes(100_000)] for _ in range(5))]
+async def test_answers_behind_one_that_is_pending_count_until_they_are_out() -> None:
+    pending = PendingReply()
+    answers: list[PendingReply | Reply] = [pending, *([bytes(100_000)] for _ in range(5))]
     client, served = connect(lambda _, __: answers.pop(0))
     memory = served._buffers.memory
     client.sendall(REQUEST * 6)
     await eventually_async(lambda: not answers)
     assert memory.held_bytes >= 400_000
     assert served.unsent_bytes == 500_000
-    owed.settle([b"first"])
+    pending.settle([b"first"])
     await take(client, 500_005)
     await eventually_async(lambda: served.is_answered)
     assert memory.held_bytes == 0
@@ -158,14 +160,14 @@ async def test_answers_behind_one_that_is_owed_count_until_they_are_out() -> Non
     client.close()
 
 
-async def test_replies_settled_behind_one_that_is_owed_count_until_they_are_out() -> None:
-    owed = [OwedReply() for _ in range(4)]
-    unseen = list(owed)
+async def test_replies_settled_behind_one_that_is_pending_count_until_they_are_out() -> None:
+    pending = [PendingReply() for _ in range(4)]
+    unseen = list(pending)
     client, served = connect(lambda _, __: unseen.pop(0))
     memory = served._buffers.memory
     client.sendall(REQUEST * 4)
     await eventually_async(lambda: not unseen)
-    owed[2].settle([bytes(300_000)])
+    pending[2].settle([bytes(300_000)])
     await turns()
     assert memory.held_bytes >= 300_000
     served.close()

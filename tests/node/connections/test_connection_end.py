@@ -6,7 +6,7 @@ import asyncio
 import socket
 
 import pytest
-from tidelog_node.answers import NO_ANSWER, Answer, ControlReply, OwedReply, Reply
+from tidelog_node.answers import NO_ANSWER, Answer, ControlReply, PendingReply, Reply
 from tidelog_node.connections.connection import Connection
 from tidelog_node.connections.transport import Transport
 from tidelog_node.session import Session
@@ -22,11 +22,11 @@ class Owing:
     """Owes every answer."""
 
     def __init__(self) -> None:
-        self.owed: list[OwedReply] = []
+        self.pending: list[PendingReply] = []
 
     def __call__(self, _: memoryview, __: Session) -> Answer:
-        self.owed.append(OwedReply())
-        return self.owed[-1]
+        self.pending.append(PendingReply())
+        return self.pending[-1]
 
 
 async def received(client: socket.socket) -> bytes:
@@ -50,20 +50,20 @@ async def test_an_idle_connection_ends_at_once() -> None:
     assert await received(client) == b""
 
 
-async def test_owed_answers_are_sent_before_the_end_and_no_request_is_taken() -> None:
+async def test_pending_answers_are_sent_before_the_end_and_no_request_is_taken() -> None:
     handler = Owing()
     client, served = connect(handler)
     client.sendall(REQUEST * 2)
-    await eventually_async(lambda: len(handler.owed) == 2)
+    await eventually_async(lambda: len(handler.pending) == 2)
     served.end()
     await asyncio.sleep(0)
     client.sendall(REQUEST)
-    handler.owed[1].settle([b"second"])
+    handler.pending[1].settle([b"second"])
     await asyncio.sleep(0)
     assert not is_closed(served)
-    handler.owed[0].settle([b"first,"])
+    handler.pending[0].settle([b"first,"])
     await eventually_async(lambda: is_closed(served))
-    assert len(handler.owed) == 2
+    assert len(handler.pending) == 2
     assert client.recv(100) == b"first,second"
     client.close()
 
@@ -72,10 +72,10 @@ async def test_an_answer_that_is_not_wanted_holds_up_no_end() -> None:
     handler = Owing()
     client, served = connect(handler)
     client.sendall(REQUEST)
-    await eventually_async(lambda: len(handler.owed) == 1)
+    await eventually_async(lambda: len(handler.pending) == 1)
     served.end()
     await asyncio.sleep(0)
-    handler.owed[0].settle(NO_ANSWER)
+    handler.pending[0].settle(NO_ANSWER)
     assert await received(client) == b""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.model import FileSlice, ReadableFile
-from tidelog_node.answers import Answer, CloseConnection, OwedReply, Reply, TaskReply
+from tidelog_node.answers import Answer, CloseConnection, PendingReply, Reply, TaskReply
 from tidelog_node.connections import segment_sender
 from tidelog_node.connections.connection import Connection
 from tidelog_node.session import Session
@@ -107,24 +107,24 @@ def disk_threads(served: Connection) -> int:
     return len(served._buffers.disk._threads)
 
 
-async def test_owed_replies_leave_together_and_in_the_order_of_their_requests() -> None:
+async def test_pending_replies_leave_together_and_in_the_order_of_their_requests() -> None:
     async with asyncio.timeout(30):
-        owed: list[OwedReply] = []
+        pending: list[PendingReply] = []
 
-        def answer_later(_: memoryview, __: Session) -> OwedReply:
-            owed.append(OwedReply())
-            return owed[-1]
+        def answer_later(_: memoryview, __: Session) -> PendingReply:
+            pending.append(PendingReply())
+            return pending[-1]
 
         client, served = connect(answer_later)
         client.sendall(REQUEST * 3)
-        while len(owed) < 3:  # noqa: ASYNC110
+        while len(pending) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        owed[2].settle([b"third"])
+        pending[2].settle([b"third"])
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert unread_bytes(client) == 0
-        owed[0].settle([b"first"])
-        owed[1].settle([b"second"])
+        pending[0].settle([b"first"])
+        pending[1].settle([b"second"])
         assert unread_bytes(client) == 0  # Sending is left to the loop's next turn.
         while not served.is_answered:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -133,22 +133,22 @@ async def test_owed_replies_leave_together_and_in_the_order_of_their_requests() 
         client.close()
 
 
-async def test_an_owed_reply_that_fails_ends_the_connection() -> None:
+async def test_an_pending_reply_that_fails_ends_the_connection() -> None:
     async with asyncio.timeout(30):
-        owed: list[OwedReply] = []
+        pending: list[PendingReply] = []
 
-        def answer_later(_: memoryview, __: Session) -> OwedReply:
-            owed.append(OwedReply())
-            return owed[-1]
+        def answer_later(_: memoryview, __: Session) -> PendingReply:
+            pending.append(PendingReply())
+            return pending[-1]
 
         client, served = connect(answer_later)
         client.sendall(REQUEST * 2)
-        while len(owed) < 2:  # noqa: ASYNC110
+        while len(pending) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        owed[0].fail(CloseConnection("the disk is full"))
+        pending[0].fail(CloseConnection("the disk is full"))
         while not served.is_answered:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        owed[1].settle([b"late"])
+        pending[1].settle([b"late"])
         await asyncio.sleep(0)
         assert client.recv(100) == b""
         client.close()
@@ -177,7 +177,7 @@ async def test_the_answer_of_a_task_leaves_in_the_turn_after_its_end() -> None:
 
 async def test_a_closed_connection_is_freed_without_a_collection() -> None:
     """Collections are seldom: what they alone would free grows with each client that leaves."""
-    answers: list[Answer] = [[b"now"], OwedReply(), [b"behind"]]
+    answers: list[Answer] = [[b"now"], PendingReply(), [b"behind"]]
     client, served = connect(lambda _, __: answers.pop(0))
     client.sendall(REQUEST * 3 + REQUEST[:2])
     await eventually_async(lambda: not answers and served.arrived_bytes == 2)

@@ -17,7 +17,7 @@ from tidelog_node.answers import (
     Answer,
     ControlReply,
     HeldReply,
-    OwedReply,
+    PendingReply,
     Reply,
     Segment,
     TaskReply,
@@ -79,10 +79,10 @@ class RandomAnswers:
                 content += data
         return segments, content
 
-    def _owe(self, reply: Reply) -> OwedReply:
-        owed = OwedReply()
-        self._later(lambda: owed.settle(reply))
-        return owed
+    def _owe(self, reply: Reply) -> PendingReply:
+        pending = PendingReply()
+        self._later(lambda: pending.settle(reply))
+        return pending
 
     def _in_turn(self, reply: Reply) -> ControlReply:
         return ControlReply(lambda: self._work(reply))

@@ -39,7 +39,7 @@ class StoredChain(HandChain):
         self.name: ChainName = new_chain()
         self.is_deposed = False
         self.entered: list[tuple[str, int, int]] = []  # partition, epoch, sequence before
-        self.owed: set[Replica] = set()  # it still has something of them from an earlier epoch
+        self.pending: set[Replica] = set()  # it still has something of them from an earlier epoch
         self._store, self._cluster_id = store, cluster_id
         self.next_sequence = 0
         self.tail_counts: dict[str, int] = {}
@@ -148,7 +148,7 @@ class _Entry:
         return self._chain.is_deposed
 
     def has_uncommitted(self, replica: Replica) -> bool:
-        return replica in self._chain.owed
+        return replica in self._chain.pending
 
 
 @asynccontextmanager

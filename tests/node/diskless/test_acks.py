@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tidelog_node.diskless.chain.chain_partition import NOTE_APPENDS_MAX
-from tidelog_node.diskless.chain.owed_appends import OWED_APPEND_BYTES
+from tidelog_node.diskless.chain.pending_appends import PENDING_APPEND_BYTES
 
 from tests.support.batches import batch_of
 from tests.support.hand_chain import DISKLESS
@@ -248,8 +248,8 @@ def test_tiny_batches_are_bounded_by_what_their_acks_take(scene: Scene) -> None:
             found = scene.node.data_dir.rglob(f"{topic}-0/*.log")
             count = sum(path.stat().st_size for path in found) // len(batch)
             # At most one turn of the loop goes beyond the limit.
-            assert count * OWED_APPEND_BYTES > BUFFER_BYTES // 2
-            assert count <= BUFFER_BYTES // OWED_APPEND_BYTES + NOTE_APPENDS_MAX
+            assert count * PENDING_APPEND_BYTES > BUFFER_BYTES // 2
+            assert count <= BUFFER_BYTES // PENDING_APPEND_BYTES + NOTE_APPENDS_MAX
     with scene.client() as client:
         until(lambda: client.fetch(topic, 0).high_watermark == count)
 

@@ -239,10 +239,10 @@ async def test_a_partition_waits_for_what_its_chain_owes_of_an_earlier_epoch(
     """Its commits would count as those of the present epoch."""
     async with replicated(tmp_path) as one:
         await one.send(b"one")
-        one.it.chain.owed.add(one.replica)
+        one.it.chain.pending.add(one.replica)
         await one.ask("true")
         assert one.replica.chain is None
-        one.it.chain.owed.clear()
+        one.it.chain.pending.clear()
         await one.conversions.visit()
         assert one.it.chain.noted == [(0, 1)]
 

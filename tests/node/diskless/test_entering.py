@@ -102,10 +102,10 @@ async def test_a_deposed_leader_takes_its_partitions_into_another_chain(tmp_path
         await create(it)
         replica = await it.until_led()
         await it.send(b"a")
-        owed = it.node.send_batch(batch_of(b"b"))
+        pending = it.node.send_batch(batch_of(b"b"))
         before, it.chain.is_deposed = it.chain, True
         it.node.replicas.end_lead(replica)
-        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        assert (await pending).error_code is ErrorCode.not_leader_or_follower
         await it.until(lambda: replica.is_leader and it.chain is not before)
         assert [entry.leader_epoch for entry in it.stored().wal] == [1, 2]
         assert (await it.send(b"b")).base_offset == 1

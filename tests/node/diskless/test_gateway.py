@@ -388,7 +388,7 @@ async def test_what_goes_through_a_gateway_is_counted_and_served(world: World) -
 async def test_a_gateway_that_owes_too_much_is_full_until_it_owes_less(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "OWED_COUNT_MAX", 8)
+    monkeypatch.setattr(gateway, "PENDING_COUNT_MAX", 8)
     changes: list[bool] = []
     world.gateway.gateway.fullness.subscribe(changes.append)
     world.is_leader_reachable = False

@@ -105,7 +105,7 @@ def test_every_batch_that_waits_ends_in_its_time(tmp_path: Path) -> None:
         assert traffic.waiting_count == 1
         await asyncio.sleep(15 + RETRY_SECONDS)
         assert (await late).error_code is not OK
-        assert traffic.waiting_count == traffic.owed_bytes == 0
+        assert traffic.waiting_count == traffic.pending_bytes == 0
         world.is_leader_reachable = True
         assert [(await one).error_code for one in await send_each(world, 3)] == [OK] * 3
 

@@ -15,16 +15,16 @@ from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.location import parse_object_location
 from tidelog_node.diskless.chain import owned_chain
-from tidelog_node.diskless.chain.owed_appends import OWED_APPEND_BYTES
-from tidelog_node.diskless.chain.owed_objects import (
-    BUILD_FAILURES_MAX,
-    PUT_SECONDS_MAX,
-    put_timeout_s,
-)
 from tidelog_node.diskless.chain.owned_chain import (
     OwnedChain,
     kept_bytes_max,
     writer_limits,
+)
+from tidelog_node.diskless.chain.pending_appends import PENDING_APPEND_BYTES
+from tidelog_node.diskless.chain.pending_objects import (
+    BUILD_FAILURES_MAX,
+    PUT_SECONDS_MAX,
+    put_timeout_s,
 )
 from tidelog_node.monitoring.chain_source import ChainSource
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
@@ -201,7 +201,7 @@ async def test_tiny_appends_fill_the_chain_by_what_waits_for_them(tmp_path: Path
                 log.append(1, 1)
             await asyncio.sleep(0)
         count = log.log.log_end_offset - log.committed_end
-        assert count * OWED_APPEND_BYTES < 200_000 < 2 * count * OWED_APPEND_BYTES
+        assert count * PENDING_APPEND_BYTES < 200_000 < 2 * count * PENDING_APPEND_BYTES
         scene.store.faults = Faults()
         await committed_everywhere(scene)
         assert not scene.chain.is_full
@@ -225,13 +225,13 @@ async def test_a_store_that_is_away_fills_the_buffer_and_nothing_else(tmp_path: 
     append_count = sum(log.log.log_end_offset for log in logs)
     assert scene.chain.is_full
     assert changes == [True]
-    assert 200_000 <= buffered_bytes + append_count * OWED_APPEND_BYTES < 210_000
+    assert 200_000 <= buffered_bytes + append_count * PENDING_APPEND_BYTES < 210_000
     await asyncio.sleep(0.3)  # of attempts in vain
     assert scene.chain.buffered_bytes == scene.traffic.buffered_bytes == buffered_bytes
     assert all(log.committed == [] for log in logs)
     assert task_count_max <= 3 * FAST.pace.in_flight_max
     assert scene.worker.greatest_built_bytes <= kept_bytes_max(FAST)
-    assert len(scene.chain._objects._owed) <= FAST.pace.in_flight_max
+    assert len(scene.chain._objects._pending) <= FAST.pace.in_flight_max
     assert scene.traffic.throttled_count > 10
     scene.store.faults = Faults()
     await committed_everywhere(scene)
@@ -441,7 +441,7 @@ async def test_an_object_that_would_get_other_bytes_after_a_restart_ends_the_cha
     await scene.close()
 
 
-async def test_closing_waits_for_what_is_owed_and_no_longer_than_it_may(tmp_path: Path) -> None:
+async def test_closing_waits_for_what_is_pending_and_no_longer_than_it_may(tmp_path: Path) -> None:
     scene = WalScene(tmp_path)
     (log,) = scene.lead(1)
     for _ in range(5):

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TOPIC = "t"
 PARTITIONS = 6
 LEASE_MS = 2_000
-OWED_MAX = 300
+PENDING_MAX = 300
 LONG_VALUE_BYTES, LONG_VALUES = 64_000, 40  # of each partition: longer than heirs read first
 FILLED = "log of a led partition filled"
 
@@ -111,7 +111,7 @@ class Sending:
     def _run(self) -> None:
         while not self._ends.is_set():
             # What is not acknowledged is bounded: a busy machine would never catch up.
-            for partition in range(PARTITIONS if len(self._producer) < OWED_MAX else 0):
+            for partition in range(PARTITIONS if len(self._producer) < PENDING_MAX else 0):
                 number = self.sent
                 self.sent += 1
                 value = (b"%d" % number).ljust(self._value_bytes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from tidelog_node.answers import OwedReply, Reply
+from tidelog_node.answers import PendingReply, Reply
 from tidelog_node.fetch_lists import FullList
 from tidelog_node.handlers.full_fetch import FullFetch
 from tidelog_node.wire.fetch import FetchRequest, parse_fetch
@@ -85,10 +85,10 @@ class RingClient:
         assert answer_bytes(reply) == expected
         return expected
 
-    def wait(self, **limits: int) -> OwedReply:
+    def wait(self, **limits: int) -> PendingReply:
         """Send the next request, which finds nothing and waits."""
         reply = self.send(self.frame(max_wait_ms=60_000, **limits))
-        assert isinstance(reply, OwedReply)
+        assert isinstance(reply, PendingReply)
         return reply
 
     @property

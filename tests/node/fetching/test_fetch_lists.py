@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.model import TopicPartition
-from tidelog_node.answers import OwedReply
+from tidelog_node.answers import PendingReply
 from tidelog_node.fetch_lists import KEPT_PARTITIONS_MIN, FullList
 from tidelog_node.fetch_sessions import EVICTABLE_AFTER_MS
 from tidelog_node.replica import Replica
@@ -263,7 +263,7 @@ async def test_a_deleted_topic_and_one_of_its_name_show_at_once(tmp_path: Path) 
         client = await settled_client(world)
         waiting = client.wait()
         await world.delete_topic("t")
-        assert isinstance(waiting, OwedReply)
+        assert isinstance(waiting, PendingReply)
         await waiting
         client.fetch()
         await world.create_topic("t", replicas=(1,), partitions=COUNT)

@@ -11,7 +11,7 @@ import pytest
 from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_session import FetcherSession
-from tidelog_node.answers import OwedReply, TaskReply
+from tidelog_node.answers import PendingReply, TaskReply
 from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
 from tidelog_node.handlers import fetch
 from tidelog_node.replica import Replica
@@ -188,7 +188,7 @@ async def test_a_request_that_finds_nothing_in_a_part_looks_at_the_others_and_wa
                 follower.next_request(max_wait_ms=WAIT_MS),
                 context_of(follower.version, node_id=follower.replica_id),
             )
-            assert isinstance(waiting, OwedReply)
+            assert isinstance(waiting, PendingReply)
             for _ in range(10):
                 await asyncio.sleep(0)
             assert not waiting.is_settled
@@ -297,7 +297,7 @@ async def test_a_partition_with_more_than_its_limit_does_not_wait_for_bytes_beyo
         # The client wants more than it allows the partition, so it waits for others.
         request = client.next_request(max_wait_ms=WAIT_MS, min_bytes=limit_bytes + 1)
         answer = world.handler.handle(request, context_of(client.version))
-        assert isinstance(answer, OwedReply)
+        assert isinstance(answer, PendingReply)
 
 
 async def test_a_waiting_request_that_cannot_be_answered_fails_alone(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ async def test_a_waiting_request_that_cannot_be_answered_fails_alone(tmp_path: P
         first = world.handler.handle(
             client.next_request(**limits), context_of(client.version, node_id=client.replica_id)
         )
-        assert isinstance(first, OwedReply)
+        assert isinstance(first, PendingReply)
         append(world.replica("t"))
         (path,) = world.replica("t").log.directory.glob("*.log")
         os.truncate(path, path.stat().st_size - 1)
@@ -317,7 +317,7 @@ async def test_a_waiting_request_that_cannot_be_answered_fails_alone(tmp_path: P
         second = world.handler.handle(
             client.next_request(**limits), context_of(client.version, correlation_id=2)
         )
-        assert isinstance(second, OwedReply)
+        assert isinstance(second, PendingReply)
         with pytest.raises(OSError, match="ends before byte"):
             await first
         assert not second.is_settled
@@ -509,7 +509,7 @@ async def test_appends_do_not_wait_for_commits_that_are_told_together(
         waiting = world.handler.handle(
             follower.next_request(max_wait_ms=WAIT_MS), context_of(follower.version, node_id=2)
         )
-        assert isinstance(waiting, OwedReply)
+        assert isinstance(waiting, PendingReply)
         for waiter in tuple(world.replica("t", 0).follower_waiters):
             waiter.on_commit()
         append(world.replica("t", 1))

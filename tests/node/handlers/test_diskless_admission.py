@@ -105,7 +105,7 @@ async def served(folder: Path) -> AsyncIterator[Served]:
 async def test_requests_wait_for_room_and_come_in_order(tmp_path: Path) -> None:
     async with served(tmp_path) as one:
         first, second = await one.client(), await one.client()
-        first.send(b"owed")
+        first.send(b"pending")
         await one.read_on()
         one.node.admission.set_full(True)
         for client in (first, second):

@@ -18,7 +18,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_node.answers import OwedReply, TaskReply
+from tidelog_node.answers import PendingReply, TaskReply
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.registration import ensure_cluster
@@ -124,7 +124,7 @@ async def test_a_fetch_opens_logs_while_the_loop_goes_on(tmp_path: Path) -> None
             assert not answer.is_settled
         first = await answer
         again = handler.handle(fetch_all(), context_of(VERSION))
-        assert not isinstance(again, OwedReply)  # nothing is left to open
+        assert not isinstance(again, PendingReply)  # nothing is left to open
         assert _parts(first) == _parts(again)
         await handler.close()
 

@@ -150,8 +150,8 @@ class VirtualPorts:
             await asyncio.Event().wait()
 
 
-class OwedChain:
-    """A member's chain as ``StoreWatch`` sees it: what is owed while the bucket is away."""
+class PendingChain:
+    """A member's chain as ``StoreWatch`` sees it: what is pending while the bucket is away."""
 
     def __init__(self) -> None:
         self.buffered_bytes = 0
@@ -183,7 +183,7 @@ class Member:
     ) -> None:
         self.broker_id = broker_id
         self.ports = ports
-        self.chain = OwedChain()
+        self.chain = PendingChain()
         self.logs = NoLogs()
         self.has_unentered = False  # partitions wait to enter the chain
         self.is_bucket_away = False

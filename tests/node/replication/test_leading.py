@@ -138,13 +138,13 @@ async def test_a_follower_that_has_other_records_is_told_where_it_parts(tmp_path
         assert node.read(0, leader_epoch=2).high_watermark == 0
 
 
-async def test_what_is_owed_fails_when_the_leadership_ends(tmp_path: Path) -> None:
+async def test_what_is_pending_fails_when_the_leadership_ends(tmp_path: Path) -> None:
     async with led_node(tmp_path) as node:
         await node.create_topic()
-        owed = node.send(b"a")
+        pending = node.send(b"a")
         held = node.read(0, max_wait_ms=120_000)
         await node.change_partition(leader=2, leader_epoch=1)
-        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        assert (await pending).error_code is ErrorCode.not_leader_or_follower
         answer = await asyncio.wait_for(held, 60)
         assert answer.error_code in (
             ErrorCode.not_leader_or_follower,
@@ -164,7 +164,7 @@ async def test_a_request_learns_that_its_time_is_up(tmp_path: Path) -> None:
 async def test_a_node_without_a_lease_answers_nothing(tmp_path: Path) -> None:
     async with led_node(tmp_path) as node:
         replica = await node.create_topic()
-        owed = node.send(b"a")
+        pending = node.send(b"a")
         node.may_serve = False
         for answer in (node.send(b"b"), node.send(b"b", acks=1), node.read(0)):
             assert answer.error_code is ErrorCode.not_leader_or_follower
@@ -174,7 +174,7 @@ async def test_a_node_without_a_lease_answers_nothing(tmp_path: Path) -> None:
         node.may_serve = True
         node.read(1, replica_id=2)
         node.read(1, replica_id=3)
-        assert (await owed).error_code is ErrorCode.none
+        assert (await pending).error_code is ErrorCode.none
 
 
 async def test_too_few_in_sync_refuse_acks_all_alone(tmp_path: Path) -> None:
@@ -192,12 +192,12 @@ async def test_too_few_in_sync_refuse_acks_all_alone(tmp_path: Path) -> None:
 async def test_a_write_waits_while_too_few_are_in_sync(tmp_path: Path) -> None:
     async with led_node(tmp_path) as node:
         await node.create_topic(**{"min.insync.replicas": "2"})
-        owed = node.send(b"a")
+        pending = node.send(b"a")
         node.read(1, replica_id=2)
         await node.change_partition(isr=(1,))
-        assert not owed.done()
+        assert not pending.done()
         await node.change_partition(isr=(1, 2))
-        assert (await owed).error_code is ErrorCode.none
+        assert (await pending).error_code is ErrorCode.none
 
 
 async def test_a_new_leader_does_not_tell_the_end_before_it_knows_it(tmp_path: Path) -> None:

@@ -119,12 +119,12 @@ async def test_followers_and_min_insync_replicas_count_for_nothing(tmp_path: Pat
         replica = await node.create_topic(**DISKLESS, **{"min.insync.replicas": "3"})
         HandChain().enter(node.replicas, replica, 0)
         await node.change_partition(isr=(1, 2))
-        owed = node.send(b"a")
+        pending = node.send(b"a")
         node.read(1, replica_id=2)
         await asyncio.sleep(0)
-        assert not owed.done()
+        assert not pending.done()
         replica.on_chain_committed(1)
-        assert (await owed).error_code is ErrorCode.none
+        assert (await pending).error_code is ErrorCode.none
 
 
 async def test_a_batch_sent_again_after_a_timeout_gets_its_offset(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ async def test_a_deposed_chain_ends_the_lead_until_the_partition_is_entered_agai
     async with diskless_leader(tmp_path) as (node, replica, chain):
         asked: list[int] = []
         node.replicas.roles.unentered_lead.subscribe(lambda one: asked.append(one.leader_epoch))
-        owed, held = node.send(b"a"), node.read(0, max_wait_ms=120_000)
+        pending, held = node.send(b"a"), node.read(0, max_wait_ms=120_000)
         node.replicas.end_lead(replica)
-        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        assert (await pending).error_code is ErrorCode.not_leader_or_follower
         assert (await held).error_code is ErrorCode.not_leader_or_follower
         assert node.send(b"b").error_code is ErrorCode.not_leader_or_follower
         assert replica.chain is None
@@ -166,9 +166,9 @@ async def test_a_deposed_chain_ends_the_lead_until_the_partition_is_entered_agai
 
 async def test_what_the_log_has_when_it_is_entered_is_committed(tmp_path: Path) -> None:
     async with diskless_leader(tmp_path) as (node, replica, chain):
-        owed = node.send(b"a")
+        pending = node.send(b"a")
         replica.on_chain_committed(1)
-        await owed
+        await pending
         node.replicas.end_lead(replica)
         chain.enter(node.replicas, replica, 1)
         await node.change_partition(leader_epoch=1)
@@ -181,17 +181,17 @@ async def test_an_epoch_that_others_began_takes_the_partition_out_of_the_chain(
     async with diskless_leader(tmp_path) as (node, replica, _):
         asked: list[int] = []
         node.replicas.roles.unentered_lead.subscribe(lambda one: asked.append(one.leader_epoch))
-        owed = node.send(b"a")
+        pending = node.send(b"a")
         await node.change_partition(leader_epoch=1)
-        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        assert (await pending).error_code is ErrorCode.not_leader_or_follower
         assert (replica.chain, asked) == (None, [1])
 
 
 async def test_a_partition_that_moved_away_leaves_the_chain(tmp_path: Path) -> None:
     async with diskless_leader(tmp_path) as (node, replica, _):
-        owed = node.send(b"a")
+        pending = node.send(b"a")
         await node.change_partition(leader=2, leader_epoch=1, replicas=(2,), isr=(2,))
-        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        assert (await pending).error_code is ErrorCode.not_leader_or_follower
         assert replica.chain is None
 
 
@@ -350,11 +350,11 @@ async def test_what_was_never_committed_is_cut_before_another_leader_is_followed
         committed = node.send(b"committed")
         replica.on_chain_committed(1)
         assert (await committed).base_offset == 0
-        owed = node.send(b"never")
+        pending = node.send(b"never")
         assert replica.log.log_end_offset == 2
         await node.change_partition(leader=2, replicas=(2, 1), isr=(2,), leader_epoch=1)
         assert replica.is_follower
         assert replica.log.log_end_offset == replica.log.high_watermark == 1
-        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        assert (await pending).error_code is ErrorCode.not_leader_or_follower
         assert replica.chain is None
         assert chain.noted

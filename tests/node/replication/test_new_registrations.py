@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.config import NodeConfig
-from tidelog_node.answers import OwedReply
+from tidelog_node.answers import PendingReply
 from tidelog_node.follower import fetcher
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.logs.directories import LogDirectories
@@ -89,7 +89,7 @@ class LeadingNode:
 async def _write(
     writer: asyncio.StreamWriter, reply: object, last: asyncio.Future[None] | None
 ) -> None:
-    found = await reply if isinstance(reply, OwedReply) else reply
+    found = await reply if isinstance(reply, PendingReply) else reply
     if last is not None:
         await last
     writer.write(reply_bytes(found))

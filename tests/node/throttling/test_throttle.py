@@ -187,7 +187,7 @@ async def test_a_request_under_all_quotas_reads_the_clock_twice(world: World) ->
     }
 
 
-async def test_an_answer_that_was_owed_is_counted_at_the_time_when_it_is_ready(
+async def test_an_answer_that_was_pending_is_counted_at_the_time_when_it_is_ready(
     world: World,
 ) -> None:
     await world.set({"user": None}, consumer_byte_rate=1_000, request_percentage=1e6)

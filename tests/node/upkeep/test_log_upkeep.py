@@ -343,9 +343,9 @@ async def test_acks_and_rolls_of_a_diskless_topic_wait_for_no_flush(tmp_path: Pa
         replica = await one.create(**DISKLESS, **{"flush.messages": "1", "segment.ms": "1"})
         HandChain().enter(one.node.replicas, replica, 0)
         with busy_executor(one.node.flusher), busy_executor(one.flusher):
-            owed = one.node.send(b"a")
+            pending = one.node.send(b"a")
             replica.on_chain_committed(1)
-            assert (await owed).base_offset == 0
+            assert (await pending).base_offset == 0
             one.changes.publish()
             one.sweep(after_ms=10)
             assert replica.log.active_segment_base_offset == 1

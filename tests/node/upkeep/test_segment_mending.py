@@ -139,10 +139,10 @@ async def test_a_diskless_leader_gives_its_log_up_and_stops_leading(tmp_path: Pa
     async with mending(tmp_path, is_diskless=True) as one:
         asked: list[Replica] = []
         one.node.replicas.roles.unentered_lead.subscribe(asked.append)
-        owed = one.node.send(b"owed")
+        pending = one.node.send(b"pending")
         one.damage(1)
         await one.attempt(1)
-        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        assert (await pending).error_code is ErrorCode.not_leader_or_follower
         assert (one.replica.is_leader, one.replica.chain) == (False, None)
         assert one.replica.damage is not None
         assert asked == [one.replica]

@@ -44,7 +44,7 @@ class Client:
         self.acked = 0
         self._setup, self._random = setup, random
         self._epoch = 0
-        self._end_epoch = 0  # of the marker that is owed
+        self._end_epoch = 0  # of the marker that is pending
         self._next = 0  # sequence
         self._waiting: dict[int, float] = {}  # sequence: when it was sent last
         self._ending: ControlType | None = None
@@ -87,7 +87,7 @@ class Client:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is owed to it."""
+        """Whether something is pending to it."""
         return bool(self._waiting) or self._ending is not None
 
     def _send(self, sequence: int) -> None:

@@ -276,7 +276,7 @@ class ReplayTask:
         self._checkpoints: dict[str, Checkpoint] = {}
         self._replayed: dict[PartitionName, ReplayedPartition] = {}
         self._tier_ends: dict[PartitionName, int] = {}
-        self._owed = 0
+        self._pending = 0
         self._is_torn = False
         self._then: Callable[[], None] = self._read_footers
 
@@ -294,7 +294,7 @@ class ReplayTask:
     def _list(self) -> None:
         self._then = self._read_footers
         chains = {entry.chain for stored in self.items.values() for entry in stored.chains}
-        self._owed = len(chains)
+        self._pending = len(chains)
         for chain in sorted(chains):
             prefix = chain_prefix(CLUSTER, chain)
             self.node.objects.list(self.node, prefix, "", self._on_listed, chain)
@@ -306,7 +306,7 @@ class ReplayTask:
         self._is_torn |= keys is None
         self._listed[chain] = sequences_of(keys or [])
         for key in checkpoints_of(keys or []) if self.node.setup.shell.reads_checkpoints else ():
-            self._owed += 1
+            self._pending += 1
             self.node.objects.get(self.node, key, self._on_checkpoint, key)
         self._settle()
 
@@ -337,7 +337,7 @@ class ReplayTask:
 
     def _get(self, wanted: Iterable[tuple[ChainName, int]]) -> None:
         missing = [one for one in wanted if one not in self._footers]
-        self._owed = len(missing) + 1
+        self._pending = len(missing) + 1
         for chain, sequence in missing:
             key = wal_key(CLUSTER, chain, sequence)
             self.node.objects.get(self.node, key, self._on_object, chain, sequence)
@@ -353,8 +353,8 @@ class ReplayTask:
         self._settle()
 
     def _settle(self) -> None:
-        self._owed -= 1
-        if self._owed:
+        self._pending -= 1
+        if self._pending:
             return
         if self._is_torn:
             self._retry()
@@ -430,7 +430,7 @@ class CollectionTask:
         self._listed: list[int] = []
         self._needs: dict[int, dict[PartitionName, int]] = {}
         self._checkpoints: dict[int, Checkpoint] = {}
-        self._owed = 0
+        self._pending = 0
         self._end = 0
 
     def start(self) -> None:
@@ -446,7 +446,7 @@ class CollectionTask:
         self._listed = sequences_of(keys or [])
         below = [sequence for sequence in self._listed if sequence < self._end]
         checkpoints = checkpoints_of(keys or [])
-        self._owed = len(below) + len(checkpoints) + 1
+        self._pending = len(below) + len(checkpoints) + 1
         for sequence in below:
             key = wal_key(CLUSTER, self.chain, sequence)
             self.node.objects.get(self.node, key, self._on_object, sequence)
@@ -468,8 +468,8 @@ class CollectionTask:
         self._settle()
 
     def _settle(self) -> None:
-        self._owed -= 1
-        if not self._owed:
+        self._pending -= 1
+        if not self._pending:
             self._delete()
 
     def _delete(self) -> None:

@@ -16,7 +16,7 @@ from tidelog_core.log.producer_snapshot import decode_snapshot, encode_snapshot
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.header import BatchHeader, pack_batch, patch
-from tidelog_core.replication.owed_acks import OwedAcks
+from tidelog_core.replication.pending_acks import PendingAcks
 
 from tests.simulation.diskless.checker import Entry, entry_of
 
@@ -86,7 +86,7 @@ class LeaderLog:
         self.data = [b""] * len(self.rows)  # of those that were appended here, but references
         self.slices = list(recovered.slices)
         self.log_start = max(stored.log_start_offset, recovered.log_start_offset)
-        self.acks: OwedAcks[tuple[Any, int, Entry]] = OwedAcks()
+        self.acks: PendingAcks[tuple[Any, int, Entry]] = PendingAcks()
         self.is_leaving = False
 
     @property

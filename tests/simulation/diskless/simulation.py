@@ -112,10 +112,10 @@ class Simulation:
         heal_ms = self._plan.faulty_ms + HEALS_AFTER_MS
         world.run(heal_ms)
         self._heal()
-        owed = [client.acked for client in self.clients]
+        pending = [client.acked for client in self.clients]
 
         def accepts() -> bool:
-            return all(c.acked > before for c, before in zip(self.clients, owed, strict=True))
+            return all(c.acked > before for c, before in zip(self.clients, pending, strict=True))
 
         world.run(heal_ms + ACCEPTS_WITHIN_MS, accepts)
         if not accepts():

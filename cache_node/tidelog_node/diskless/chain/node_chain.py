@@ -94,7 +94,7 @@ class NodeChain:
 
     @property
     def is_full(self) -> bool:
-        """Whether clients' requests must wait: as many bytes are owed as may be."""
+        """Whether clients' requests must wait: as many bytes are pending as may be."""
         return self.chain is not None and self.chain.is_full
 
     async def worker_status(self) -> Mapping[str, Any] | None:
@@ -150,7 +150,7 @@ class NodeChain:
         return self.chain is not None and await self._seal_chains_of(broker_id, self.chain.name)
 
     async def close(self, seconds_max: float) -> None:
-        """Wait until nothing is owed, at most so long; then end the chain and the worker."""
+        """Wait until nothing is pending, at most so long; then end the chain and the worker."""
         self._is_closed = True
         if self._sealing_former is not None:
             self._sealing_former.cancel()

@@ -58,8 +58,8 @@ from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.counters import ChainTraffic
 from tidelog_node.diskless.chain.chain_partition import ChainPartition, let_go_of_files
-from tidelog_node.diskless.chain.owed_appends import OwedAppends
-from tidelog_node.diskless.chain.owed_objects import ChainBroken, OwedObject, OwedObjects
+from tidelog_node.diskless.chain.pending_appends import PendingAppends
+from tidelog_node.diskless.chain.pending_objects import ChainBroken, PendingObject, PendingObjects
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.replica import Replica
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles
@@ -132,18 +132,18 @@ class OwnedChain:
         self._loop = asyncio.get_running_loop()
         self._writer = ChainWriter(wal.chain, now_ms=self._now_ms(), limits=limits)
         self._wal = wal
-        self._objects = OwedObjects(wal, slices_of=self._slices_of, clock_ms=clock_ms)
+        self._objects = PendingObjects(wal, slices_of=self._slices_of, clock_ms=clock_ms)
         self._traffic = traffic
         self._partitions: dict[Replica, ChainPartition] = {}  # entered
-        self._replicas: dict[PartitionName, Replica] = {}  # also those with objects owed
+        self._replicas: dict[PartitionName, Replica] = {}  # also those with objects pending
         self._unnoted: list[ChainPartition] = []  # appended to in this turn
         self._foreign: dict[int, SliceFiles] = {}  # a gateway's slices that are not committed
         self._unnoted_foreign: list[ForeignRange] = []  # of this turn
-        self._appends = OwedAppends()
+        self._appends = PendingAppends()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_dropping = False
-        self._settled = asyncio.Event()  # nothing is owed; set only while closing
+        self._settled = asyncio.Event()  # nothing is pending; set only while closing
         self._is_closing = False
         self._ended = asyncio.Event()
 
@@ -251,7 +251,7 @@ class OwnedChain:
             self._writer.note_mark(row)
 
     def advance(self) -> None:
-        """Put an object without records if nothing is owed: the last one can be collected then."""
+        """Put an object without records if none is pending: the last one can be collected then."""
         self._note_all()
         if not (self.is_deposed or self._is_closing or self._ended.is_set()):
             self._act(self._writer.advance(self._now_ms()))
@@ -304,7 +304,7 @@ class OwnedChain:
                 self._depose("sealed, as was seen while it had nothing to put")
 
     async def close(self, seconds_max: float) -> None:
-        """Wait until nothing is owed, at most so long, and end the chain. Nothing is noted then."""
+        """Wait until nothing is pending, at most so long; then end the chain. Nothing is noted."""
         self._note_all()
         self._is_closing = True
         with suppress(TimeoutError):
@@ -318,7 +318,7 @@ class OwnedChain:
         await self._end()
 
     def abandon(self, reason: str) -> None:
-        """End the chain as if it were deposed: what is owed is given up."""
+        """End the chain as if it were deposed: what is pending is given up."""
         self._depose(reason)
 
     async def _end(self) -> None:
@@ -341,7 +341,7 @@ class OwnedChain:
                 "chain": str(self.name.chain_id),
                 "reason": reason,
                 "committed_end": self._writer.committed_end,
-                "owed_bytes": self._writer.buffered_bytes,
+                "pending_bytes": self._writer.buffered_bytes,
             },
         )
         self._traffic.deposed_count += 1
@@ -481,13 +481,13 @@ class OwnedChain:
             self._act(self._writer.on_built(sequence, header, self._now_ms()))
 
     async def _put(self, sequence: int, attempt: int) -> None:
-        owed = self._objects.get(sequence)
-        if owed is None:
+        pending = self._objects.get(sequence)
+        if pending is None:
             return  # The first PUT has been answered in this turn.
-        self._count_attempt(owed)
+        self._count_attempt(pending)
         outcome = await self._objects.put(sequence, attempt)
-        owed.open -= 1
-        self._count_outcome(outcome, self._loop.time() - owed.began_s)
+        pending.open -= 1
+        self._count_outcome(outcome, self._loop.time() - pending.began_s)
         self._act(self._writer.on_put(sequence, attempt, outcome, self._now_ms()))
 
     async def _read(self, sequence: int) -> None:
@@ -533,10 +533,10 @@ class OwnedChain:
     def _on_committed(self, committed: Committed) -> None:
         traffic = self._traffic
         for sequence, content in committed.contents:
-            owed = self._objects.remove(sequence)
-            if owed is not None and owed.header is not None:
+            pending = self._objects.remove(sequence)
+            if pending is not None and pending.header is not None:
                 has_foreign = bool(content.foreign)
-                self.committed.add(owed.header, content.ends(), has_foreign=has_foreign)
+                self.committed.add(pending.header, content.ends(), has_foreign=has_foreign)
             traffic.object_count += 1
             traffic.object_bytes += content.size_bytes
         traffic.kept_count = len(self.committed)
@@ -575,7 +575,7 @@ class OwnedChain:
         return found
 
     def _forget_if_settled(self, name: PartitionName) -> None:
-        """Forget the replica of a partition that has left, once nothing of it is owed."""
+        """Forget the replica of a partition that has left, once nothing of it is pending."""
         replica = self._replicas.get(name)
         if replica is None or replica in self._partitions or self._writer.has_uncommitted(name):
             return
@@ -590,12 +590,12 @@ class OwnedChain:
 
     def _note_fullness(self) -> None:
         self._traffic.buffered_bytes = self._writer.buffered_bytes
-        owed_bytes = self._writer.buffered_bytes + self._appends.size_bytes
+        pending_bytes = self._writer.buffered_bytes + self._appends.size_bytes
         limit_bytes = self._writer.limits.buffer_bytes_max
         if self.is_full:
-            if owed_bytes < ROOM_PART * limit_bytes:
+            if pending_bytes < ROOM_PART * limit_bytes:
                 self._set_full(False)
-        elif owed_bytes >= limit_bytes:
+        elif pending_bytes >= limit_bytes:
             self._set_full(True)
 
     def _set_full(self, is_full: bool) -> None:
@@ -605,13 +605,13 @@ class OwnedChain:
 
     # -- counting --
 
-    def _count_attempt(self, owed: OwedObject) -> None:
-        if owed.open:
+    def _count_attempt(self, pending: PendingObject) -> None:
+        if pending.open:
             self._traffic.hedge_count += 1
-        elif owed.attempt_count:
+        elif pending.attempt_count:
             self._traffic.retry_count += 1
-        owed.attempt_count += 1
-        owed.open += 1
+        pending.attempt_count += 1
+        pending.open += 1
 
     def _count_outcome(self, outcome: PutOutcome, seconds: float) -> None:
         if outcome is PutOutcome.STORED:

@@ -5,7 +5,7 @@ Such a node acknowledges nothing of what it leads by its chain. So it publishes
 (``LedPartitions``). In an outage of the store every node publishes it, and nothing moves.
 
 The probe decides, not the chain: it creates an object and deletes it. A node probes while its chain
-has owed records for long without a commit, or partitions wait to enter it, while another broker
+has pending records for long without a commit, or partitions wait to enter it, while another broker
 publishes the reason, and while it does so itself. So brokers that have nothing to write know in
 time whether they can.
 
@@ -35,7 +35,7 @@ from tidelog_node.tier.client import TierClient
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-STUCK_SECONDS = 5.0  # owed without a commit, before the first probe
+STUCK_SECONDS = 5.0  # pending without a commit, before the first probe
 PROBE_SECONDS_MAX = 6.0
 FIRST_PROBE_SECONDS_MAX = 30.0  # until one has succeeded: the worker may be starting
 PROBE_PAUSE_SECONDS = 2.0  # between two probes
@@ -78,7 +78,7 @@ class StoreWatch:
         self._has_unentered = has_unentered
         self._probe = probe
         self._progress: tuple[Owing | None, int] = (None, 0)  # the chain, and its committed end
-        self._progress_s = 0.0  # when it was seen to change, or nothing was owed
+        self._progress_s = 0.0  # when it was seen to change, or nothing was pending
         self._seconds_max = FIRST_PROBE_SECONDS_MAX
         self._failed_s = 0.0  # when a probe failed last
         self._steady_s = STEADY_SECONDS
@@ -101,7 +101,7 @@ class StoreWatch:
                 await asyncio.sleep(LOOK_SECONDS)
 
     def _is_stuck(self, now_s: float) -> bool:
-        """Whether this node has owed records, or a lead, for long without a commit."""
+        """Whether this node has pending records, or a lead, for long without a commit."""
         chain = self._chain()
         progress = (chain, 0 if chain is None else chain.committed_end)
         is_owing = self._has_unentered() or (chain is not None and chain.buffered_bytes > 0)

@@ -78,7 +78,7 @@ logger = logging.getLogger(__name__)
 
 # Batches without an answer; about 1 KiB each. All of them may get into one object, whose slices are
 # listed for the worker in one turn of the loop.
-OWED_COUNT_MAX = 10_000
+PENDING_COUNT_MAX = 10_000
 ROOM_PART = 0.75  # a full gateway is not full any more once it owes this part of its limits
 LEFT_SECONDS_MAX = 1.0  # for the answer of a leader when another process leads
 MOVED = (
@@ -121,7 +121,7 @@ class Gateway:
         self._number = 0
         self._batches: dict[int, TakenBatch] = {}  # without an answer, in order
         # The numbers of an idempotent producer's batches; the first one has no answer.
-        self._owed_of: dict[tuple[PartitionName, int], deque[int]] = {}
+        self._pending_of: dict[tuple[PartitionName, int], deque[int]] = {}
         self._unnoted: list[TakenBatch] = []  # that wait for a chain
         self._sent: dict[PartitionName, SentBatches] = {}
         self._parked = ParkedBatches()
@@ -187,10 +187,10 @@ class Gateway:
         )
         self._batches[number] = one
         if producer is not None:
-            self._owed_of.setdefault(_producer_of(one), deque()).append(number)
+            self._pending_of.setdefault(_producer_of(one), deque()).append(number)
         self.traffic.batch_count += 1
         self.traffic.batch_bytes += one.size_bytes
-        self.traffic.owed_bytes += one.size_bytes
+        self.traffic.pending_bytes += one.size_bytes
         self._note(one)
         self._note_fullness()
 
@@ -203,12 +203,12 @@ class Gateway:
         """
         key = producer.partition, producer.producer_id
         sent = self._sent.get(producer.partition)
-        if sent is not None and key in self._owed_of:
+        if sent is not None and key in self._pending_of:
             one = next(iter(sent.batches.values()))
             leader = self._leader_of(one)
             if leader is not None:
                 self._may_send(one, leader)
-        return key in self._owed_of
+        return key in self._pending_of
 
     def has_lost_before(self, producer: ProducerBatch, log: LocalLog) -> bool:
         """Whether an earlier batch was lost here, is not in the led log, and has not come again."""
@@ -235,7 +235,7 @@ class Gateway:
                 f"the transactional id has {len(transactional_id)} bytes,"
                 f" through a gateway it may have {TRANSACTIONAL_ID_BYTES_MAX}"
             )
-        if self._is_closed or len(self._batches) >= OWED_COUNT_MAX:
+        if self._is_closed or len(self._batches) >= PENDING_COUNT_MAX:
             raise RequestTimedOut("too many batches wait for their leaders")
         ((_, header),) = check_headers(batch, replica.config, now_ms=self._node.clock_ms())
         patch(batch, 0, base_offset=0, leader_epoch=NO_LEADER_EPOCH)
@@ -250,7 +250,7 @@ class Gateway:
         self._open()
 
     def close(self) -> None:
-        """Give up what is owed."""
+        """Give up what is pending."""
         self._is_closed = True
         self._unsubscribe()
         self._objects.close()
@@ -366,7 +366,7 @@ class Gateway:
     def _may_send(self, one: TakenBatch, leader: Broker) -> bool:
         """Return whether no other process owes an answer about the partition.
 
-        What it has owed for too long is lost: it may be the one before ``one``.
+        What it has pending for too long is lost: it may be the one before ``one``.
         """
         sent = self._sent.get(one.name)
         if sent is None or sent.leader == leader.incarnation:
@@ -472,7 +472,7 @@ class Gateway:
 
     def _is_behind_another(self, one: TakenBatch) -> bool:
         """Return whether an earlier batch of its producer is on its way."""
-        numbers = self._owed_of.get(_producer_of(one))
+        numbers = self._pending_of.get(_producer_of(one))
         return numbers is not None and numbers[0] < one.number
 
     def _take_back(self, one: TakenBatch) -> bool:
@@ -569,7 +569,7 @@ class Gateway:
 
     def _later_of(self, one: TakenBatch) -> Iterator[tuple[int, ProducerBatch]]:
         """Yield the later batches of the producer without an answer, with their numbers."""
-        for number in self._owed_of.get(_producer_of(one), ()):
+        for number in self._pending_of.get(_producer_of(one), ()):
             later = self._batches.get(number)
             if number > one.number and later is not None and later.producer is not None:
                 yield number, later.producer
@@ -577,12 +577,12 @@ class Gateway:
     def _end(self, one: TakenBatch, code: ErrorCode = ErrorCode.none, message: str = "") -> None:
         if self._batches.pop(one.number, None) is None:
             return
-        self.traffic.owed_bytes -= one.size_bytes
-        numbers = self._owed_of.get(_producer_of(one))
+        self.traffic.pending_bytes -= one.size_bytes
+        numbers = self._pending_of.get(_producer_of(one))
         while numbers and numbers[0] not in self._batches:
             numbers.popleft()
         if not numbers:
-            self._owed_of.pop(_producer_of(one), None)
+            self._pending_of.pop(_producer_of(one), None)
         if code is not ErrorCode.none:
             self.traffic.lost_count += 1
             if one.waiter is not None:
@@ -595,8 +595,8 @@ class Gateway:
 
     def _note_fullness(self) -> None:
         part = ROOM_PART if self.is_full else 1.0
-        is_many = len(self._batches) >= part * OWED_COUNT_MAX
-        is_full = is_many or self.traffic.owed_bytes >= part * self._bytes_max
+        is_many = len(self._batches) >= part * PENDING_COUNT_MAX
+        is_full = is_many or self.traffic.pending_bytes >= part * self._bytes_max
         if is_full != self.is_full:
             self.is_full = is_full
             self.fullness.notify(is_full)

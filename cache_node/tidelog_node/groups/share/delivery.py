@@ -77,7 +77,7 @@ class _Found(NamedTuple):
     read: LogRead
 
 
-class _Owed(NamedTuple):
+class _PendingRead(NamedTuple):
     """Records to be read from the tier."""
 
     share: SharePartition
@@ -90,12 +90,12 @@ class _Pass:
 
     results: dict[PartitionKey, ShareFetchResult] = field(default_factory=dict)  # errors only
     found: dict[PartitionKey, _Found] = field(default_factory=dict)
-    owed: dict[PartitionKey, _Owed] = field(default_factory=dict)
+    pending: dict[PartitionKey, _PendingRead] = field(default_factory=dict)
     size_bytes: int = 0
 
     @property
     def is_first(self) -> bool:
-        return not self.found and not self.owed
+        return not self.found and not self.pending
 
 
 class ShareDelivery:
@@ -137,7 +137,7 @@ class ShareDelivery:
                 wait.missing_bytes = request.min_bytes - this_pass.size_bytes
                 is_late = self._is_closing or self._loop.time() >= ends_at or not keys
                 must_answer = bool(this_pass.results) or is_late
-                if this_pass.owed:
+                if this_pass.pending:
                     await self._read_remote(this_pass)
                 elif wait.missing_bytes > 0 and not must_answer:
                     await wait.until(ends_at)
@@ -255,7 +255,7 @@ class ShareDelivery:
         )
         if isinstance(read, RemoteRead):
             if read.found is None:
-                this_pass.owed[key] = _Owed(share, read)
+                this_pass.pending[key] = _PendingRead(share, read)
                 return max_bytes
             read = read.found
         if read.slice is None:
@@ -265,17 +265,17 @@ class ShareDelivery:
 
     async def _read_remote(self, this_pass: _Pass) -> None:
         """Read from the tier, all at once, with each share partition reserved during its read."""
-        for owed in this_pass.owed.values():
-            owed.share.is_reading = True
+        for pending in this_pass.pending.values():
+            pending.share.is_reading = True
         try:
-            found = await wait_for_all([owed.read for owed in this_pass.owed.values()])
+            found = await wait_for_all([pending.read for pending in this_pass.pending.values()])
         finally:
-            for owed in this_pass.owed.values():
-                owed.share.is_reading = False
-                owed.share.wake()
-        for (key, owed), read in zip(this_pass.owed.items(), found, strict=True):
+            for pending in this_pass.pending.values():
+                pending.share.is_reading = False
+                pending.share.wake()
+        for (key, pending), read in zip(this_pass.pending.items(), found, strict=True):
             if isinstance(read, LogRead):
-                this_pass.found[key] = _Found(owed.share, owed.read.offset, read)
+                this_pass.found[key] = _Found(pending.share, pending.read.offset, read)
             elif read is not None and not isinstance(read, OffsetOutOfRange):
                 # Records out of range were deleted since: the next pass begins behind them.
                 this_pass.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)

@@ -218,7 +218,7 @@ class ChainWriter:
         self._waiting.set_mark(row)
 
     def advance(self, now_ms: float) -> list[Decision]:
-        """Put an object without records if nothing is owed.
+        """Put an object without records if nothing is pending.
 
         The last object is never collected. So the one before, which has records, can be.
         """

@@ -12,7 +12,7 @@ from collections import deque
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 
 # Of an append's request, answer and ack: an estimate from above, it was not measured.
-OWED_APPEND_BYTES = 1024
+PENDING_APPEND_BYTES = 1024
 RUN_COUNT_MAX = 256  # appends that are settled together
 
 
@@ -26,7 +26,7 @@ class _Run:
         self.count = count
 
 
-class OwedAppends:
+class PendingAppends:
     """The appends of one chain. Memory grows with a part of them only."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class OwedAppends:
     @property
     def size_bytes(self) -> int:
         """The memory that they count for."""
-        return self.count * OWED_APPEND_BYTES
+        return self.count * PENDING_APPEND_BYTES
 
     def add(self, name: PartitionName, end_offset: int, count: int) -> None:
         """Note some appends that end at the offset."""

@@ -32,7 +32,7 @@ class ChainBroken(StorageError):
     hint = "look in the node's log for a disk that has failed"
 
 
-class OwedObject:
+class PendingObject:
     """An object from the decision to build it until it is committed."""
 
     __slots__ = (
@@ -52,7 +52,7 @@ class OwedObject:
         self.outcome: PutOutcome | None = None  # of the request that built it, if it put it too
 
 
-class OwedObjects:
+class PendingObjects:
     """The uncommitted objects of one chain. For one event loop."""
 
     def __init__(
@@ -67,19 +67,19 @@ class OwedObjects:
         self._slices_of = slices_of
         self._clock_ms = clock_ms
         self._building = asyncio.Lock()
-        self._owed: dict[int, OwedObject] = {}  # by sequence, ascending
+        self._pending: dict[int, PendingObject] = {}  # by sequence, ascending
 
     def add(self, decision: BuildObject) -> None:
         """Owe an object, the next one of the chain."""
-        self._owed[decision.sequence] = OwedObject(decision, self._clock_ms())
+        self._pending[decision.sequence] = PendingObject(decision, self._clock_ms())
 
-    def get(self, sequence: int) -> OwedObject | None:
+    def get(self, sequence: int) -> PendingObject | None:
         """Return the object, ``None`` once it is committed."""
-        return self._owed.get(sequence)
+        return self._pending.get(sequence)
 
-    def remove(self, sequence: int) -> OwedObject | None:
+    def remove(self, sequence: int) -> PendingObject | None:
         """Forget an object that is committed."""
-        return self._owed.pop(sequence, None)
+        return self._pending.pop(sequence, None)
 
     async def build(self, sequence: int) -> WalHeader:
         """Have the object built for the first time.
@@ -88,19 +88,19 @@ class OwedObjects:
         other errors of the log's files if another try may help.
         """
         async with self._building:
-            return await self._build(self._owed[sequence])
+            return await self._build(self._pending[sequence])
 
     async def put(self, sequence: int, attempt: int) -> PutOutcome:
         """Put the object by one request, built again if the worker does not have it.
 
         Raises ``ChainBroken``.
         """
-        owed = self._owed[sequence]
+        pending = self._pending[sequence]
         try:
             if self._wal.is_local:
-                return await self._store(owed)
-            timeout_s = put_timeout_s(owed.content.size_bytes, attempt)
-            owed.began_s = asyncio.get_running_loop().time()
+                return await self._store(pending)
+            timeout_s = put_timeout_s(pending.content.size_bytes, attempt)
+            pending.began_s = asyncio.get_running_loop().time()
             try:
                 return await self._wal.put(sequence, timeout_s=timeout_s)
             except WalNotBuilt:
@@ -120,41 +120,41 @@ class OwedObjects:
         except TidelogError:
             return  # It has no objects then, or the next commit repeats this.
 
-    async def _store(self, owed: OwedObject) -> PutOutcome:
+    async def _store(self, pending: PendingObject) -> PutOutcome:
         """Return the outcome of the request that has built the object, or of another one."""
-        if owed.outcome is None:
+        if pending.outcome is None:
             async with self._building:
-                await self._build(owed)
-        outcome, owed.outcome = owed.outcome, None
+                await self._build(pending)
+        outcome, pending.outcome = pending.outcome, None
         assert outcome is not None
         return outcome
 
     async def _build_up_to(self, sequence: int) -> None:
         """Have every object built again that was built, up to this one, in order."""
         async with self._building:
-            for owed in [one for number, one in self._owed.items() if number <= sequence]:
-                if owed.header is not None:
-                    await self._build(owed)
+            for pending in [one for number, one in self._pending.items() if number <= sequence]:
+                if pending.header is not None:
+                    await self._build(pending)
 
-    async def _build(self, owed: OwedObject) -> WalHeader:
+    async def _build(self, pending: PendingObject) -> WalHeader:
         try:
-            header = await self._have_built(owed)
+            header = await self._have_built(pending)
         except (TierUnavailable, StoreUnavailable):
             raise  # The logs are not to blame.
         except (TidelogError, OSError) as error:
-            owed.failures += 1
-            if owed.failures < BUILD_FAILURES_MAX:
+            pending.failures += 1
+            if pending.failures < BUILD_FAILURES_MAX:
                 raise
-            raise ChainBroken(f"object {owed.built.sequence}: {error}") from error
-        owed.failures = 0
-        if owed.header is not None and header != owed.header:
+            raise ChainBroken(f"object {pending.built.sequence}: {error}") from error
+        pending.failures = 0
+        if pending.header is not None and header != pending.header:
             # A topic was deleted since, for example. The PUT of the first bytes may have come.
-            raise ChainBroken(f"object {owed.built.sequence} would get other bytes than before")
-        owed.header = header
+            raise ChainBroken(f"object {pending.built.sequence} would get other bytes than before")
+        pending.header = header
         return header
 
-    async def _have_built(self, owed: OwedObject) -> WalHeader:
-        name, content = self._name(owed), owed.content
+    async def _have_built(self, pending: PendingObject) -> WalHeader:
+        name, content = self._name(pending), pending.content
         slices = self._slices_of(content)
         if not self._wal.is_local:
             return await self._wal.build(
@@ -164,8 +164,8 @@ class OwedObjects:
                 marks=content.marks,
                 references=content.references,
             )
-        owed.began_s = asyncio.get_running_loop().time()
-        header, owed.outcome = await self._wal.store(
+        pending.began_s = asyncio.get_running_loop().time()
+        header, pending.outcome = await self._wal.store(
             name,
             slices,
             epochs=content.epochs,
@@ -176,15 +176,15 @@ class OwedObjects:
         )
         return header
 
-    def _name(self, owed: OwedObject) -> ObjectName:
-        built = owed.built
+    def _name(self, pending: PendingObject) -> ObjectName:
+        built = pending.built
         return ObjectName(
             self._wal.cluster_id,
             self._wal.chain,
             built.sequence,
             built.committed_end,
             built.previous_crc,
-            owed.created_ms,
+            pending.created_ms,
         )
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from uuid import UUID
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_node.diskless.chain.owed_appends import RUN_COUNT_MAX, OwedAppends
+from tidelog_node.diskless.chain.pending_appends import RUN_COUNT_MAX, PendingAppends
 
 P0, P1 = (PartitionName(UUID(int=1), number) for number in range(2))
 
 
 def test_appends_are_settled_by_the_offsets_that_are_committed() -> None:
-    appends = OwedAppends()
+    appends = PendingAppends()
     appends.add(P0, 10, RUN_COUNT_MAX)
     appends.add(P0, 20, 5)
     appends.add(P1, 3, 2)
@@ -29,7 +29,7 @@ def test_appends_are_settled_by_the_offsets_that_are_committed() -> None:
 
 
 def test_many_appends_are_kept_as_few_runs() -> None:
-    appends = OwedAppends()
+    appends = PendingAppends()
     for number in range(10_000):
         appends.add(P0, number + 1, 1)
     assert len(appends._runs[P0]) == -(-10_000 // RUN_COUNT_MAX)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 
-from tidelog_node.answers import OwedReply, Reply
+from tidelog_node.answers import PendingReply, Reply
 from tidelog_node.replica import Replica
 from tidelog_node.routes import RequestContext
 from tidelog_node.wire.primitives import cut_error_text
@@ -29,7 +29,7 @@ _NO_RESULTS: list[ProduceResult] = []  # of an ack that is settled; never change
 GATEWAY_WAIT = -1  # for an offset: the partition's leader gives the ack, not this node's role
 
 
-class OwedAck:
+class PendingAck:
     """One partition of a request that waits for other replicas, or for a chain.
 
     With ``GATEWAY_WAIT`` as its offset it waits for ``on_placed``.
@@ -52,7 +52,7 @@ class OwedAck:
         self.required_offset = required_offset
         self.is_settled = False
         self.error_code = 0  # 0: none
-        self.answer: OwedAnswer | None = None  # its answer, once that waits
+        self.answer: PendingAnswer | None = None  # its answer, once that waits
         self._results = results
         self._index = index
 
@@ -89,7 +89,7 @@ class OwedAck:
         answer.settle_one()
 
 
-class OwedFlush(NamedTuple):
+class PendingFlush(NamedTuple):
     """One partition of a request that waits for its records to be flushed."""
 
     done: asyncio.Future[None]
@@ -97,7 +97,7 @@ class OwedFlush(NamedTuple):
     place: int  # the place of the partition's result
 
 
-class OwedAnswer(OwedReply):
+class PendingAnswer(PendingReply):
     """The results of a request so far, and the acks and flushes that it waits for."""
 
     __slots__ = (
@@ -110,24 +110,24 @@ class OwedAnswer(OwedReply):
         "topics",
     )
 
-    def __init__(self, owner: OwedAnswers, context: RequestContext, topics: Topics) -> None:
+    def __init__(self, owner: PendingAnswers, context: RequestContext, topics: Topics) -> None:
         super().__init__()
         self.context = context
         self.topics = topics
-        self.acks: Sequence[OwedAck] = ()
+        self.acks: Sequence[PendingAck] = ()
         self.deadline = 0.0  # the loop's time
         self._owner = owner
         self._missing_count = 0
-        self._flushes: Sequence[OwedFlush] = ()
+        self._flushes: Sequence[PendingFlush] = ()
 
-    def wait_for_acks(self, acks: Sequence[OwedAck]) -> None:
+    def wait_for_acks(self, acks: Sequence[PendingAck]) -> None:
         """Wait for these acks, too."""
         self.acks = acks
         self._missing_count += len(acks)
         for ack in acks:
             ack.answer = self
 
-    def wait_for_flushes(self, flushes: Sequence[OwedFlush]) -> None:
+    def wait_for_flushes(self, flushes: Sequence[PendingFlush]) -> None:
         """Wait for these flushes, too."""
         if not flushes:
             return
@@ -153,13 +153,13 @@ class OwedAnswer(OwedReply):
         self.settle_one()
 
 
-class OwedAnswers:
+class PendingAnswers:
     """All waiting answers. For the node's event loop only."""
 
-    def __init__(self, encode: Callable[[OwedAnswer], Reply]) -> None:
+    def __init__(self, encode: Callable[[PendingAnswer], Reply]) -> None:
         self.loop = asyncio.get_running_loop()
         self._encode = encode
-        self._waiting: set[OwedAnswer] = set()  # for acks
+        self._waiting: set[PendingAnswer] = set()  # for acks
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ class OwedAnswers:
         self._expire(everything=True)
 
     def wait_for_acks(
-        self, answer: OwedAnswer, acks: Sequence[OwedAck], *, timeout_ms: int
+        self, answer: PendingAnswer, acks: Sequence[PendingAck], *, timeout_ms: int
     ) -> None:
         """Have the answer wait for these, up to ``timeout_ms``. May settle it at once."""
         if not acks:
@@ -185,9 +185,9 @@ class OwedAnswers:
                 # The leadership ended while the request's other partitions were appended to.
                 ack.on_ack(NotLeaderOrFollower("another node leads the partition"))
             else:
-                role.owe_ack(ack.required_offset, ack)
+                role.add_pending_ack(ack.required_offset, ack)
 
-    def finish(self, answer: OwedAnswer) -> None:
+    def finish(self, answer: PendingAnswer) -> None:
         """Send the answer: nothing is missing any more."""
         self._waiting.discard(answer)
         if not answer.is_settled:
