@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tidelog_node.host_line import HostLine
+from tidelog_node.host_queue import HostQueue
 
 
 class HostLock:
     """Held by one task at a time. For the tasks of one event loop."""
 
     def __init__(self) -> None:
-        self._line: HostLine[asyncio.Future[None]] = HostLine()
+        self._queue: HostQueue[asyncio.Future[None]] = HostQueue()
         self._is_held = False
 
     @asynccontextmanager
@@ -31,7 +31,7 @@ class HostLock:
             self._is_held = True
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.add(host, turn)
+        self._queue.add(host, turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -41,10 +41,10 @@ class HostLock:
 
     def release(self) -> None:
         """Hand the lock to the oldest task of the host whose turn it is, if any task waits."""
-        while self._line:
-            host, turn = self._line.take()
+        while self._queue:
+            host, turn = self._queue.take()
             if not turn.done():
                 turn.set_result(None)
-                self._line.end_turn(host)
+                self._queue.end_turn(host)
                 return
         self._is_held = False

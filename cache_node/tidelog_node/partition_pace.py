@@ -17,12 +17,12 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from tidelog_node.host_line import HostLine
+from tidelog_node.host_queue import HostQueue
 
 MANY_ELEMENTS = 500  # a request with more needs a turn
 RESTS_PER_WORK = 2.0
 
-_Line = HostLine[Callable[[], None]]
+_Queue = HostQueue[Callable[[], None]]
 
 
 class NotYet(Exception):
@@ -37,8 +37,8 @@ class PartitionPace:
     """The pace of one loop."""
 
     def __init__(self) -> None:
-        self._followers: _Line = HostLine()
-        self._clients: _Line = HostLine()
+        self._followers: _Queue = HostQueue()
+        self._clients: _Queue = HostQueue()
         self._is_resting = False
         self._worked_seconds = 0.0  # by the last request
         # Time used by followers minus that used by clients, since both have been waiting.
@@ -61,19 +61,19 @@ class PartitionPace:
     def _end_rest(self) -> None:
         self._is_resting = False
         while self._followers or self._clients:
-            line = self._next_line()
-            host, try_again = line.take()
+            queue = self._next_queue()
+            host, try_again = queue.take()
             try_again()
             if self._is_resting:
-                line.end_turn(host)
-                is_follower = line is self._followers
+                queue.end_turn(host)
+                is_follower = queue is self._followers
                 self._ahead_seconds += (
                     self._worked_seconds if is_follower else -self._worked_seconds
                 )
                 break
             # A connection that has closed or is paused for another reason loses its turn.
 
-    def _next_line(self) -> _Line:
+    def _next_queue(self) -> _Queue:
         if not self._followers or not self._clients:
             self._ahead_seconds = 0.0
             return self._followers or self._clients

@@ -1,4 +1,4 @@
-"""Builds what clients log in with: the desk of the listeners with SASL, and tokens."""
+"""Builds what clients log in with: the service of the listeners with SASL, and tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_node.authentication.authentication import AuthenticationRules
 from tidelog_node.authentication.bearer_tokens import BearerTokens, TokenRules
 from tidelog_node.authentication.exchanges import Mechanisms
 from tidelog_node.authentication.issuer_keys import IssuerKeys
-from tidelog_node.authentication.login import LoginDesk
+from tidelog_node.authentication.login import LoginService
 from tidelog_node.authentication.login_credentials import ImageCredentials
 from tidelog_node.authentication.login_log import LoginLog
 from tidelog_node.authentication.password_checks import PasswordChecks
@@ -68,15 +68,15 @@ def _bearer_tokens(node: NodeContext, keys: IssuerKeys) -> BearerTokens:
     return BearerTokens(rules, keys.find, time.time)
 
 
-def build_login_desk(
+def build_login_service(
     cluster: Cluster,
     dispatch: Dispatch,
     settings: NodeSettings,
     *,
     logins: LoginLog,
     issuer_keys: IssuerKeys | None,
-) -> LoginDesk:
-    """Return the desk for the logins of clients at the listeners with SASL."""
+) -> LoginService:
+    """Return the service for the logins of clients at the listeners with SASL."""
     node = cluster.node
     tokens = None if issuer_keys is None else _bearer_tokens(node, issuer_keys)
     failure_delay_ms = node.static_config.connection_failed_authentication_delay_ms
@@ -87,7 +87,7 @@ def build_login_desk(
             image.scram_users, image.delegation_tokens, cluster.token_secret, node.clock_ms
         )
 
-    return LoginDesk(
+    return LoginService(
         rules={
             listener.name: AuthenticationRules(
                 mechanisms=listener.config.sasl_enabled_mechanisms,

@@ -223,7 +223,7 @@ def build_serving(
 
 @dataclass(frozen=True, slots=True)
 class _Logins:
-    """The desk of the listeners with SASL, and what keeps tokens up to date."""
+    """The service of the listeners with SASL, and what keeps tokens up to date."""
 
     begin: LoginFactory
     issuer_keys: IssuerKeys | None = None
@@ -239,11 +239,11 @@ def _logins(cluster: Cluster, dispatch: Dispatch, settings: NodeSettings, log: L
 
     node = cluster.node
     keys = logins.token_issuer_keys(node, settings)
-    desk = logins.build_login_desk(cluster, dispatch, settings, logins=log, issuer_keys=keys)
+    service = logins.build_login_service(cluster, dispatch, settings, logins=log, issuer_keys=keys)
     if cluster.token_secret is None:
-        return _Logins(desk.begin, keys)
+        return _Logins(service.begin, keys)
     expiry = logins.token_expiry(node, logins.token_admin(cluster))
-    return _Logins(desk.begin, keys, expiry)
+    return _Logins(service.begin, keys, expiry)
 
 
 def _relayed(

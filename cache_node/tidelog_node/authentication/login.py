@@ -45,7 +45,7 @@ _ERROR_OF_VERSIONS = struct.Struct(">8xh")  # after the answer's size and correl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoginDesk:
+class LoginService:
     """The shared state of a node's logins."""
 
     rules: Mapping[str, AuthenticationRules]  # of the listeners with SASL, by their names
@@ -76,17 +76,17 @@ class Login:
 
     def __init__(
         self,
-        desk: LoginDesk,
+        service: LoginService,
         authentication: Authentication,
         transport: Transport,
         session: Session,
     ) -> None:
-        self._desk = desk
+        self._service = service
         self._authentication = authentication
         self._transport = transport
         self._session = session
         self._frames = LoginFrames(
-            transport, desk.memory, bytes_max=authentication.rules.token_bytes_max
+            transport, service.memory, bytes_max=authentication.rules.token_bytes_max
         )
 
     async def run(self) -> FrameHandler | None:
@@ -96,10 +96,10 @@ class Login:
         """
         is_known = False
         try:
-            async with asyncio.timeout(self._desk.seconds_max):
+            async with asyncio.timeout(self._service.seconds_max):
                 is_known = await self._log_in()
         except TimeoutError:
-            self._refuse(f"no login within {self._desk.seconds_max:.0f} s")
+            self._refuse(f"no login within {self._service.seconds_max:.0f} s")
         except CloseConnection as closing:
             if not closing.is_expected:
                 self._refuse(closing.reason)
@@ -144,7 +144,7 @@ class Login:
                 f"a request of API {api_key} of {len(frame)} bytes before authentication, "
                 f"allowed are {REQUEST_BYTES_MAX}"
             )
-        request = self._desk.dispatch(memoryview(frame), self._session)
+        request = self._service.dispatch(memoryview(frame), self._session)
         assert isinstance(request, ControlReply), "none of these APIs is hot"
         data = _joined(await request.call())
         if api_key == API_VERSIONS_KEY and _ERROR_OF_VERSIONS.unpack_from(data) == (0,):
@@ -178,11 +178,11 @@ class Login:
     def _handler(self) -> FrameHandler:
         if not self._authentication.session_ms:
             self._session.authentication = None
-            return self._desk.dispatch
-        return ExpiringSession(self._authentication, self._desk.dispatch, self._desk.now)
+            return self._service.dispatch
+        return ExpiringSession(self._authentication, self._service.dispatch, self._service.now)
 
     def _refuse(self, reason: str) -> None:
-        self._desk.logins.refused(self._session, reason)
+        self._service.logins.refused(self._session, reason)
 
 
 def _joined(reply: Reply) -> bytes:

@@ -1,10 +1,11 @@
 """A small HTTP server for probes and scrapes, bounded in every direction.
 
-Theory of operation. aiohttp reads and writes HTTP; ``HttpDoor`` decides who may stay. A connection
-carries one request and is closed. It ends without an answer if its request is not complete within
-``REQUEST_SECONDS_MAX``, and in any case after ``CONNECTION_SECONDS_MAX``, so a client that reads
-slowly holds its answer no longer. If there are ``CONNECTIONS_MAX`` connections, a new one replaces
-the oldest that has not sent its request. So a thousand silent sockets do not keep a probe out.
+Theory of operation. aiohttp reads and writes HTTP; ``BoundedHttpServer`` decides who may stay. A
+connection carries one request and is closed. It ends without an answer if its request is not
+complete within ``REQUEST_SECONDS_MAX``, and in any case after ``CONNECTION_SECONDS_MAX``, so a
+client that reads slowly holds its answer no longer. If there are ``CONNECTIONS_MAX`` connections, a
+new one replaces the oldest that has not sent its request. So a thousand silent sockets do not keep
+a probe out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from tidelog_node.http_door import DoorLimits, HttpDoor
+from tidelog_node.bounded_http_server import BoundedHttpServer, HttpLimits
 from tidelog_node.http_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
 from tidelog_node.http_listener import HttpListener
 from tidelog_node.tracing.tracer import Tracer
@@ -62,7 +63,7 @@ class HttpServer:
         self._pages = pages
         self._tracer = tracer
         self._hosts = hosts
-        limits = DoorLimits(
+        limits = HttpLimits(
             connections_max=CONNECTIONS_MAX,
             begin_seconds_max=CONNECTION_SECONDS_MAX,
             keepalive_seconds_max=REQUEST_SECONDS_MAX,
@@ -71,7 +72,7 @@ class HttpServer:
             headers_max=HEADERS_MAX,
             read_buffer_bytes=BODY_BUFFER_BYTES,
         )
-        self._door = HttpDoor(self._answer, limits)
+        self._http = BoundedHttpServer(self._answer, limits)
         self._listener = HttpListener("HTTP", self._begin)
 
     async def start(self, host: str, port: int) -> int:
@@ -81,14 +82,14 @@ class HttpServer:
     async def close(self) -> None:
         """Stop listening and end every connection."""
         await self._listener.close()
-        self._door.end_all()
-        await self._door.shutdown(0)
+        self._http.end_all()
+        await self._http.shutdown(0)
 
     async def _begin(self, sock: socket.socket) -> None:
-        await asyncio.get_running_loop().connect_accepted_socket(self._door, sock)
+        await asyncio.get_running_loop().connect_accepted_socket(self._http, sock)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._door.begin_request(request.protocol)
+        self._http.begin_request(request.protocol)
         method, path = request.method, request.path
         unknown = self._hosts.refusal(request.transport, request.headers.getall("Host", ()))
         if unknown is not None:

@@ -1,8 +1,8 @@
 """The registry's HTTP server, bounded in every direction.
 
 Theory of operation. aiohttp reads and writes HTTP, and connections are kept for further requests.
-Each connection has one timer that ends it (``HttpDoor``): until its next request is there, and then
-until that is answered. At most ``REQUESTS_MAX`` requests of known callers have a body in
+Each connection has one timer that ends it (``BoundedHttpServer``): until its next request is there,
+and then until that is answered. At most ``REQUESTS_MAX`` requests of known callers have a body in
 memory or are answered; the others wait for their turn, and the client's data waits in its socket.
 """
 
@@ -23,8 +23,8 @@ from tidelog_core.schema_registry.calls import Answer, Call, Permissions
 from tidelog_core.schema_registry.changes import Change
 from tidelog_core.schemas.refusals import TIMEOUT_ERROR, RegistryRefusal
 
+from tidelog_node.bounded_http_server import BoundedHttpServer, HttpLimits
 from tidelog_node.counters import SchemaTraffic
-from tidelog_node.http_door import DoorLimits, HttpDoor
 from tidelog_node.http_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
 from tidelog_node.http_listener import HttpListener
 from tidelog_node.registry.call_records import CallRecords
@@ -80,7 +80,7 @@ class RegistryServer:
         self._tls = tls
         self._hosts = hosts
         self._records = records or CallRecords(SchemaTraffic())
-        limits = DoorLimits(
+        limits = HttpLimits(
             connections_max=CONNECTIONS_MAX,
             begin_seconds_max=SILENT_SECONDS_MAX,
             keepalive_seconds_max=IDLE_SECONDS_MAX,
@@ -89,7 +89,7 @@ class RegistryServer:
             headers_max=HEADERS_MAX,
             read_buffer_bytes=READ_BUFFER_BYTES,
         )
-        self._door = HttpDoor(self._answer, limits)
+        self._http = BoundedHttpServer(self._answer, limits)
         self._turns = asyncio.Semaphore(REQUESTS_MAX)
         self._listener = HttpListener("schemas", self._accept)
         self._beginning: dict[asyncio.Task[None], None] = {}  # oldest first
@@ -117,8 +117,8 @@ class RegistryServer:
         for task in (beginning := tuple(self._beginning)):
             task.cancel()
         await asyncio.gather(*beginning, return_exceptions=True)
-        self._door.end_all()
-        await self._door.shutdown(0)
+        self._http.end_all()
+        await self._http.shutdown(0)
 
     async def _accept(self, sock: socket.socket) -> None:
         """Begin the connection in a task of its own: a handshake holds up no other client.
@@ -134,23 +134,23 @@ class RegistryServer:
         task.add_done_callback(lambda done: self._beginning.pop(done, None))
 
     async def _begin(self, sock: socket.socket) -> None:
-        """Make the connection one of the door's, after its handshake if there is TLS."""
+        """Make the connection one of the HTTP server's, after its handshake if there is TLS."""
         tls = self._tls()
         timeout = None if tls is None else HANDSHAKE_SECONDS_MAX
         with suppress(OSError):  # The client is gone, or speaks no TLS.
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._door, sock, ssl=tls, ssl_handshake_timeout=timeout
+                self._http, sock, ssl=tls, ssl_handshake_timeout=timeout
             )
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._door.begin_request(request.protocol, seconds_max=REQUEST_SECONDS_MAX)
+        self._http.begin_request(request.protocol, seconds_max=REQUEST_SECONDS_MAX)
         began = time.monotonic()
         try:
             answer, keeps = await self._answer_caller(request)
             seconds = time.monotonic() - began
             self._records.note(request.method, _segments(request), answer, seconds)
         finally:
-            self._door.end_request(request.protocol, seconds_max=IDLE_SECONDS_MAX)
+            self._http.end_request(request.protocol, seconds_max=IDLE_SECONDS_MAX)
         headers = {"Content-Type": answer.content_type, "X-Content-Type-Options": "nosniff"}
         if answer.status == web.HTTPUnauthorized.status_code:
             headers["WWW-Authenticate"] = 'Basic realm="tidelog"'

@@ -20,7 +20,7 @@ from tidelog_core.wire_messages import build, write_message
 from tidelog_node.answers import Answer
 from tidelog_node.authentication.authentication import AuthenticationRules
 from tidelog_node.authentication.exchanges import Mechanisms
-from tidelog_node.authentication.login import LOGIN_SECONDS_MAX, LoginDesk
+from tidelog_node.authentication.login import LOGIN_SECONDS_MAX, LoginService
 from tidelog_node.authentication.login_credentials import LoginCredentials
 from tidelog_node.authentication.password_checks import PasswordChecks
 from tidelog_node.connections.transport import TransportFactory, plain_transport
@@ -73,7 +73,7 @@ class SaslServer:
     port: int
     open_port: int
     server: Server
-    desk: LoginDesk
+    service: LoginService
     users: Users
     logins: LoginList
     hot_sessions: list[Session]
@@ -131,7 +131,7 @@ async def sasl_server(
     executor = ThreadPoolExecutor(2)
     logins = LoginList()
     find = credentials or (lambda: users)
-    desk = LoginDesk(
+    service = LoginService(
         rules={
             SASL: AuthenticationRules(
                 mechanisms=mechanisms,
@@ -155,11 +155,11 @@ async def sasl_server(
         idle_seconds_max=30,
         send_buffer_bytes=0,
         make_transport=make_transport,
-        begin_login=desk.begin,
+        begin_login=service.begin,
     )
     ports = {name: server.bind(Listener(name=name, port=0)).port for name in (SASL, OPEN)}
     server.start_accepting()
-    served = SaslServer(ports[SASL], ports[OPEN], server, desk, users, logins, hot_sessions)
+    served = SaslServer(ports[SASL], ports[OPEN], server, service, users, logins, hot_sessions)
     try:
         yield served
     finally:

@@ -144,19 +144,19 @@ async def test_half_frames_of_many_sockets_take_bounded_memory_and_others_log_in
         await half_frames(served, 524_288, 200_000)
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert served.desk.memory.counted_bytes <= COUNTED_BYTES_MAX
+        assert served.service.memory.counted_bytes <= COUNTED_BYTES_MAX
         assert served.server.connection_count <= COUNTED_BYTES_MAX // 200_000 + 1
         # The test's own unsent bytes are in the peak, too.
         assert peak_bytes < SOCKETS * 200_000 + 3 * COUNTED_BYTES_MAX
         assert (await (await served.client()).log_in()).error_code == ErrorCode.none
         for client in served.clients:
             client.close()
-        await eventually_async(lambda: served.desk.memory.counted_bytes == 0)
+        await eventually_async(lambda: served.service.memory.counted_bytes == 0)
 
 
 async def test_small_tokens_in_pieces_are_taken_while_others_hold_the_memory() -> None:
     async with sasl_server() as served:
-        served.desk.memory.counted_bytes = COUNTED_BYTES_MAX
+        served.service.memory.counted_bytes = COUNTED_BYTES_MAX
         client = await served.client()
         await client.call(HANDSHAKE, 1, mechanism="PLAIN")
         token = f"\0{USER}\0{PASSWORD}".encode()

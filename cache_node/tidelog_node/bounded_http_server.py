@@ -22,7 +22,7 @@ _SILENT.disabled = True
 
 
 @dataclass(frozen=True, slots=True)
-class DoorLimits:
+class HttpLimits:
     """The limits of one server."""
 
     connections_max: int
@@ -41,13 +41,13 @@ class _Connection:
     has_request: bool = False
 
 
-class HttpDoor(web.Server):
+class BoundedHttpServer(web.Server):
     """Lets clients in, and ends them. For the tasks of one event loop."""
 
     def __init__(
         self,
         handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]],
-        limits: DoorLimits,
+        limits: HttpLimits,
     ) -> None:
         """``handler`` calls ``begin_request``, and ``end_request`` if the connection is kept."""
         super().__init__(

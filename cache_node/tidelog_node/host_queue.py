@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class HostLine(Generic[T]):
+class HostQueue(Generic[T]):
     """The waiting items, by host; within a host the oldest is first.
 
     A host keeps its turn until ``end_turn``, so the caller can take out and drop items that were
