@@ -1,8 +1,5 @@
 """One group in memory: its state machine, its waiting requests, and its storage.
 
-A group changes its kind here: a consumer group replaces an empty classic one, or takes over its
-members and may have to give them back. A share group begins where no group exists, and stays one.
-
 An event is decided immediately, without waiting. If the group must be stored after that, the
 answers and all later events wait for the write: no client sees a state that a crash could take
 back. If storing fails, the group is unloaded: waiting requests get an error, and the next request
@@ -36,9 +33,10 @@ from tidelog_node.coordinator.group_environment import GroupEnvironment
 from tidelog_node.coordinator.storage import GroupStorage
 from tidelog_node.coordinator.turns import Turns
 from tidelog_node.coordinator.waiting_members import WaitingMembers
-from tidelog_node.groups import any_group
+from tidelog_node.groups import any_group, changing_kinds
 from tidelog_node.groups.any_group import Group
 from tidelog_node.groups.assignment.target_computation import TargetComputation
+from tidelog_node.groups.changing_kinds import new_view
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import (
     GroupLimits,
@@ -48,15 +46,13 @@ from tidelog_node.groups.classic_messages import (
     SyncAnswer,
     SyncRequest,
 )
-from tidelog_node.groups.consumer import consumer_members
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, ConsumerHeartbeat
 from tidelog_node.groups.consumer.pattern_matches import Matches
 from tidelog_node.groups.consumer.pattern_view import PatternView
-from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, HeartbeatAnswer, Refused
+from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer, Refused
 from tidelog_node.groups.migration import classic_members
 from tidelog_node.groups.migration.conversion import as_classic_group
-from tidelog_node.groups.migration.upgrading import as_consumer_group
 from tidelog_node.groups.share.heartbeat import ShareHeartbeat
 from tidelog_node.groups.share.share_group import ShareGroup
 from tidelog_node.groups.step import Step
@@ -193,7 +189,7 @@ class LoadedGroup:
             caller = self._heartbeat_caller(request)
         except Refused as refusal:
             return await self._answered(refusal.answer, Step())
-        async with self._matched(self._new_view(request, caller), caller) as matches:
+        async with self._matched(new_view(self.group, request, caller), caller) as matches:
             await self._may_decide()
             return await self._answered(*self._consumer_heartbeat(request, matches))
 
@@ -366,21 +362,17 @@ class LoadedGroup:
         return self._environment.settings(self.group.group_id)
 
     def _join(self, request: JoinRequest, limits: GroupLimits) -> Step:
-        now_ms = self._now_ms()
-        if isinstance(self.group, ConsumerGroup) and self.group.is_empty:
-            if self.group.is_dead:
-                raise Unloaded
-            self.group = ClassicGroup(
-                self.group.group_id, now_ms=now_ms, generation=self.group.epoch
-            )
-        return any_group.join(
+        if isinstance(self.group, ConsumerGroup) and self.group.is_dead:
+            raise Unloaded
+        self.group, step = changing_kinds.join(
             self.group,
             request,
-            now_ms=now_ms,
+            now_ms=self._now_ms(),
             limits=limits,
             settings=self._settings(),
             topics=self._environment.topics(),
         )
+        return step
 
     async def _answered(self, answer: HeartbeatAnswer, step: Step) -> HeartbeatAnswer:
         """Return the answer once the heartbeat's changes are stored.
@@ -455,8 +447,9 @@ class LoadedGroup:
         if isinstance(self.group, ConsumerGroup):
             self.group.take_matches(matches)
 
-    def _as_consumer_group(self, request: ConsumerHeartbeat) -> ConsumerGroup:
-        return as_consumer_group(
+    def _heartbeat_caller(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
+        """Return the member that waits while patterns are matched. Raises ``Refused``."""
+        return changing_kinds.heartbeat_caller(
             self.group,
             request,
             now_ms=self._now_ms(),
@@ -464,66 +457,28 @@ class LoadedGroup:
             topics=self._environment.topics(),
         )
 
-    def _heartbeat_caller(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
-        """Return the member that waits while patterns are matched. Raises ``Refused``."""
-        if isinstance(self.group, ClassicGroup) and not request.subscribed_pattern:
-            return None  # It does not wait.
-        group = self._as_consumer_group(request)
-        return consumer_members.caller(group, request, self._settings())
-
-    def _new_view(
-        self, request: ConsumerHeartbeat, caller: ConsumerMember | None
-    ) -> PatternView | None:
-        """Return how the caller sees its pattern, if the group may not know that yet."""
-        pattern = request.subscribed_pattern
-        if pattern is None and caller is not None:
-            pattern = caller.subscribed_pattern
-        if not pattern:
-            return None
-        view = PatternView(pattern, request.viewer)
-        if request.subscribed_pattern is None and isinstance(self.group, ConsumerGroup):
-            known = None if caller is None else self.group.roster.view_of(caller)
-            return None if view == known else view
-        return view
-
     def _consumer_heartbeat(
         self, request: ConsumerHeartbeat, matches: Mapping[PatternView, Matches]
     ) -> tuple[HeartbeatAnswer, Step]:
-        try:
-            group = self._as_consumer_group(request)
-        except Refused as refusal:
-            return refusal.answer, Step()
-        group.take_matches(matches)
-        now_ms = self._now_ms()
-        answer, step = consumer_members.heartbeat(
-            group,
+        self.group, answer, step = changing_kinds.consumer_heartbeat(
+            self.group,
             request,
-            now_ms=now_ms,
+            matches,
+            now_ms=self._now_ms(),
             settings=self._settings(),
             topics=self._environment.topics(),
         )
-        if isinstance(self.group, ClassicGroup) and answer.error is ErrorCode.none:
-            abandoned = self.group.abandon(now_ms)
-            step.joins, step.syncs = abandoned.joins, abandoned.syncs
-            self.group = group
         return answer, step
 
     def _share_heartbeat(self, request: ShareHeartbeat) -> tuple[HeartbeatAnswer, Step]:
-        group, now_ms = self.group, self._now_ms()
-        # A group that was never stored and has no members does not exist yet.
-        if request.member_epoch == JOIN_EPOCH and self._is_absent:
-            group = ShareGroup(group.group_id, now_ms=now_ms)
-        if not isinstance(group, ShareGroup):
-            message = f"Group {group.group_id} is not a share group."
-            return HeartbeatAnswer(error=ErrorCode.group_id_not_found, message=message), Step()
-        answer, step = group.heartbeat(
+        self.group, answer, step = changing_kinds.share_heartbeat(
+            self.group,
             request,
-            now_ms=now_ms,
-            settings=self._environment.share_settings(group.group_id),
+            is_absent=self._is_absent,
+            now_ms=self._now_ms(),
+            settings=self._environment.share_settings(self.group.group_id),
             topics=self._environment.topics(),
         )
-        if answer.error is ErrorCode.none:
-            self.group = group
         return answer, step
 
     async def _claim(self) -> None:
