@@ -281,12 +281,7 @@ class GroupStorage:
         async with self._lock:
             if self.version == ABSENT:
                 return False
-            had_pending = await drop_pending(
-                self._store,
-                shard=self._shard,
-                group_id=self._group_id,
-                if_still=self._items.check(),
-            )
+            had_pending = await self._drop_pending()
             await self._commit_in_parts(await self._items.page_removals())
             await self._items.delete(is_logged=had_pending)
             return had_pending
@@ -299,16 +294,19 @@ class GroupStorage:
         async with self._lock:
             if self.version == ABSENT:
                 return False
-            had_pending = await drop_pending(
-                self._store,
-                shard=self._shard,
-                group_id=self._group_id,
-                if_still=self._items.check(),
-                partitions=partitions,
-            )
+            had_pending = await self._drop_pending(partitions)
             if had_pending:
                 await self._items.write_again(is_logged=True)
             return had_pending
+
+    async def _drop_pending(self, partitions: Mapping[str, Collection[int]] | None = None) -> bool:
+        return await drop_pending(
+            self._store,
+            shard=self._shard,
+            group_id=self._group_id,
+            if_still=self._items.check(),
+            partitions=partitions,
+        )
 
     async def has_pending(self) -> bool:
         """Whether offsets wait for a transaction's end; they keep the group."""

@@ -26,6 +26,7 @@ from tidelog_node.wire.primitives import (
     read_compact_string,
     read_string,
     read_tag_count,
+    read_topic,
     read_uvarint,
     skip_tagged_fields,
     spend,
@@ -205,11 +206,7 @@ def _parse_flexible_topics(
     left = spend(left, topic_count)
     topics: list[FetchTopic] = []
     for _ in range(topic_count):
-        if has_topic_ids:
-            name = bytes(frame[position : position + 16])
-            position += 16
-        else:
-            name, position = read_compact_string(frame, position)
+        name, position = read_topic(frame, position, is_id=has_topic_ids)
         partition_count, position = read_compact_array_length(frame, position)
         left = spend(left, partition_count)
         partitions, position = _parse_flexible_partitions(frame, position, partition_count)
@@ -219,11 +216,7 @@ def _parse_flexible_topics(
     topic_count, position = read_compact_array_length(frame, position)
     left = spend(left, topic_count)
     for _ in range(topic_count):
-        if has_topic_ids:
-            name = bytes(frame[position : position + 16])
-            position += 16
-        else:
-            name, position = read_compact_string(frame, position)
+        name, position = read_topic(frame, position, is_id=has_topic_ids)
         partition_count, position = read_compact_array_length(frame, position)
         left = spend(left, partition_count)
         indexes, position = _parse_indexes(frame, position, partition_count)

@@ -17,6 +17,7 @@ from tidelog_core.errors import ErrorCode, TidelogError, TooManyElements
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
 UVARINT_BYTES_MAX = 5
+TOPIC_ID_SIZE = 16  # bytes
 ELEMENTS_UNBOUNDED = 1 << 40
 # Of one struct. A frame full of them would block the loop for 0.2 s a megabyte.
 TAGGED_FIELDS_MAX = 1000
@@ -102,6 +103,14 @@ def read_compact_string(buffer: memoryview, position: int) -> tuple[bytes, int]:
     if value is None:
         raise MalformedRequest("a string that must be there is null")
     return value, position
+
+
+def read_topic(buffer: memoryview, position: int, *, is_id: bool) -> tuple[bytes, int]:
+    """Return the bytes of a topic's id, or of its name as a compact string."""
+    if is_id:
+        end = position + TOPIC_ID_SIZE
+        return bytes(buffer[position:end]), end
+    return read_compact_string(buffer, position)
 
 
 def read_array_length(buffer: memoryview, position: int) -> tuple[int, int]:

@@ -26,9 +26,9 @@ from tidelog_node.wire.primitives import (
     MalformedRequest,
     read_compact_array_length,
     read_compact_nullable_string,
-    read_compact_string,
     read_nullable_string,
     read_string,
+    read_topic,
     read_uvarint,
     skip_tagged_fields,
     spend,
@@ -156,11 +156,7 @@ def _parse_flexible(
     left = spend(elements_max, topic_count)
     topics: list[ProduceTopic] = []
     for _ in range(topic_count):
-        if has_topic_ids:
-            name = bytes(frame[position : position + 16])
-            position += 16
-        else:
-            name, position = read_compact_string(frame, position)
+        name, position = read_topic(frame, position, is_id=has_topic_ids)
         partition_count, position = read_compact_array_length(frame, position)
         left = spend(left, partition_count)
         partitions: list[tuple[int, memoryview | None]] = []
