@@ -46,6 +46,7 @@ Values = Annotated[
         help=f"{', '.join(KEYS_OF_CLIENTS)}; {KEYS_OF_ADDRESSES[0]} of an address.",
     ),
 ]
+_Given = tuple[str | None, bool]  # a name, and whether the default is meant
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; all by default.")
 ]
@@ -63,11 +64,7 @@ def list_(
     json: Json = False,
 ) -> None:
     """List the quotas, by default all of them."""
-    wanted = _entity(
-        _name("user", user, user_default),
-        _name("client-id", client_id, client_id_default),
-        _name("ip", ip, ip_default),
-    )
+    wanted = _entity((user, user_default), (client_id, client_id_default), (ip, ip_default))
     found = administer(bootstrap, lambda admin: admin.describe_quotas(wanted))
     ordered = sorted(found.items(), key=lambda entry: str(entry[0]))
     if json:
@@ -94,11 +91,7 @@ def set_(
 ) -> None:
     """Set quotas of a user, a client id, both together, or an address."""
     entity = _required(
-        _entity(
-            _name("user", user, user_default),
-            _name("client-id", client_id, client_id_default),
-            _name("ip", ip, ip_default),
-        )
+        _entity((user, user_default), (client_id, client_id_default), (ip, ip_default))
     )
     wanted = {name: _number(name, text) for name, text in parse_settings("", values).items()}
     _require_names(entity, wanted)
@@ -119,11 +112,7 @@ def remove(
 ) -> None:
     """Remove quotas of a user, a client id, both together, or an address."""
     entity = _required(
-        _entity(
-            _name("user", user, user_default),
-            _name("client-id", client_id, client_id_default),
-            _name("ip", ip, ip_default),
-        )
+        _entity((user, user_default), (client_id, client_id_default), (ip, ip_default))
     )
     all_names = KEYS_OF_CLIENTS if entity.ip is None else KEYS_OF_ADDRESSES
     unwanted = dict.fromkeys(names or all_names)
@@ -177,6 +166,19 @@ def _show_uses(uses: Sequence[QuotaUse], *, is_json: bool) -> None:
     print_table(("node", "user", "client id", "quota", "rate", "limit", "used", "wait"), rows)
 
 
+def _entity(user: _Given, client_id: _Given, ip: _Given) -> QuotaEntity:
+    from tidelog_core.errors import InvalidRequest
+    from tidelog_core.quotas.quota_entity import QuotaEntity, quota_entity
+
+    entity = QuotaEntity(_name("user", *user), _name("client-id", *client_id), _name("ip", *ip))
+    if entity == QuotaEntity():
+        return entity
+    try:
+        return quota_entity(dict(entity.parts()))
+    except InvalidRequest as error:
+        raise UsageError(str(error)) from error
+
+
 def _name(option: str, name: str | None, is_default: bool) -> str | None:
     """Return the part of an entity: "" is the default. Raises ``UsageError``."""
     if name is not None and is_default:
@@ -184,19 +186,6 @@ def _name(option: str, name: str | None, is_default: bool) -> str | None:
     if name == "":
         raise UsageError(f"--{option} must not be empty")
     return "" if is_default else name
-
-
-def _entity(user: str | None, client_id: str | None, ip: str | None) -> QuotaEntity:
-    from tidelog_core.errors import InvalidRequest
-    from tidelog_core.quotas.quota_entity import QuotaEntity, quota_entity
-
-    entity = QuotaEntity(user, client_id, ip)
-    if entity == QuotaEntity():
-        return entity
-    try:
-        return quota_entity(dict(entity.parts()))
-    except InvalidRequest as error:
-        raise UsageError(str(error)) from error
 
 
 def _required(entity: QuotaEntity) -> QuotaEntity:

@@ -10,6 +10,8 @@ from typing import Any
 
 from tidelog import Admin, Consumer, Producer, RebalanceListener, TopicPartition
 
+from tests.support.waiting import eventually_async
+
 CONSUMER: dict[str, Any] = {"group_protocol": "consumer"}
 
 
@@ -102,3 +104,44 @@ class Log(RebalanceListener):
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
         self.told.append(("lost", {p.partition for p in partitions}))
+
+
+async def come_and_go(address: str, topic: str, group: str, **options: Any) -> None:
+    """Have members come and go; fails unless every record is read exactly once.
+
+    Handing over in order repeats nothing, as what was dealt with is committed first. The topic has
+    six partitions.
+    """
+    async with Reader(address, topic, group, **options) as first:
+        async with writing(address, topic, 6) as written:
+            await eventually_async(is_divided(6, first), "the first reads alone")
+            async with Reader(address, topic, group, **options) as second:
+                await eventually_async(is_divided(6, first, second), "two share")
+                assert len(first.partitions) == 3
+                async with Reader(address, topic, group, **options) as third:
+                    await eventually_async(is_divided(6, first, second, third), "three share")
+                    await asyncio.sleep(0.2)
+                await eventually_async(is_divided(6, first, second), "two share again")
+            await eventually_async(is_divided(6, first), "the first reads alone again")
+            await asyncio.sleep(0.2)
+
+        def read() -> list[tuple[int, int]]:
+            return first.got + second.got + third.got
+
+        await eventually_async(lambda: len(set(read())) == len(written), "everything is read")
+    assert len(read()) == len(written)
+    assert second.got
+    assert third.got
+
+
+async def die(address: str, topic: str, group: str, **options: Any) -> None:
+    """Have one of two members die; fails unless the other gets all four partitions."""
+    first = Reader(address, topic, group, **options)
+    await first.__aenter__()
+    async with Reader(address, topic, group, **options) as second:
+        await eventually_async(is_divided(4, first, second), "two share")
+        assert first.task is not None
+        first.task.cancel()
+        await first.consumer._cluster.close()  # No heartbeats, no goodbye.
+        await eventually_async(is_divided(4, second), "the second has all")
+    await first.consumer.close()

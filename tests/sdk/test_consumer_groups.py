@@ -27,7 +27,16 @@ from tidelog.options import GroupProtocol
 from tidelog.wire.requests import CONSUMER_GROUP_HEARTBEAT
 from tidelog_core.wire_messages import build
 
-from tests.sdk.group_readers import CONSUMER, Log, Reader, create, is_divided, writing
+from tests.sdk.group_readers import (
+    CONSUMER,
+    Log,
+    Reader,
+    come_and_go,
+    create,
+    die,
+    is_divided,
+    writing,
+)
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually_async
 
@@ -47,41 +56,11 @@ async def describe(address: str, group: str) -> Any:
 async def test_members_come_and_go_and_every_record_is_read_exactly_once(
     address: str, name: str
 ) -> None:
-    """Handing over in order repeats nothing, as what was dealt with is committed first."""
-    topic = await create(address, name, 6)
-    async with Reader(address, topic, name, **CONSUMER) as first:
-        async with writing(address, topic, 6) as written:
-            await eventually_async(is_divided(6, first), "the first reads alone")
-            async with Reader(address, topic, name, **CONSUMER) as second:
-                await eventually_async(is_divided(6, first, second), "two share")
-                assert len(first.partitions) == 3
-                async with Reader(address, topic, name, **CONSUMER) as third:
-                    await eventually_async(is_divided(6, first, second, third), "three share")
-                    await asyncio.sleep(0.2)
-                await eventually_async(is_divided(6, first, second), "two share again")
-            await eventually_async(is_divided(6, first), "the first reads alone again")
-            await asyncio.sleep(0.2)
-
-        def read() -> list[tuple[int, int]]:
-            return first.got + second.got + third.got
-
-        await eventually_async(lambda: len(set(read())) == len(written), "everything is read")
-    assert len(read()) == len(written)
-    assert second.got
-    assert third.got
+    await come_and_go(address, await create(address, name, 6), name, **CONSUMER)
 
 
 async def test_a_member_that_dies_is_replaced(address: str, name: str) -> None:
-    topic = await create(address, name, 4)
-    first = Reader(address, topic, name, **CONSUMER)
-    await first.__aenter__()
-    async with Reader(address, topic, name, **CONSUMER) as second:
-        await eventually_async(is_divided(4, first, second), "two share")
-        assert first.task is not None
-        first.task.cancel()
-        await first.consumer._cluster.close()  # No heartbeats, no goodbye.
-        await eventually_async(is_divided(4, second), "the second has all")
-    await first.consumer.close()
+    await die(address, await create(address, name, 4), name, **CONSUMER)
 
 
 async def test_listeners_are_told_of_what_changes_hands_only(address: str, name: str) -> None:

@@ -10,7 +10,7 @@ from tidelog import Admin, Consumer, Producer, RebalanceListener, TopicPartition
 from tidelog.errors import CommitFailed, FencedInstanceId
 from tidelog.options import ASSIGNORS, AssignorName
 
-from tests.sdk.group_readers import Log, Reader, is_divided, writing
+from tests.sdk.group_readers import Log, Reader, come_and_go, die, is_divided, writing
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually_async
 
@@ -19,43 +19,13 @@ from tests.support.waiting import eventually_async
 async def test_members_come_and_go_and_every_record_is_read_exactly_once(
     node: NodeProcess, new_topic: Callable[..., str], name: str, assignor: AssignorName
 ) -> None:
-    """Handing over in order repeats nothing, as what was dealt with is committed first."""
-    topic = new_topic(6)
-    async with Reader(node.address, topic, name, assignors=assignor) as first:
-        async with writing(node.address, topic, 6) as written:
-            await eventually_async(is_divided(6, first), "the first reads alone")
-            async with Reader(node.address, topic, name, assignors=assignor) as second:
-                await eventually_async(is_divided(6, first, second), "two share")
-                assert len(first.partitions) == 3
-                async with Reader(node.address, topic, name, assignors=assignor) as third:
-                    await eventually_async(is_divided(6, first, second, third), "three share")
-                    await asyncio.sleep(0.2)
-                await eventually_async(is_divided(6, first, second), "two share again")
-            await eventually_async(is_divided(6, first), "the first reads alone again")
-            await asyncio.sleep(0.2)
-
-        def read() -> list[tuple[int, int]]:
-            return first.got + second.got + third.got
-
-        await eventually_async(lambda: len(set(read())) == len(written), "everything is read")
-    assert len(read()) == len(written)
-    assert second.got
-    assert third.got
+    await come_and_go(node.address, new_topic(6), name, assignors=assignor)
 
 
 async def test_a_member_that_dies_is_replaced(
     node: NodeProcess, new_topic: Callable[..., str], name: str
 ) -> None:
-    topic = new_topic(4)
-    first = Reader(node.address, topic, name, session_timeout_ms=1_000)
-    await first.__aenter__()
-    async with Reader(node.address, topic, name, session_timeout_ms=1_000) as second:
-        await eventually_async(is_divided(4, first, second), "two share")
-        assert first.task is not None
-        first.task.cancel()
-        await first.consumer._cluster.close()  # No heartbeats, no goodbye.
-        await eventually_async(is_divided(4, second), "the second has all")
-    await first.consumer.close()
+    await die(node.address, new_topic(4), name, session_timeout_ms=1_000)
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
