@@ -1,8 +1,8 @@
-"""How many clients an HTTP server of the node has, and how long each may stay.
+"""An HTTP server with limits: the number of connections, and how long each may stay.
 
 aiohttp reads and writes HTTP. Each connection has one timer that ends it. If there are too many
-connections, a new one takes the place of the one that has waited longest without a request, so
-silent clients keep nobody out. If all have a request, the new one is turned away.
+connections, a new one replaces the one that has waited longest without a request, so silent clients
+keep nobody out. If all have a request, the new one is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Connection:
 
 
 class BoundedHttpServer(web.Server):
-    """Lets clients in, and ends them. For the tasks of one event loop."""
+    """Accepts connections within the limits, and ends them. For the tasks of one event loop."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class BoundedHttpServer(web.Server):
         self._open: dict[Any, _Connection] = {}  # the one that waits longest comes first
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        """Let the client in, or turn it away."""
+        """Accept the connection or refuse it."""
         super().connection_made(handler, transport)
         limits = self._limits
         if len(self._open) >= limits.connections_max and not self._end_longest_waiting():

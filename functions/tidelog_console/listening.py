@@ -1,8 +1,8 @@
-"""The console's socket: how many connections there may be, and how long one may say nothing.
+"""The console's socket: limits of the number of connections, and of their silence.
 
-When there are as many as may be, a new one takes the place of the one that has waited longest for
-its client: for a handshake, for a request or for the rest of one. A connection whose request is
-being answered stays. So clients that open connections and say little keep nobody out.
+At the limit a new connection replaces the one that has waited longest for its client: for a
+handshake, for a request or for the rest of one. A connection whose request is being answered stays.
+So clients that open connections and send little keep nobody out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Starting clients: a note while a node does not answer, and what answers in its place.
+"""Starts clients: notes that a node does not answer, and names another server at its address.
 
 after 1 s   «waiting for localhost:9092» on stderr
 after 2 s   each address is asked which protocol it speaks: HTTP and TLS end the wait

@@ -55,7 +55,7 @@ def verify(
     wanted = list(topics or ())
     api = chosen_api(context, admin_url, "data_dir", "metadata", "objects", "from_")
     if api is not None:
-        _verify_there(api, wanted, is_json=json)
+        _verify_by_admin_api(api, wanted, is_json=json)
         return
     if from_ is not None:
         # With --from, the environment's store URLs do not apply.
@@ -76,7 +76,7 @@ def verify(
     _end(found, is_json=json)
 
 
-def _verify_there(api: AdminApi, topics: list[str], *, is_json: bool) -> None:
+def _verify_by_admin_api(api: AdminApi, topics: list[str], *, is_json: bool) -> None:
     """Have the admin API check them, and print what it found."""
     _, found = api.run_job("/verifications", {"topics": api.topics(topics) if topics else []})
     for text in found.pop("notes"):

@@ -36,7 +36,7 @@ REAUTHENTICATION_SECONDS_MIN = 1.0  # between the starts of two
 FAILED_HINT = "check the client's user and password: tidelog user list shows who can log in"
 DELEGATION_TOKEN_HINT = "create another token for the client: tidelog token create"
 TOKEN_HINT = "check the node's sasl.oauthbearer.expected.issuer, .audience and .jwks.endpoint.url"
-NOT_TOLD_HINT = "set the client's security.protocol to that of the listener"
+NO_LOGIN_HINT = "set the client's security.protocol to that of the listener"
 
 
 class Logins(Protocol):
@@ -119,7 +119,7 @@ class Authentication:
         self.count_round()
         if api_key not in _ACCEPTED[self._step]:
             reason = f"a request of API {api_key} while the client has to authenticate"
-            self._logins.refused(self._session, reason, hint=NOT_TOLD_HINT)
+            self._logins.refused(self._session, reason, hint=NO_LOGIN_HINT)
             raise CloseConnection(reason, is_expected=True)
 
     def count_round(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.admin.share_offsets import (
-    Standing,
+    RecordOrCorruptItem,
     begin_at,
     is_begun,
     read_share_partitions,
@@ -46,7 +46,7 @@ class ShareOffsets:
 
     async def describe(
         self, group_id: str, wanted: Mapping[str, Collection[int]] | None
-    ) -> dict[TopicPartition, Standing | None]:
+    ) -> dict[TopicPartition, RecordOrCorruptItem | None]:
         """Return the wanted share partitions, or with ``None`` all that are or may be read.
 
         The value is ``None`` for one that was never read, and the error for a damaged one. Raises
@@ -56,7 +56,7 @@ class ShareOffsets:
         known = await read_share_partitions(self._node.store, group_id)
         image = self._node.view.image
         if wanted is None:
-            begun: dict[TopicPartition, Standing | None] = {}
+            begun: dict[TopicPartition, RecordOrCorruptItem | None] = {}
             if isinstance(group, ShareGroup) and not group.is_empty:
                 begun = {
                     TopicPartition(name, partition): None
@@ -69,7 +69,7 @@ class ShareOffsets:
                 if topic_id in image.topic_names and is_begun(record)
             }
             return begun
-        found: dict[TopicPartition, Standing | None] = {}
+        found: dict[TopicPartition, RecordOrCorruptItem | None] = {}
         for name, partitions in wanted.items():
             topic = image.topic(name)
             for partition in partitions:

@@ -54,9 +54,9 @@ DESCRIBE_GROUPS_KEY = 15
 LIST_GROUPS_KEY = 16
 DELETE_GROUPS_KEY = 42
 
-# The types of groups, by Kafka's names.
 SYNC_NAMES_FROM = 5  # the version from which protocol type and name are required (KIP-559)
 
+# The types of groups, by Kafka's names.
 CLASSIC = "classic"
 CONSUMER = "consumer"
 SHARE = "share"

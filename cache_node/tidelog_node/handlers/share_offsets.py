@@ -14,7 +14,7 @@ from kio.schema.delete_share_group_offsets.v0 import request as delete_request
 from kio.schema.delete_share_group_offsets.v0 import response as delete_response
 from kio.schema.describe_share_group_offsets.v0 import request as describe_request
 from kio.schema.describe_share_group_offsets.v0 import response as describe_response
-from tidelog_core.admin.share_offsets import Standing
+from tidelog_core.admin.share_offsets import RecordOrCorruptItem
 from tidelog_core.errors import CorruptItem, ErrorCode, TidelogError
 from tidelog_core.metadata.share_partitions import NO_START_OFFSET
 from tidelog_core.model import TopicPartition
@@ -163,7 +163,7 @@ class ShareOffsetHandlers:
 
 
 def _described(
-    partition: int, standing: Standing | None
+    partition: int, standing: RecordOrCorruptItem | None
 ) -> describe_response.DescribeShareGroupOffsetsResponsePartition:
     if isinstance(standing, CorruptItem):
         return build(

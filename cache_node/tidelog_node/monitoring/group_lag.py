@@ -129,7 +129,7 @@ class GroupLag:
         self._left_out = set(new[room:])
         old = [g for g, known in self._followed.items() if now - known.read_at > REREAD_SECONDS]
         for group_id in (*new[:room], *old)[:GROUPS_READ_PER_PASS]:
-            # Before it is read, so that no page is missed that is written meanwhile.
+            # Before the read, so that no page is missed that is written during it.
             before, found = self._followed.get(group_id), _Followed(now)
             self._followed[group_id] = found
             if before is not None:

@@ -98,7 +98,7 @@ class WalIndexes:
             # One that is there was written by a try whose answer was lost.
             with suppress(ObjectExists):
                 await self._store.put(checkpoint_key(cluster_id, chain, end), built.data)
-        if chain != self._chain:  # Another one has begun meanwhile: all that follows is of that.
+        if chain != self._chain:  # Another chain has begun: all that follows is of that one.
             return
         self._growing = None if is_full else (start, end)
         if is_full:

@@ -5,7 +5,7 @@ worker keeps at most ``built_bytes_max``, or one object of any size, and refuses
 built once and put as often as the node says, always the same bytes. If the worker dies, the node
 has it built again by the same request, which gives the same bytes.
 
-On a store of this machine an object is not kept: one request builds it in its place, and is
+On a store of this machine an object is not kept: one request writes it into the store, and is
 repeated if need be.
 """
 

@@ -186,7 +186,7 @@ class DelegationTokenAdmin:
     async def remove_expired(self) -> int:
         """Remove the expired tokens; return their number. Raises the errors of the store.
 
-        One that has been renewed or removed by another process meanwhile is left to it.
+        A token that another process has just renewed or removed is left to it.
         """
         if not self._may_expire():
             return 0

@@ -47,7 +47,7 @@ from tidelog_core.admin.offset_pages import (
 )
 from tidelog_core.admin.pending_offsets import drop_pending
 from tidelog_core.admin.share_offsets import (
-    Standing,
+    RecordOrCorruptItem,
     begin_at,
     forget,
     is_begun,
@@ -161,7 +161,7 @@ class GroupAdmin:
             self._store, group_id, None, is_topic=lambda name, topic_id: names.get(topic_id) == name
         )
 
-    async def start_offsets(self, group_id: str) -> dict[TopicPartition, Standing]:
+    async def start_offsets(self, group_id: str) -> dict[TopicPartition, RecordOrCorruptItem]:
         """Return the start offsets of a share group, in existing topics."""
         names = (await self._view.refresh()).topic_names
         return {

@@ -21,15 +21,15 @@ from tidelog_core.metadata.share_partitions import (
 )
 from tidelog_core.metadata.store import ANY_VERSION, Item, MetadataStore, Write
 
-Standing = SharePartitionRecord | CorruptItem
+RecordOrCorruptItem = SharePartitionRecord | CorruptItem
 """The offsets of a group in a partition, or the error of reading them."""
 
-SharePartitions = Mapping[tuple[UUID, int], Standing]
+SharePartitions = Mapping[tuple[UUID, int], RecordOrCorruptItem]
 
 
 async def read_share_partitions(store: MetadataStore, group_id: str) -> SharePartitions:
     """Return the group's share partitions by topic and number, the damaged ones too."""
-    found: dict[tuple[UUID, int], Standing] = {}
+    found: dict[tuple[UUID, int], RecordOrCorruptItem] = {}
     for item in await list_share_partitions(store, group_id):
         at = share_partition_of(item.id)
         if at is not None:  # Another program's item is no share partition.
@@ -67,6 +67,6 @@ def forget(item: Item) -> Write:
     return Write(item.id, None, ANY_VERSION)
 
 
-def is_begun(standing: Standing) -> bool:
+def is_begun(standing: RecordOrCorruptItem) -> bool:
     """Return whether the group has begun with the partition."""
     return isinstance(standing, CorruptItem) or standing.start_offset != NO_START_OFFSET

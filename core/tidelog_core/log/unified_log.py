@@ -155,7 +155,7 @@ class UnifiedLog:
             found = await search(partial(local.offset_for_timestamp, timestamp_ms))
             if local.local_log_start_offset == start_offset:
                 return found
-            # A segment that was evicted meanwhile may have been searched in neither: search again.
+            # A segment that was evicted during the search may be missing in both: search again.
 
     async def max_timestamp(self, search: SearchLocal) -> TimestampOffset | None:
         """Return the first record that has the greatest timestamp, if any has one.

@@ -2,7 +2,7 @@
 
 Every committed object with a wanted partition is read whole, all CRCs are checked. A partition's
 slices follow each other from the end of its tier on, by leader epoch and offset, at least up to
-where its current leader began. Objects may be collected meanwhile: then the tier has their records,
+where its current leader began. Objects may be collected during it: then the tier has their records,
 so its end is read again before a gap counts. Objects above a seal or a gap are no part of the log.
 
 Checkpoints must be whole, and have the slices that the objects have.

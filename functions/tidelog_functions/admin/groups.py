@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from tidelog_core.admin.share_offsets import Standing
+from tidelog_core.admin.share_offsets import RecordOrCorruptItem
 from tidelog_core.errors import CorruptItem, InvalidRequest
 from tidelog_core.metadata.consumer_groups import ConsumerMember
 from tidelog_core.metadata.groups import CommittedOffset, GroupMember
@@ -67,7 +67,7 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
     """
     group = await cluster.groups.describe(call.parameters["group_id"])
     offsets: Mapping[TopicPartition, CommittedOffset] = {}
-    starts: Mapping[TopicPartition, Standing] = {}
+    starts: Mapping[TopicPartition, RecordOrCorruptItem] = {}
     if group.share is None:
         offsets = await cluster.groups.offsets(group.group_id)
     else:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.admin.groups import GroupAdmin
-from tidelog_core.admin.share_offsets import Standing
+from tidelog_core.admin.share_offsets import RecordOrCorruptItem
 from tidelog_core.errors import (
     CorruptItem,
     GroupIdNotFound,
@@ -93,7 +93,9 @@ async def has_read(
     await store.commit([put(record, is_logged=False)])
 
 
-def starts(found: Mapping[TopicPartition, Standing | None]) -> dict[TopicPartition, int | None]:
+def starts(
+    found: Mapping[TopicPartition, RecordOrCorruptItem | None],
+) -> dict[TopicPartition, int | None]:
     """Return where each partition begins; ``None`` where nobody has read it."""
     return {
         name: standing.start_offset if isinstance(standing, SharePartitionRecord) else None
