@@ -79,7 +79,7 @@ class FetcherSession(Generic[Key, Wanted]):
         self._clock_s = clock_s
         self._wanted: dict[Key, Wanted] = {}  # the last changed ones at the end
         # Of this session, or of the last fetch without one: the parameters sent to the node.
-        self._told: dict[Key, Wanted] = {}
+        self._sent: dict[Key, Wanted] = {}
         # Wanted with unsent parameters, oldest first: those not in the session, and those in it.
         self._new: dict[Key, None] = {}
         self._moved: dict[Key, None] = {}
@@ -113,7 +113,7 @@ class FetcherSession(Generic[Key, Wanted]):
 
     def last_asked(self, key: Key) -> Wanted | None:
         """Return the parameters last sent for the partition, ``None`` if there were none."""
-        return self._told.get(key)
+        return self._sent.get(key)
 
     # -- wanted partitions --
 
@@ -121,9 +121,9 @@ class FetcherSession(Generic[Key, Wanted]):
         """Fetch the partition with these parameters from the next fetch on."""
         self._wanted.pop(key, None)
         self._wanted[key] = wanted
-        if key in self._to_forget or key not in self._told:
+        if key in self._to_forget or key not in self._sent:
             self._new[key] = None
-        elif self._told[key] != wanted:
+        elif self._sent[key] != wanted:
             self._moved[key] = None
         else:
             self._moved.pop(key, None)
@@ -134,7 +134,7 @@ class FetcherSession(Generic[Key, Wanted]):
             return
         self._new.pop(key, None)
         self._moved.pop(key, None)
-        if key in self._told:
+        if key in self._sent:
             self._to_forget[key] = None
 
     def replace(self, wanted: Mapping[Key, Wanted]) -> None:
@@ -187,14 +187,14 @@ class FetcherSession(Generic[Key, Wanted]):
             return False
         if is_full:
             self._id, self._is_declined = session_id, session_id == NO_SESSION
-            if set(answered) != self._told.keys():
+            if set(answered) != self._sent.keys():
                 self.restart()
                 return False
             if self._is_declined:
                 self._epoch = INITIAL_EPOCH
             return True
         # A partition removed by a fetch under way may still be in the answer to the one before.
-        is_ours = self._under_way_count > 0 or all(key in self._told for key in answered)
+        is_ours = self._under_way_count > 0 or all(key in self._sent for key in answered)
         if session_id == NO_SESSION and is_ours:
             self._id = NO_SESSION
             self._epoch = INITIAL_EPOCH  # The node has closed the session; this answer is valid.
@@ -210,7 +210,7 @@ class FetcherSession(Generic[Key, Wanted]):
         self._epoch = INITIAL_EPOCH
         self._is_full_under_way = self._has_grown = False
         self._under_way_count = 0
-        self._told.clear()
+        self._sent.clear()
         self._new.clear()
         self._moved.clear()
         self._to_forget.clear()
@@ -219,14 +219,14 @@ class FetcherSession(Generic[Key, Wanted]):
         assert self._under_way_count == 1, "a full fetch comes alone"
         named_max = self._named_max if self._is_declined else self._new_max
         named = list(islice(self._wanted.items(), named_max))
-        self._told = dict(named)
+        self._sent = dict(named)
         self._to_forget.clear()
         is_whole = len(named) == len(self._wanted)
         if self._is_declined and not is_whole:
             for key, wanted in named:  # The others have their turn next.
                 del self._wanted[key]
                 self._wanted[key] = wanted
-        rest = () if is_whole else (key for key in self._wanted if key not in self._told)
+        rest = () if is_whole else (key for key in self._wanted if key not in self._sent)
         self._new = dict.fromkeys(rest)
         self._moved.clear()
         self._is_full_under_way = True
@@ -242,7 +242,7 @@ class FetcherSession(Generic[Key, Wanted]):
         forgotten = list(self._to_forget)
         self._to_forget.clear()
         for key in forgotten:
-            del self._told[key]
+            del self._sent[key]
         room = self._named_max - len(forgotten)
         gone = set(forgotten)
         new: list[tuple[Key, Wanted]] = []
@@ -253,10 +253,10 @@ class FetcherSession(Generic[Key, Wanted]):
                 new.append((key, self._wanted[key]))
         for key, wanted in new:
             del self._new[key]
-            self._told[key] = wanted
+            self._sent[key] = wanted
         self._has_grown = self._has_grown or bool(new)
         moved = [(key, self._wanted[key]) for key in islice(self._moved, room - len(new))]
         for key, wanted in moved:
             del self._moved[key]
-            self._told[key] = wanted
+            self._sent[key] = wanted
         return FetchPlan(self._id, epoch, moved + new, forgotten, not self.has_news)

@@ -468,5 +468,5 @@ def test_fetcher_and_node_agree_whatever_is_lost_or_mixed_up(seed: int) -> None:
     for _ in range(4 * len(keys) + 4):
         fetch_once(is_faulty=False)
     if wanted and node.slots > 0 and session.is_established:
-        assert session._told == wanted, f"seed {seed}"
+        assert session._sent == wanted, f"seed {seed}"
         assert not session.has_news

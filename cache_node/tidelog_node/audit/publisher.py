@@ -62,7 +62,7 @@ class AuditPublisher:
         self._admin = admin
         self._partition_count = partition_count
         self._connection: tuple[int, Connection] | None = None  # to this broker
-        self._told_at = -REMIND_SECONDS
+        self._logged_at = -REMIND_SECONDS
 
     async def run(self) -> None:
         """Publish once a second, for ever."""
@@ -94,7 +94,7 @@ class AuditPublisher:
                     raise
         except (TidelogError, OSError, TimeoutError) as error:
             await self._disconnect()
-            self._tell(error)
+            self._log_failure(error)
 
     async def _write(self, events: Sequence[Pending]) -> None:
         """Append the events to the topic, on all replicas in sync. Raises if that is not sure."""
@@ -158,11 +158,11 @@ class AuditPublisher:
             self._connection = None
             await connection.close()
 
-    def _tell(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         """Log the failure, but not with every attempt."""
-        if monotonic() - self._told_at < REMIND_SECONDS:
+        if monotonic() - self._logged_at < REMIND_SECONDS:
             return
-        self._told_at = monotonic()
+        self._logged_at = monotonic()
         logger.warning(
             "audit log not written, will retry",
             extra={

@@ -55,7 +55,7 @@ class Forwarder:
         self._delays_seconds = delays_seconds
         self._waiting: deque[bytes] = deque()
         self._has_some = asyncio.Event()
-        self._told_at = -REMIND_SECONDS
+        self._logged_at = -REMIND_SECONDS
 
     def offer(self, metrics: bytes) -> bool:
         """Have the metrics of one push sent soon; return whether there is room for them."""
@@ -63,7 +63,7 @@ class Forwarder:
         if is_full or len(self._waiting) >= WAITING_PUSHES_MAX:
             self._counters.full_count += 1
             most = f"{WAITING_BYTES_MAX} bytes or {WAITING_PUSHES_MAX} pushes"
-            self._tell(f"more than {most} wait for the receiver")
+            self._log_loss(f"more than {most} wait for the receiver")
             return False
         self._counters.waiting_bytes += len(metrics)
         self._waiting.append(metrics)
@@ -111,7 +111,7 @@ class Forwarder:
             counters.forwarded_count += len(parts)
             counters.forwarded_bytes += size_bytes
             return
-        self._tell(refusal.reason)
+        self._log_loss(refusal.reason)
         if refusal.is_final:
             counters.refused_count += len(parts)
         else:
@@ -141,10 +141,10 @@ class Forwarder:
             return None
         return _Refusal(f"HTTP status {status}", is_final=status not in TRY_AGAIN_STATUSES)
 
-    def _tell(self, reason: str) -> None:
+    def _log_loss(self, reason: str) -> None:
         now = monotonic()
-        if now - self._told_at >= REMIND_SECONDS:
-            self._told_at = now
+        if now - self._logged_at >= REMIND_SECONDS:
+            self._logged_at = now
             extra = {"url": self._url, "reason": reason[:500]}
             logger.warning("metrics of clients are lost", extra=extra)
 

@@ -231,15 +231,16 @@ class GroupHandlers:
     ) -> describe_response.DescribeGroupsResponse:
         """Return each group's state and members."""
         operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
+        knows_not_found = context.api_version >= 6
         turn = RequestTurn()
         groups = [
-            await self._describe(group_id, operations, turn, is_told=context.api_version >= 6)
+            await self._describe(group_id, operations, turn, knows_not_found=knows_not_found)
             async for group_id in turn.each(request.groups)
         ]
         return build(describe_response.DescribeGroupsResponse, groups=tuple(groups))
 
     async def _describe(
-        self, group_id: str, operations: int, turn: RequestTurn, *, is_told: bool
+        self, group_id: str, operations: int, turn: RequestTurn, *, knows_not_found: bool
     ) -> describe_response.DescribedGroup:
         try:
             group = await self._coordinator.describe(group_id)
@@ -258,8 +259,8 @@ class GroupHandlers:
                 describe_response.DescribedGroup,
                 group_id=group_id,
                 group_state=Phase.DEAD.value,
-                error_code=ErrorCode.group_id_not_found if is_told else ErrorCode.none,
-                error_message=f"Group {group_id} {problem}." if is_told else None,
+                error_code=ErrorCode.group_id_not_found if knows_not_found else ErrorCode.none,
+                error_message=f"Group {group_id} {problem}." if knows_not_found else None,
                 authorized_operations=operations,
             )
         protocol_name = group.protocol_name if group.phase is Phase.STABLE else None

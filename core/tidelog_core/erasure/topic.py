@@ -286,7 +286,7 @@ class ErasureRun:
         self, names: Collection[PartitionName]
     ) -> tuple[set[PartitionName], int]:
         """Return the partitions that still have copies after the wait, and the count of objects."""
-        first, progress, is_told = self._tiers[0], self.progress, False
+        first, progress, is_reported = self._tiers[0], self.progress, False
         copies = WalCopies(first.store, first.objects, first.cluster_id)
         frontier = progress.position.frontier
         if frontier is None:
@@ -300,12 +300,12 @@ class ErasureRun:
                 break
             if not self._may_wait(CHAINS_WAIT_SECONDS):
                 return left, copies.object_count
-            if not is_told:
+            if not is_reported:
                 self._on_step(
                     f"waiting: {copies.object_count} objects of chains may have copies, which"
                     " go after diskless.wal.max.age.ms"
                 )
-                is_told = True
+                is_reported = True
             await self._sleep(CHAINS_POLL_SECONDS)
         return set(), 0
 

@@ -23,15 +23,15 @@ class Refusals:
         self._bucket = bucket
         self._clock_s = clock_s
         self._refused: set[str] = set()
-        self._told_at: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def note_refusal(self, operation: str, problem: str) -> None:
         """Log that the operation is refused, unless it was logged within ``REMIND_S``."""
         self._refused.add(operation)
-        now_s, told_at = self._clock_s(), self._told_at.get(operation)
-        if told_at is not None and now_s - told_at < REMIND_S:
+        now_s, logged_at = self._clock_s(), self._logged_at.get(operation)
+        if logged_at is not None and now_s - logged_at < REMIND_S:
             return
-        self._told_at[operation] = now_s
+        self._logged_at[operation] = now_s
         logger.error(
             "object store refuses",
             extra={"bucket": self._bucket, "operation": operation, "reason": problem},
