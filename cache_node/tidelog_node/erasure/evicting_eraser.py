@@ -13,7 +13,6 @@ tier's records count.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 from collections.abc import Collection
@@ -27,12 +26,11 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.tier.contents import read_tiered_end
 
 from tidelog_node.erasure.committed_ends import CommittedEnds
+from tidelog_node.erasure.stored_requests import StoredRequests
 from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica, known_tiered_end
 
 logger = logging.getLogger(__name__)
-
-READ_AGAIN_SECONDS = 60.0  # all requests are read again: a view that was far behind gets no changes
 
 
 class EvictingEraser:
@@ -42,29 +40,21 @@ class EvictingEraser:
         self._node = node
         self._replicas = replicas
         self._ends = CommittedEnds(node.store, node.broker_id)
-        self._requests: list[LocalErasure] = []
-        self._is_stale = True
-        self._read_at = 0.0  # the loop's time
+        self._requests = StoredRequests(
+            node.store, LOCAL_ERASURE_COLLECTION, LocalErasure.from_item
+        )
         node.view.watch(LOCAL_ERASURE_COLLECTION, self._on_changed)
 
     async def honour(self) -> None:
         """Take every step of every request that is possible now; the next call tries the others."""
-        now = asyncio.get_running_loop().time()
-        if self._is_stale or now - self._read_at > READ_AGAIN_SECONDS:
-            self._is_stale, self._read_at = False, now
-            try:
-                items = await self._node.store.list(LOCAL_ERASURE_COLLECTION)
-                self._requests = [LocalErasure.from_item(item) for item in items]
-            except TidelogError as error:
-                self._is_stale = True
-                logger.warning("erasures not read, will retry", extra={"reason": str(error)})
+        await self._requests.refresh()
         for request in self._requests:
             if self._node.broker_id in request.honoured and not self._rolls(request):
                 continue
             try:
                 await self._honour(request)
             except (VersionConflict, OutcomeUnknown):
-                self._is_stale = True  # Another replica has written it.
+                self._requests.note_change()  # Another replica has written it.
             except (TidelogError, OSError) as error:
                 logger.warning(
                     "erasure not honoured yet, will retry",
@@ -72,7 +62,7 @@ class EvictingEraser:
                 )
 
     def _on_changed(self, keys: Collection[ItemKey]) -> None:  # noqa: ARG002
-        self._is_stale = True
+        self._requests.note_change()
 
     def _rolls(self, request: LocalErasure) -> bool:
         """Whether this node leads, and others wait for its next segment."""
@@ -113,7 +103,7 @@ class EvictingEraser:
         taken_up = dataclasses.replace(request, up_to=up_to, roll_to=up_to, honoured=())
         await self._node.store.commit([records.put(taken_up)], checks=[is_led])
         self._ends.forget(request.item_id)
-        self._is_stale = True
+        self._requests.note_change()
 
     async def _evict(self, request: LocalErasure, log: LocalLog) -> None:
         if log.is_filling:
@@ -137,4 +127,4 @@ class EvictingEraser:
 
     async def _write(self, request: LocalErasure) -> None:
         await self._node.store.commit([records.put(request)])
-        self._is_stale = True
+        self._requests.note_change()

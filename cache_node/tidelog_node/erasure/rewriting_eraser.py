@@ -63,13 +63,13 @@ from tidelog_node.compaction.log_cleaner import ReplicaSource, Tier
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.compaction.rewriting import put_in_place, rewrite
 from tidelog_node.erasure.committed_ends import CommittedEnds
+from tidelog_node.erasure.stored_requests import READ_SECONDS, StoredRequests
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
 CHECK_SECONDS = 1.0  # between two checks of replication, flushes and compaction
-READ_SECONDS = 60.0  # all requests are read again: a view that was far behind gets no changes
 FAILURE_BACKOFF_SECONDS = 60.0  # before a log whose erasure has failed is tried again
 WRITE_ATTEMPTS_MAX = 20  # other replicas write the same item
 
@@ -93,9 +93,7 @@ class RewritingEraser:
         self._tier = tier
         self._busy = busy
         self._ends = CommittedEnds(node.store, node.broker_id)
-        self._requests: list[KeyErasure] = []
-        self._is_stale = True
-        self._read_at = 0.0  # the loop's time
+        self._requests = StoredRequests(node.store, KEY_ERASURE_COLLECTION, KeyErasure.from_item)
         self._changed = asyncio.Event()
         self._not_before: dict[ItemKey, float] = {}  # the loop's time
         # The log, and how often it was cut, when it was last known to be done with a request.
@@ -125,26 +123,18 @@ class RewritingEraser:
             unwatch()
 
     def _on_changed(self, keys: Collection[ItemKey]) -> None:  # noqa: ARG002
-        self._is_stale = True
+        self._requests.note_change()
         self._changed.set()
 
     async def _round(self) -> None:
+        await self._read()
         now = asyncio.get_running_loop().time()
-        if self._is_stale or now - self._read_at > READ_SECONDS:
-            await self._read()
-        for request in tuple(self._requests):
+        for request in self._requests:
             if self._not_before.get(request.item_id, 0.0) <= now:
                 await self._attempt(request, self._carry_out)
 
     async def _read(self) -> None:
-        self._is_stale, self._read_at = False, asyncio.get_running_loop().time()
-        try:
-            items = await self._node.store.list(KEY_ERASURE_COLLECTION)
-            self._requests = [KeyErasure.from_item(item) for item in items]
-        except TidelogError as error:
-            self._is_stale = True
-            logger.warning("keys to erase not read, will retry", extra={"reason": str(error)})
-            return
+        await self._requests.refresh()
         kept = {request.item_id for request in self._requests}
         for known in (self._not_before, self._done_logs):
             for gone in known.keys() - kept:
@@ -161,7 +151,7 @@ class RewritingEraser:
         try:
             await work(request, replica)
         except (_Withdrawn, VersionConflict, OutcomeUnknown):
-            self._is_stale = True
+            self._requests.note_change()
         except SegmentsChanged as error:
             logger.info(
                 "erasure starts again",
@@ -231,7 +221,7 @@ class RewritingEraser:
         taken_up = dataclasses.replace(request, up_to=up_to)
         await self._node.store.commit([records.put(taken_up)], checks=[is_led])
         self._ends.forget(request.item_id)
-        self._is_stale = True
+        self._requests.note_change()
         self._changed.set()
 
     async def _erase(
@@ -307,5 +297,5 @@ class RewritingEraser:
             return None, records.put(found.with_replica(change(found.of(self._node.broker_id))))
 
         await update(self._node.store, request.item_id, say, attempts_max=WRITE_ATTEMPTS_MAX)
-        self._is_stale = True
+        self._requests.note_change()
         self._changed.set()
