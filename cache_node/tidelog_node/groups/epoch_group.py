@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from enum import Enum
+from typing import ClassVar
 
 from tidelog_core.metadata.consumer_groups import (
     HASH_OF_NO_TOPICS,
+    ConsumerGroupState,
     SubscribedTopic,
     hash_topics,
 )
+from tidelog_core.metadata.groups import GroupRecord
+from tidelog_core.metadata.share_groups import ShareGroupState
 
 from tidelog_node.groups.deadlines import MemberDeadlines
 from tidelog_node.groups.step import Step
@@ -26,6 +31,8 @@ class EpochGroup(ABC):
 
     Events must come one at a time, with a time that never goes back.
     """
+
+    protocol_type: ClassVar[str]
 
     def __init__(self, group_id: str, *, now_ms: int, epoch: int = 0) -> None:
         """``epoch`` is the last generation of the classic group that this one follows."""
@@ -44,6 +51,11 @@ class EpochGroup(ABC):
         self._restored_topics: TopicsByName | None = None
         self._deadlines = MemberDeadlines()
         self._now_ms = now_ms
+
+    @property
+    @abstractmethod
+    def phase(self) -> Enum:
+        """The group's phase, by Kafka's names."""
 
     @property
     @abstractmethod
@@ -91,6 +103,37 @@ class EpochGroup(ABC):
         self._now_ms = max(self._now_ms, now_ms)
         self.step = Step()
         return self.step
+
+    def _record(self, *, shard: int, clock_offset_ms: int, version: int) -> GroupRecord:
+        """Return the group as it is stored, without its members."""
+        return GroupRecord(
+            shard=shard,
+            group_id=self.group_id,
+            phase=self.phase.value,
+            phase_since_ms=self.phase_since_ms + clock_offset_ms,
+            generation=self.epoch,
+            protocol_type=self.protocol_type,
+            protocol_name=None,
+            leader=None,
+            members=(),
+            version=version,
+        )
+
+    def _take_stored(
+        self,
+        record: GroupRecord,
+        stored: ConsumerGroupState | ShareGroupState,
+        *,
+        clock_offset_ms: int,
+        topics: TopicsByName,
+    ) -> None:
+        """Become the stored group, without its members."""
+        self.phase_since_ms = record.phase_since_ms - clock_offset_ms
+        self.epoch = record.generation
+        self.assignment_epoch = stored.assignment_epoch
+        self.topics_hash = stored.topics_hash
+        if stored.members:
+            self._restored_topics = topics
 
     def _require_topics(self) -> None:
         """Look the topics up if that has not been done since the group was restored."""

@@ -355,23 +355,13 @@ class ConsumerGroup(EpochGroup):
 
     def to_record(self, *, shard: int, clock_offset_ms: int, version: int) -> GroupRecord:
         """Return the group as it is stored; ``clock_offset_ms`` is wall minus event clock."""
-        return GroupRecord(
-            shard=shard,
-            group_id=self.group_id,
-            phase=self.phase.value,
-            phase_since_ms=self.phase_since_ms + clock_offset_ms,
-            generation=self.epoch,
-            protocol_type=CONSUMER_PROTOCOL_TYPE,
-            protocol_name=None,
-            leader=None,
-            members=(),
-            consumer=ConsumerGroupState(
-                assignment_epoch=self.assignment_epoch,
-                topics_hash=self.topics_hash,
-                members=tuple(self.roster),
-            ),
-            version=version,
+        consumer = ConsumerGroupState(
+            assignment_epoch=self.assignment_epoch,
+            topics_hash=self.topics_hash,
+            members=tuple(self.roster),
         )
+        record = self._record(shard=shard, clock_offset_ms=clock_offset_ms, version=version)
+        return dataclasses.replace(record, consumer=consumer)
 
     @classmethod
     def restore(
@@ -386,12 +376,8 @@ class ConsumerGroup(EpochGroup):
         """Return the stored group; its members get new sessions and revocation deadlines."""
         stored = record.consumer
         assert stored is not None
-        group = cls(record.group_id, now_ms=now_ms, epoch=record.generation)
-        group.phase_since_ms = record.phase_since_ms - clock_offset_ms
-        group.assignment_epoch = stored.assignment_epoch
-        group.topics_hash = stored.topics_hash
-        if stored.members:
-            group._restored_topics = topics
+        group = cls(record.group_id, now_ms=now_ms)
+        group._take_stored(record, stored, clock_offset_ms=clock_offset_ms, topics=topics)
         group.take_in(stored.members, settings)
         return group
 

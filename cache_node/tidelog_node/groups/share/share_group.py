@@ -111,23 +111,13 @@ class ShareGroup(EpochGroup):
 
     def to_record(self, *, shard: int, clock_offset_ms: int, version: int) -> GroupRecord:
         """Return the group as it is stored; ``clock_offset_ms`` is wall minus event clock."""
-        return GroupRecord(
-            shard=shard,
-            group_id=self.group_id,
-            phase=self.phase.value,
-            phase_since_ms=self.phase_since_ms + clock_offset_ms,
-            generation=self.epoch,
-            protocol_type=SHARE_PROTOCOL_TYPE,
-            protocol_name=None,
-            leader=None,
-            members=(),
-            share=ShareGroupState(
-                assignment_epoch=self.assignment_epoch,
-                topics_hash=self.topics_hash,
-                members=tuple(self._members.values()),
-            ),
-            version=version,
+        share = ShareGroupState(
+            assignment_epoch=self.assignment_epoch,
+            topics_hash=self.topics_hash,
+            members=tuple(self._members.values()),
         )
+        record = self._record(shard=shard, clock_offset_ms=clock_offset_ms, version=version)
+        return dataclasses.replace(record, share=share)
 
     @classmethod
     def restore(
@@ -143,12 +133,7 @@ class ShareGroup(EpochGroup):
         stored = record.share
         assert stored is not None
         group = cls(record.group_id, now_ms=now_ms)
-        group.phase_since_ms = record.phase_since_ms - clock_offset_ms
-        group.epoch = record.generation
-        group.assignment_epoch = stored.assignment_epoch
-        group.topics_hash = stored.topics_hash
-        if stored.members:
-            group._restored_topics = topics
+        group._take_stored(record, stored, clock_offset_ms=clock_offset_ms, topics=topics)
         for member in stored.members:
             group._members[member.member_id] = member
             group._expect(member.member_id, settings)
