@@ -18,6 +18,7 @@ from tidelog_node.membership import election_loop
 from tests.node.membership.virtual_cluster import (
     LEASE_S,
     Link,
+    Member,
     VirtualCluster,
     virtual_cluster,
 )
@@ -206,17 +207,21 @@ def test_nobody_steps_in_while_the_one_that_writes_gets_on(tmp_path: Path) -> No
             await asyncio.sleep(3)
             others = {b: _Unwritable() for b in (2, 3, 5)}
             for broker_id, store in others.items():
-                elections = cluster[broker_id].member._elections
-                elections._node = replace(elections._node, store=store)
+                commit_through(cluster[broker_id], store)
             slow = _Slow(cluster[1].link)
-            elections = cluster[1].member._elections
-            elections._node = replace(elections._node, store=slow)
+            commit_through(cluster[1], slow)
             await cluster[4].kill()
             seconds = await until_led(cluster, "t", {5}, LEASE_S + 12)
             assert seconds > LEASE_S - 3 + 6 * 0.7 - 1
             assert {b: store.commits for b, store in others.items()} == {2: 0, 3: 0, 5: 0}
 
     run(main())
+
+
+def commit_through(node: Member, store: object) -> None:
+    """Have the node's elections commit through another store."""
+    elections = node.member._elections
+    elections._node = replace(elections._node, store=store)
 
 
 class _Slow:
@@ -285,8 +290,7 @@ def test_takeovers_whose_leader_lives_are_sent_once(tmp_path: Path) -> None:
             await asyncio.sleep(3)
             await cluster[1].kill()
             late = _Late(cluster)
-            elections = cluster[2].member._elections
-            elections._node = replace(elections._node, store=late)
+            commit_through(cluster[2], late)
             await asyncio.sleep(LEASE_S + 2)
             assert late.commits == 1
             assert await cluster.leaders("t") == [1] * 500
@@ -303,8 +307,7 @@ def test_a_follower_that_renewed_after_all_stays_in_the_isr(tmp_path: Path) -> N
             await asyncio.sleep(3)
             await cluster[1].kill()
             late = _Late(cluster)
-            elections = cluster[2].member._elections
-            elections._node = replace(elections._node, store=late)
+            commit_through(cluster[2], late)
             await asyncio.sleep(LEASE_S + 2)
             assert late.commits == 1
             assert {p.isr for p in await cluster.partitions("t")} == {(2, 1)}

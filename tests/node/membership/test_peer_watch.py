@@ -16,7 +16,12 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.replication.lease_watch import WATCHERS_MIN, unhurried_interval_ms
 
-from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
+from tests.node.membership.virtual_cluster import (
+    LEASE_S,
+    Member,
+    VirtualCluster,
+    virtual_cluster,
+)
 from tests.support.virtual_time import run
 
 OTHERS = range(1, 301)
@@ -48,15 +53,21 @@ async def renew(cluster: VirtualCluster, broker_ids: range) -> None:
         await asyncio.sleep(3)
 
 
+async def join_others(cluster: VirtualCluster) -> tuple[asyncio.Task[None], Member]:
+    """Have a member join the others; return the task that renews their leases, and the member."""
+    cluster.store.latency = 0
+    renewing = asyncio.create_task(renew(cluster, OTHERS))
+    await asyncio.sleep(0.1)
+    await register(cluster, OTHERS)
+    member = await cluster.add(MEMBER)
+    await asyncio.sleep(5)
+    return renewing, member
+
+
 def test_who_does_not_watch_reads_seldom_until_the_watchers_are_gone(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path, brokers=0) as cluster:
-            cluster.store.latency = 0
-            renewing = asyncio.create_task(renew(cluster, OTHERS))
-            await asyncio.sleep(0.1)
-            await register(cluster, OTHERS)
-            member = await cluster.add(MEMBER)
-            await asyncio.sleep(5)
+            renewing, member = await join_others(cluster)
             listed = member.link.listed
             interval_s = unhurried_interval_ms(len(OTHERS) + 1) / 1000
             before = listed[BROKER_LEASE_COLLECTION]
@@ -86,12 +97,7 @@ def test_who_does_not_watch_reads_seldom_until_the_watchers_are_gone(tmp_path: P
 def test_many_registrations_are_no_reason_to_read_leases(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path, brokers=0) as cluster:
-            cluster.store.latency = 0
-            renewing = asyncio.create_task(renew(cluster, OTHERS))
-            await asyncio.sleep(0.1)
-            await register(cluster, OTHERS)
-            member = await cluster.add(MEMBER)
-            await asyncio.sleep(5)
+            renewing, member = await join_others(cluster)
             late = range(MEMBER + 1, MEMBER + 101)
             renewing_late = asyncio.create_task(renew(cluster, late))
             asked = member.link.asked
@@ -115,12 +121,7 @@ def test_many_registrations_are_no_reason_to_read_leases(tmp_path: Path) -> None
 def test_an_outage_of_the_store_makes_nobody_read_more(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path, brokers=0) as cluster:
-            cluster.store.latency = 0
-            renewing = asyncio.create_task(renew(cluster, OTHERS))
-            await asyncio.sleep(0.1)
-            await register(cluster, OTHERS)
-            member = await cluster.add(MEMBER)
-            await asyncio.sleep(5)
+            renewing, member = await join_others(cluster)
             interval_s = unhurried_interval_ms(len(OTHERS) + 1) / 1000
             # Nobody reaches the store, and some of the others do so later than this member.
             renewing.cancel()
