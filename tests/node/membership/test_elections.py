@@ -150,8 +150,7 @@ def test_the_next_in_line_steps_in_where_the_first_does_not(tmp_path: Path) -> N
             await cluster.create("t", partitions=1)
             await asyncio.sleep(3)
             # 2 lives and sees, but cannot write partitions.
-            elections = cluster[2].member._elections
-            elections._node = replace(elections._node, store=_Unwritable())
+            commit_through(cluster[2], _Unwritable())
             await cluster[1].kill()
             # 3 names it all the same: it lives.
             seconds = await until_led(cluster, "t", {2}, LEASE_S + 3)
@@ -171,8 +170,7 @@ def test_the_next_of_those_that_write_for_others_steps_in_without_the_heirs(
             await cluster.create("led", partitions=3, replicas=(5, 4), leader=5)
             await asyncio.sleep(3)
             for broker_id in (1, 5):
-                elections = cluster[broker_id].member._elections
-                elections._node = replace(elections._node, store=_Unwritable())
+                commit_through(cluster[broker_id], _Unwritable())
             await cluster[4].kill()
             await until_led(cluster, "t", {5}, LEASE_S + 2)
             await asyncio.sleep(0.1)
