@@ -420,6 +420,7 @@ GroupNotEmpty = NonEmptyGroup  # the former name, for programs that catch it
 _CLASSES: dict[ErrorCode, type[TidelogError]] = {
     cls.code: cls
     for cls in (
+        AuthenticationFailed,
         BrokerIdNotRegistered,
         BrokerNotAvailable,
         ClusterAuthorizationFailed,
@@ -473,17 +474,17 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
         RecordListTooLarge,
         RequestTimedOut,
         ResourceNotFound,
-        ShareSessionLimitReached,
         SecurityDisabled,
+        ShareSessionLimitReached,
         ShareSessionNotFound,
         StorageError,
+        ThrottlingQuotaExceeded,
         TopicAlreadyExists,
         TopicAuthorizationFailed,
         TopicDeletionDisabled,
         TransactionalIdAuthorizationFailed,
         UnacceptableCredential,
         UnknownLeaderEpoch,
-        ThrottlingQuotaExceeded,
         UnknownMemberId,
         UnknownProducerId,
         UnknownTopicId,
@@ -491,7 +492,6 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
         UnreleasedInstanceId,
         UnsupportedCompression,
         UnsupportedMagic,
-        AuthenticationFailed,
         UnsupportedSaslMechanism,
         UnsupportedVersion,
     )
