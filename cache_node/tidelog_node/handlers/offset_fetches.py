@@ -193,9 +193,10 @@ class OffsetFetchHandlers:
         classes: _ResponseClasses[R],
     ) -> R:
         turn = RequestTurn()
+        asked: Iterable[_RequestGroup] = request.groups
         groups = [
             await self._fetch_group(group, turn, classes, require_stable=request.require_stable)
-            async for group in turn.each(request.groups)
+            async for group in turn.each(asked)
         ]
         return build(classes.response, groups=tuple(groups))
 
@@ -234,7 +235,7 @@ class OffsetFetchHandlers:
         for asked in group.topics:
             topic = self._node.view.image.topic_by_id(asked.topic_id or NO_TOPIC_ID)
             name = None if topic is None else topic.name
-            indexes = list(asked.partition_indexes)
+            indexes: list[int] = list(asked.partition_indexes)
             requested.append(_RequestedTopic({"topic_id": asked.topic_id}, name, indexes))
         return requested
 
