@@ -80,9 +80,6 @@ class Agreeing:
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
 
-    async def get(self) -> Any:
-        return self
-
     async def ask(
         self,
         transactional_id: str,
@@ -106,6 +103,9 @@ class Node:
         self.traffic = ChainTraffic()
         self.verifier: Any = Agreeing()
         self.hang_count = self.hung_count = 0
+
+    async def get_verifier(self) -> Any:
+        return self.verifier
 
     async def start(self) -> None:
         world = self.world
@@ -131,7 +131,7 @@ class Node:
             executor=world.executor,
         )
         self.inspector, self.flusher = BatchInspector(), Flusher(self.executor)
-        gate = ProduceGate(self.verifier.get)
+        gate = ProduceGate(self.get_verifier)
         self.admission = DisklessAdmission()
         self.produce = ProduceHandler(
             self.context,

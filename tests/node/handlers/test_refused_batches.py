@@ -256,7 +256,7 @@ async def test_no_later_batch_of_a_transaction_is_taken_before_one_that_was_not_
 ) -> None:
     async with gateway_world(tmp_path) as world:
         leader = world.leader
-        leader.produce._waits._gate._verifier = Unwilling()  # type: ignore[union-attr,assignment]
+        leader.verifier = Unwilling()
 
         async def send(sequence: int) -> Any:
             fields = {"producer": (PRODUCER, 0, sequence), "is_transactional": True}
