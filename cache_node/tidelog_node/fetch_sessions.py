@@ -72,10 +72,10 @@ Source: KIP-227; Kafka's ``FetchSession``.
 
 from __future__ import annotations
 
-import secrets
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from random import SystemRandom
 
 from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.fetch_epochs import INITIAL_EPOCH, NO_SESSION, epoch_after
@@ -89,6 +89,7 @@ EVICTABLE_AFTER_MS = 120_000.0  # Kafka's min.incremental.fetch.session.eviction
 RACK_SIZE_BYTES_MAX = 256  # of a consumer's rack; the id of an AWS zone has 8
 SESSION_ID_MAX = 2**31 - 1
 _UNKNOWN = -1  # an offset that was not sent to the client
+_UNGUESSABLE = SystemRandom()  # as ``secrets`` has it, but that loads OpenSSL
 
 _Worth = tuple[bool, int, int]
 """The rank of a session for eviction, lowest first: is a follower's, size; then its id."""
@@ -305,7 +306,7 @@ class FetchSessions:
         slots_max: int,
         partitions_max: int,
         session_partitions_max: int,
-        draw: Callable[[int], int] = secrets.randbelow,
+        draw: Callable[[int], int] = _UNGUESSABLE.randrange,
     ) -> None:
         """``session_partitions_max`` bounds the partitions of one client's session.
 

@@ -7,8 +7,8 @@ module that is executed when an attribute is first read. So does ``import re2``:
 
 A lazy module may be first used by any thread. One lock makes the others wait until it has been
 executed, so they never see a part of it; ``importlib.util.LazyLoader`` has no lock before Python
-3.12.2. The lock cannot deadlock with those of the import system: a lazy module that is executed
-imports only modules that use no lazy ones while they are imported.
+3.12.2. The lock cannot deadlock with those of the import system: all other modules that a lazy one
+imports when it is executed use no lazy ones while they are imported.
 """
 
 from __future__ import annotations
@@ -24,15 +24,23 @@ from typing import Protocol
 
 LIBRARIES = frozenset(
     {
+        "asyncio.sslproto",  # nodes have transports of their own, see ``connections``
         "bz2",  # of shutil, which only asks whether it is there
         "cramjam",  # for compressed batches
         "crc32c",  # all but its function of that name, see ``Later``
         "difflib",  # for errors about misspelt names
+        "hashlib",  # loads OpenSSL, as do the next and ``ssl``
+        "hmac",
         "http.client",  # for an issuer's keys
+        "inspect",  # with ``ast`` and ``dis``
+        "ipaddress",  # for rules about addresses
         "lz4.frame",
         "lzma",
         "pickle",  # for messages of other processes
         "re2",  # for rules about certificates' names, and for patterns
+        "secrets",
+        "ssl",  # for listeners with TLS, and for other nodes
+        "typing_extensions",  # all but a type of kio's, see ``Later``
         "tempfile",
     }
 )
@@ -107,6 +115,9 @@ class Later:
             # Its function is used everywhere. The package's own code also reads its version from
             # its metadata, which takes 14 ms, and 1.5 MB of modules.
             vars(module)["crc32c"] = import_module("crc32c._crc32c").crc32c
+        elif module.__name__ == "typing_extensions":
+            # kio annotates parameters with it. The rest takes 10 ms, and 1 MB with ``inspect``.
+            vars(module)["Buffer"] = bytes | bytearray | memoryview
 
 
 class _LazyModule(ModuleType):

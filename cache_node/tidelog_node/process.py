@@ -13,7 +13,6 @@ import contextlib
 import gc
 import logging
 import resource
-import signal
 import sys
 from collections.abc import Sequence
 
@@ -21,6 +20,7 @@ from tidelog_core.errors import InvalidConfig, TidelogError
 from tidelog_core.log.checkpoint import DISK_FULL
 from tidelog_core.log_format import configure_logging
 
+from tidelog_node.ending_signals import let_signals_end, on_ending_signals
 from tidelog_node.settings import HTTP_ON, NodeSettings, parse_settings
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ def run(arguments: Sequence[str]) -> int:
     name = f"node-{settings.broker_id}"
     configure_logging(name, settings.log_level, log_format=settings.log_format)
     _raise_descriptor_limit()
+    let_signals_end()
     try:
         asyncio.run(_serve(settings))
     except (TidelogError, OSError) as error:
@@ -68,8 +69,6 @@ async def _serve(settings: NodeSettings) -> None:
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     is_cluster_ending = False
 
     def stop_with_parent() -> None:
@@ -78,10 +77,6 @@ async def _serve(settings: NodeSettings) -> None:
         loop.remove_reader(sys.stdin.fileno())
         stop.set()
 
-    if settings.stops_with_parent:
-        # The parent writes nothing, so it becomes readable only when the parent closes it or ends.
-        loop.add_reader(sys.stdin.fileno(), stop_with_parent)
-
     def announce(addresses: Addresses) -> None:
         collect_seldom()
         line = f"tidelog node {settings.broker_id} ready on {addresses.clients}"
@@ -89,11 +84,18 @@ async def _serve(settings: NodeSettings) -> None:
             line += f"{HTTP_ON}{addresses.http}"
         print(line, flush=True)  # noqa: T201
 
-    try:
-        await run_node(settings, stop=stop, on_ready=announce, drains=lambda: not is_cluster_ending)
-    finally:
+    with on_ending_signals(stop.set):
         if settings.stops_with_parent:
-            loop.remove_reader(sys.stdin.fileno())
+            # The parent writes nothing, so it becomes readable only when the parent closes it or
+            # ends.
+            loop.add_reader(sys.stdin.fileno(), stop_with_parent)
+        try:
+            await run_node(
+                settings, stop=stop, on_ready=announce, drains=lambda: not is_cluster_ending
+            )
+        finally:
+            if settings.stops_with_parent:
+                loop.remove_reader(sys.stdin.fileno())
 
 
 def _raise_descriptor_limit() -> None:

@@ -237,8 +237,12 @@ class Server:
             session.on_close(self._left)
         try:
             self._welcome(sock, session)
-        except OSError:
-            sock.close()  # the client has disconnected already
+        except (OSError, ImportError) as error:
+            # The client has disconnected already, or what a first connection with TLS loads cannot
+            # be opened: the next one tries again.
+            if isinstance(error, ImportError):
+                logger.warning("connection refused", extra={"reason": str(error)})
+            sock.close()
             session.closed()
 
     def _close_held(self, sock: socket.socket) -> None:

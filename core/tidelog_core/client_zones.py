@@ -19,10 +19,10 @@ AutoMQ.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from urllib.parse import unquote_plus
 
 ZONES_MAX = 1_000  # entries of a map
@@ -45,12 +45,12 @@ class CidrZones:
     def zone_of(self, address: str) -> str | None:
         """Return the zone of the smallest subnet with the address, ``None`` without one."""
         try:
-            parsed = ip_address(address)
+            parsed = ipaddress.ip_address(address)
         except ValueError:
             return None
-        if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
             parsed = parsed.ipv4_mapped
-        tables = self.v4 if isinstance(parsed, IPv4Address) else self.v6
+        tables = self.v4 if isinstance(parsed, ipaddress.IPv4Address) else self.v6
         number, bits = int(parsed), parsed.max_prefixlen
         for length, zones in tables:
             zone = zones.get(number >> (bits - length))
@@ -122,14 +122,15 @@ def parse_cidr_zones(text: str) -> CidrZones:
     v6: dict[int, dict[int, str]] = {}
     for subnet, zone in _entries(text, "subnet=zone"):
         try:
-            network = ip_network(subnet, strict=False)
+            network = ipaddress.ip_network(subnet, strict=False)
         except ValueError:
             raise ValueError(
                 f"{subnet} is no subnet: write it as 10.0.0.0/20 or 2001:db8::/56"
             ) from None
-        if "/" not in subnet or ip_address(subnet.partition("/")[0]) != network.network_address:
+        address, slash, _ = subnet.partition("/")
+        if not slash or ipaddress.ip_address(address) != network.network_address:
             raise ValueError(f"{subnet} is an address in a subnet: did you mean {network}?")
-        lengths = v6 if isinstance(network, IPv6Network) else v4
+        lengths = v6 if isinstance(network, ipaddress.IPv6Network) else v4
         zones = lengths.setdefault(network.prefixlen, {})
         key = int(network.network_address) >> (network.max_prefixlen - network.prefixlen)
         if key in zones:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+import ipaddress
 
 
 def parse_address_limits(text: str) -> dict[str, int]:
@@ -16,7 +16,8 @@ def parse_address_limits(text: str) -> dict[str, int]:
         if not colon or not count.isascii() or not count.isdigit():
             raise ValueError(f"{part!r} must be an address and a number, such as 10.0.0.1:200")
         try:
-            limits[str(ip_address(address.removeprefix("[").removesuffix("]")))] = int(count)
+            parsed = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
         except ValueError:
             raise ValueError(f"{address!r} is not an address; host names are not allowed") from None
+        limits[str(parsed)] = int(count)
     return limits

@@ -1,14 +1,20 @@
-"""The options of connections that a server accepts: they are set once, at the listening socket."""
+"""Connections that a server accepts.
+
+Their options are set once, at the listening socket. One that cannot be served leaves nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import pytest
 from tidelog_core.config import ListenerConfig
 from tidelog_core.metadata.endpoints import NODE
 from tidelog_node.answers import Answer
-from tidelog_node.connections.transport import PlainTransport, Transport
+from tidelog_node.connections.transport import PlainTransport, Transport, TransportFactory
 from tidelog_node.security.listeners import Listener, SecurityProtocol
 from tidelog_node.server import Server
 from tidelog_node.session import Session
@@ -32,6 +38,15 @@ async def accepted_options(name: str) -> dict[str, int]:
         accepted.set_result(found | {"timeout": int(sock.gettimeout() or 0)})
         return PlainTransport(sock)
 
+    async with serving(name, make_transport) as port:
+        with socket.create_connection(("127.0.0.1", port)):
+            return await asyncio.wait_for(accepted, 60)
+
+
+@asynccontextmanager
+async def serving(name: str, make_transport: TransportFactory) -> AsyncIterator[int]:
+    """Yield the port of a server with the listener."""
+
     def handle(_: memoryview, __: Session) -> Answer:
         return []
 
@@ -52,8 +67,7 @@ async def accepted_options(name: str) -> dict[str, int]:
     port = server.bind(listener).port
     server.start_accepting()
     try:
-        with socket.create_connection(("127.0.0.1", port)):
-            return await asyncio.wait_for(accepted, 60)
+        yield port
     finally:
         await server.close(grace_seconds=0)
 
@@ -74,3 +88,27 @@ def test_connections_of_other_nodes_have_the_systems_growing_send_buffer() -> No
     assert options["send buffer"] not in (SEND_BUFFER_BYTES, 2 * SEND_BUFFER_BYTES)
     # Pacing costs more than such a buffer saves.
     assert not options["is paced"]
+
+
+async def test_a_connection_whose_libraries_cannot_be_loaded_is_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A node executes ``ssl`` for its first connection with TLS, maybe out of descriptors."""
+    problems = [ImportError("_ssl: too many open files")]
+    left: list[Session] = []
+
+    def make_transport(sock: socket.socket, session: Session) -> Transport:
+        session.on_close(left.append)
+        if problems:
+            raise problems.pop()
+        return PlainTransport(sock)
+
+    async with serving("TLS", make_transport) as port, asyncio.timeout(60):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        writer.close()
+        assert len(left) == 1
+        assert "_ssl: too many open files" in caplog.records[-1].__dict__["reason"]
+        _, other = await asyncio.open_connection("127.0.0.1", port)
+        other.close()
+        await other.wait_closed()

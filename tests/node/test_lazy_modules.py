@@ -110,6 +110,33 @@ def test_libraries_are_executed_when_they_are_used() -> None:
     ], done.stderr[-2000:]
 
 
+TYPE_OF_KIO = """
+import sys
+sys.modules["hypothesis"] = None  # kio imports it if it is installed, which it is not beside a node
+from tidelog_node import lazy_modules
+lazy_modules.install()
+from kio.serial import readers
+import typing_extensions
+def is_executed():
+    return "_unexecuted" not in vars(typing_extensions)
+kinds = [isinstance(one, readers.Buffer) for one in (b"", bytearray(), memoryview(b""), "")]
+print(kinds, is_executed())
+print(typing_extensions.Literal["a"], is_executed())
+print(isinstance(b"", typing_extensions.Buffer), type(typing_extensions.Buffer).__name__)
+"""
+
+
+def test_a_type_that_kio_annotates_with_does_without_its_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", TYPE_OF_KIO], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.splitlines() == [
+        "[True, True, True, False] False",
+        "typing.Literal['a'] True",
+        "True ABCMeta",
+    ], done.stderr[-2000:]
+
+
 def test_a_thread_waits_for_the_module_that_another_executes(tmp_path: Path) -> None:
     """The classes of a message would be half made otherwise."""
     is_half, may_go_on = threading.Event(), threading.Event()

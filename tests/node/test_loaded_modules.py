@@ -29,7 +29,9 @@ LIBRARIES = (
     *("aiohttp", "boto3", "botocore", "cryptography", "email", "google", "http.client", "jinja2"),
     *("joserfc", "jsonschema_rs", "numpy", "obstore", "opentelemetry", "prometheus_client"),
     *("pyarrow", "cramjam.cramjam", "encodings.idna", "importlib.metadata", "lz4.frame._frame"),
-    "re2._re2",
+    # A node without TLS and other nodes does without OpenSSL.
+    *("_hashlib", "_ssl", "asyncio.sslproto", "ctypes", "hashlib", "hmac", "secrets", "ssl"),
+    *("ast", "inspect", "ipaddress", "re2._re2", "typing_extensions"),
 )
 PARTS = (
     *("assembly.coordinators", "assembly.logins", "audit.publisher", "authentication.login"),

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-from pathlib import Path
 from types import CodeType, FrameType
 
 FILE = "TEST_MODULES"
@@ -21,7 +20,7 @@ FILE = "TEST_MODULES"
 class ModuleWatch:
     """Notes the code of modules as it is executed."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: str) -> None:
         self._file = file
         self._by_loop: list[str] = []
 
@@ -41,7 +40,9 @@ class ModuleWatch:
             if one is not None and "_unexecuted" not in vars(one)
         ]
         by_loop, self._by_loop = self._by_loop, []
-        unfinished = self._file.with_suffix(".part")
+        from pathlib import Path  # which the node has imported by now
+
+        unfinished = Path(f"{self._file}.part")
         unfinished.write_text(json.dumps({"modules": names, "by_loop": by_loop}))
         unfinished.rename(self._file)
 
@@ -49,7 +50,7 @@ class ModuleWatch:
 if __name__ == "__main__":
     # kio imports it if it is installed, which it is not beside a node.
     sys.modules["hypothesis"] = None  # type: ignore[assignment]
-    watch = ModuleWatch(Path(os.environ[FILE]))
+    watch = ModuleWatch(os.environ[FILE])
     signal.signal(signal.SIGUSR1, watch.tell)
     sys.addaudithook(watch.note)
     from tidelog_node.__main__ import main

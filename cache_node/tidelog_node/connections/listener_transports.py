@@ -56,7 +56,7 @@ class ListenerTransports:
         self._logins = logins
         self._kernel_tls = kernel_tls or {}
         self._spent_bytes = spent_bytes
-        self._buffers = TlsBuffers()
+        self._buffers: TlsBuffers | None = None  # made for the first connection with TLS
 
     def __call__(self, sock: socket.socket, session: Session) -> Transport:
         """Return the transport of an accepted connection."""
@@ -65,7 +65,7 @@ class ListenerTransports:
                 TlsTransport(
                     sock,
                     self._trust.server_context(),
-                    buffers=self._buffers,
+                    buffers=self._tls_buffers(),
                     on_established=partial(self._admit_node, session),
                 )
             )
@@ -77,7 +77,7 @@ class ListenerTransports:
             return KernelTlsTransport(
                 sock,
                 context,
-                buffers=self._buffers,
+                buffers=self._tls_buffers(),
                 watch=watch,
                 on_established=partial(self._admit_client, session),
                 on_refused=partial(self._refuse, session),
@@ -87,10 +87,15 @@ class ListenerTransports:
         return TlsTransport(
             sock,
             context,
-            buffers=self._buffers,
+            buffers=self._tls_buffers(),
             on_established=partial(self._admit_client, session),
             on_refused=partial(self._refuse, session),
         )
+
+    def _tls_buffers(self) -> TlsBuffers:
+        if self._buffers is None:
+            self._buffers = TlsBuffers()
+        return self._buffers
 
     def _admit_node(self, session: Session, tls: ssl.SSLObject) -> None:
         certificate = tls.getpeercert(binary_form=True)

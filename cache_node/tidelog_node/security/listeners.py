@@ -26,6 +26,7 @@ from tidelog_core.security.plain import PLAIN_MECHANISM
 HOST_DEFAULT = "127.0.0.1"  # without a setting a node is not reachable from the network
 PORT_DEFAULT = 9092
 LISTENERS_MAX = 16
+_LOOPBACK_NET = 127  # the first byte of its IPv4 addresses
 _SENDING_SECRETS = (PLAIN_MECHANISM, OAUTHBEARER_MECHANISM)
 
 _ADDRESS = re.compile(
@@ -172,6 +173,8 @@ def is_loopback(host: str) -> bool:
     """Return whether only programs of this machine can connect to the address."""
     if host == "localhost":
         return True
+    with contextlib.suppress(OSError, ValueError):
+        return socket.inet_pton(socket.AF_INET, host)[0] == _LOOPBACK_NET
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return False

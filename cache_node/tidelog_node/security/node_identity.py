@@ -4,25 +4,27 @@ Each process makes a P-256 key and a self-signed certificate, and publishes the 
 broker item (``Broker.certificate``). A writer of the metadata store counts as a node, so the item
 is sufficient proof. The other nodes trust exactly the certificates of the image, so
 there is no authority, no file to distribute and no expiry; a certificate is revoked by leaving the
-image. The key never leaves the process, and the next process of the broker has another.
+image. The key comes by a pipe from the process that makes it (``key_pair``) and then stays in this
+one; the next process of the broker has another.
 """
 
 from __future__ import annotations
 
+import binascii
 import logging
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidelog_node.security.in_memory_file import in_memory_file
-from tidelog_node.security.openssl_pair import new_pair
+from tidelog_node.security.key_pair import new_key_pair
 
 logger = logging.getLogger(__name__)
 
 PLAIN = "tidelog-plain"  # chosen by ALPN, which the handshake protects
 # The certificate itself is trusted, so a wrong clock does not matter.
 _VALID_FROM, _VALID_TO = "20000101000000Z", "99991231000000Z"
-_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+_BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +76,18 @@ def generate_identity(broker_id: int) -> NodeIdentity:
     """Return a new identity."""
     name = f"tidelog node {broker_id}"
     try:
-        pair = new_pair(name, valid_from=_VALID_FROM, valid_to=_VALID_TO)
+        pair = new_key_pair(name, valid_from=_VALID_FROM, valid_to=_VALID_TO)
     except OSError as error:
-        # A Python with an OpenSSL of its own inside, or of another version.
+        # A Python with an OpenSSL of its own inside, or one of another version.
         logger.debug("key pair made by the package cryptography", extra={"reason": str(error)})
         pair = _new_pair_by_package(name)
-    certificate = pair[pair.index(_CERTIFICATE) :].decode()
-    return NodeIdentity(broker_id, ssl.PEM_cert_to_DER_cert(certificate), pair)
+    # ``ssl.PEM_cert_to_DER_cert`` would load OpenSSL.
+    encoded = pair[pair.index(_BEGIN) + len(_BEGIN) : pair.index(_END)]
+    return NodeIdentity(broker_id, binascii.a2b_base64(encoded), pair)
 
 
 def _new_pair_by_package(common_name: str) -> bytes:
-    """Return what ``new_pair`` does. The package takes 50 ms to load, and 15 MB."""
+    """Return what ``new_key_pair`` does. The package takes 50 ms to load, and 15 MB."""
     from datetime import datetime
 
     from cryptography import x509

@@ -1,8 +1,9 @@
 """Makes a P-256 key and a self-signed certificate with OpenSSL's own functions.
 
-Every node makes a pair at its start. The ``ssl`` module has loaded this library already, so it
-costs nothing more, where the package ``cryptography`` takes 50 ms and 15 MB. Python's ``ssl`` has
-no such functions, so ``ctypes`` calls them.
+Python's ``ssl`` has no such functions, so ``ctypes`` calls them. The package ``cryptography`` has,
+but takes 50 ms to load. ``key_pair`` runs this module as a program, so it imports few others.
+
+    openssl_pair <common name> <valid from> <valid to>
 
 Source: OpenSSL 3.0, EVP_PKEY_generate(3), X509_sign(3), PEM_write_bio_PrivateKey(3).
 """
@@ -10,10 +11,15 @@ Source: OpenSSL 3.0, EVP_PKEY_generate(3), X509_sign(3), PEM_write_bio_PrivateKe
 from __future__ import annotations
 
 import ctypes
-import secrets
-from collections.abc import Callable
+import hashlib  # noqa: F401  has Python's own libcrypto loaded, in whatever folder it is
+import os
+import sys
 from contextlib import ExitStack
-from typing import Any
+
+TYPE_CHECKING = False  # that of ``typing``, which takes as long as the rest of this program
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 _LIBRARY = "libcrypto.so.3"
 _POINTER, _TEXT, _INT = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
@@ -76,7 +82,7 @@ def new_pair(common_name: str, *, valid_from: str, valid_to: str) -> bytes:
         certificate = owned(call("X509_new"), "X509_free")
         call("X509_set_version", certificate, _VERSION_3)
         serial = call("X509_get_serialNumber", certificate)
-        call("ASN1_INTEGER_set_uint64", serial, 1 + secrets.randbits(62))
+        call("ASN1_INTEGER_set_uint64", serial, 1 + (int.from_bytes(os.urandom(8), "big") >> 2))
         for field, time in (("X509_getm_notBefore", valid_from), ("X509_getm_notAfter", valid_to)):
             call("ASN1_TIME_set_string_X509", call(field, certificate), time.encode())
         name = call("X509_get_subject_name", certificate)
@@ -106,3 +112,7 @@ def _freeing(library: ctypes.CDLL, name: str) -> Callable[[Any], None]:
     function = library[name]
     function.restype, function.argtypes = None, (_POINTER,)
     return function
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(new_pair(sys.argv[1], valid_from=sys.argv[2], valid_to=sys.argv[3]))

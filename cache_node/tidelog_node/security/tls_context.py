@@ -19,12 +19,9 @@ from tidelog_node.security.kernel_tls import allow_kernel_tls
 
 ROUND_TRIPS_MAX = 10  # of a handshake in memory; it takes three at most
 
-_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
-_CLIENT_AUTH = {
-    "none": ssl.CERT_NONE,
-    "requested": ssl.CERT_OPTIONAL,
-    "required": ssl.CERT_REQUIRED,
-}
+# The names of members of ``ssl``, which is executed only where there is TLS.
+_VERSIONS = {"TLSv1.2": "TLSv1_2", "TLSv1.3": "TLSv1_3"}
+_CLIENT_AUTH = {"none": "CERT_NONE", "requested": "CERT_OPTIONAL", "required": "CERT_REQUIRED"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class TlsMaterial:
 def build_tls_context(config: ListenerConfig, material: TlsMaterial) -> ssl.SSLContext:
     """Return the context that accepts clients. Raises ``InvalidConfig`` with the reason."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    versions = sorted(_VERSIONS[name] for name in config.ssl_enabled_protocols)
+    versions = sorted(ssl.TLSVersion[_VERSIONS[name]] for name in config.ssl_enabled_protocols)
     if not versions:
         raise InvalidConfig(["ssl.enabled.protocols has none: TLSv1.2 and TLSv1.3 are allowed"])
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
@@ -66,7 +63,7 @@ def build_tls_context(config: ListenerConfig, material: TlsMaterial) -> ssl.SSLC
         )
     for version in versions:
         _prove(context, version)
-    context.verify_mode = _CLIENT_AUTH[config.ssl_client_auth]
+    context.verify_mode = ssl.VerifyMode[_CLIENT_AUTH[config.ssl_client_auth]]
     return context
 
 

@@ -26,11 +26,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from types import FunctionType
 from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, Self, cast, get_type_hints
 
 from tidelog_core.errors import CorruptItem
@@ -52,7 +52,8 @@ class KeyForm(Generic[P]):
     @functools.cached_property
     def parameters(self) -> tuple[str, ...]:
         """The names of the function's parameters."""
-        return tuple(inspect.signature(self.make).parameters)
+        code = cast("FunctionType", self.make).__code__
+        return code.co_varnames[: code.co_argcount]
 
     @property
     def text(self) -> ItemKey:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
 from typing import NamedTuple
 
 from tidelog_core.errors import InvalidRequest
@@ -60,7 +60,7 @@ def quota_entity(parts: Mapping[str, str | None]) -> QuotaEntity:
 def _address(text: str) -> str:
     """Return an address in the form that nodes show it in."""
     try:
-        return str(ip_address(text))
+        return str(ipaddress.ip_address(text))
     except ValueError:
         # Kafka resolves names. Nodes would do so at different times, with different results.
         problem = f"{text} is not a valid IP or resolvable host."

@@ -11,9 +11,9 @@ the conditional write settles it, and chains keep it safe.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterable
-from hashlib import blake2b
 
 from tidelog_core.metadata.records import Partition, Topic
 
@@ -36,7 +36,7 @@ def heir_of(partition: Partition, brokers: Iterable[int]) -> int | None:
 
 def spread_rank(partition: Partition) -> bytes:
     """Return a key that puts partitions in an order which mixes the topics."""
-    return blake2b(
+    return hashlib.blake2b(
         _PLACE.pack(partition.topic_id.bytes, partition.partition, -1), digest_size=8
     ).digest()
 
@@ -54,5 +54,5 @@ def replicas_with(partition: Partition, leader: int) -> tuple[int, ...]:
 
 def _rank(partition: Partition, broker_id: int) -> tuple[bool, bool, bytes, int]:
     place = _PLACE.pack(partition.topic_id.bytes, partition.partition, broker_id)
-    rank = blake2b(place, digest_size=8).digest()
+    rank = hashlib.blake2b(place, digest_size=8).digest()
     return broker_id in partition.isr, broker_id in partition.replicas, rank, broker_id

@@ -17,11 +17,11 @@ The caller bounds how many checks wait. Source: RFC 4616, Kafka's ``PlainSaslSer
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from hmac import compare_digest
 
 from tidelog_core.errors import AuthenticationFailed
 from tidelog_core.security.scram import OTHER_AUTHORIZATION_ID, ScramCredentials
@@ -136,7 +136,7 @@ def _fits(mechanism: ScramMechanism, password: str, credential: ScramCredential)
     computed = credential_from(
         mechanism, salted, salt=credential.salt, iterations=credential.iterations
     )
-    return compare_digest(computed.stored_key, credential.stored_key)
+    return hmac.compare_digest(computed.stored_key, credential.stored_key)
 
 
 def _refusal(reason: str) -> AuthenticationFailed:

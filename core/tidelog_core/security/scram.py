@@ -17,8 +17,8 @@ first. Source: RFC 5802, Kafka's ``ScramSaslServer``.
 from __future__ import annotations
 
 import hashlib
+import hmac
 from enum import Enum
-from hmac import compare_digest
 from typing import Protocol
 
 from tidelog_core.errors import AuthenticationFailed
@@ -126,7 +126,7 @@ class ScramServer:
             final = parse_client_final(message)
         except ValueError as error:
             raise self._refusal(str(error)) from None
-        if not compare_digest(final.nonce, self._both_nonces):
+        if not hmac.compare_digest(final.nonce, self._both_nonces):
             raise self._refusal("the nonce is not that of the exchange")
         if final.header != self._first.header:
             raise self._refusal("the header is not that of the first message")
@@ -137,7 +137,7 @@ class ScramServer:
         client_signature = keyed_hash(mechanism, credential.stored_key, signed)
         client_key = combine(final.proof, client_signature)
         stored_key = hashlib.new(mechanism.hash_name, client_key).digest()
-        is_right = compare_digest(stored_key, credential.stored_key)
+        is_right = hmac.compare_digest(stored_key, credential.stored_key)
         if not (is_right and self._is_known):
             raise self._refusal(self._problem())
         self._user = self._first.name

@@ -11,7 +11,7 @@ Source: RFC 5802, Kafka's ``ScramSaslClient``.
 from __future__ import annotations
 
 import hashlib
-from hmac import compare_digest
+import hmac
 
 from tidelog_core.errors import AuthenticationFailed
 from tidelog_core.security.scram_credentials import (
@@ -98,5 +98,6 @@ class ScramClient:
             signature = parse_server_final(server_final)
         except ValueError as error:
             raise AuthenticationFailed(f"The server's last message: {error}") from None
-        if not self._expected_signature or not compare_digest(signature, self._expected_signature):
+        expected = self._expected_signature
+        if not expected or not hmac.compare_digest(signature, expected):
             raise AuthenticationFailed("The server does not have the user's keys.")

@@ -182,6 +182,7 @@ def test_the_hash_of_topics_differs_where_a_name_an_id_or_a_count_does() -> None
     assert hash_topics({"t": TOPIC, "u": other}) == hash_topics({"u": other, "t": TOPIC})
     # It is stored: another one would have every group assign its partitions again.
     assert hash_topics({"t": TOPIC}) == "d5733e3fd8ab72f07ee9d2cab81a3be8"
+    assert hash_topics({}) == HASH_OF_NO_TOPICS
 
 
 @pytest.mark.parametrize(

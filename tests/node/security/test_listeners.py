@@ -12,6 +12,7 @@ from tidelog_node.security.listeners import (
     Listener,
     Listeners,
     SecurityProtocol,
+    is_loopback,
     parse_listeners,
 )
 from tidelog_node.settings import parse_settings
@@ -146,6 +147,28 @@ def test_a_listener_is_open_if_strangers_of_other_machines_get_in(
     config = ListenerConfig(ssl_client_auth=client_auth)
     listener = Listener(name="L", host=host, protocol=SecurityProtocol(protocol), config=config)
     assert listener.is_open == is_open
+
+
+@pytest.mark.parametrize(
+    ("host", "is_of_this_machine"),
+    [
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("127.255.0.9", True),
+        ("128.0.0.1", False),
+        ("0.0.0.0", False),
+        ("::1", True),
+        ("::2", False),
+        ("", False),
+        ("127.0.0", False),
+        ("127.0.0.1.example.com", False),
+        ("127.0.0.1\0", False),
+    ],
+)
+def test_only_loopback_addresses_count_as_those_of_this_machine(
+    host: str, is_of_this_machine: bool
+) -> None:
+    assert is_loopback(host) == is_of_this_machine
 
 
 def test_every_protocol_of_kafka_is_known() -> None:

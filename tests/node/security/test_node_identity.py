@@ -5,27 +5,32 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from tidelog_node.security import key_pair
 from tidelog_node.security import node_identity as identity_module
+from tidelog_node.security.key_pair import new_pair_elsewhere
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 from tidelog_node.security.openssl_pair import new_pair
 
 
-@pytest.fixture(params=["OpenSSL", "the package"])
+@pytest.fixture(params=["OpenSSL", "another process", "the package"])
 def generate(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[int], NodeIdentity]:
-    """Return what makes identities, with OpenSSL's functions and where they cannot be called."""
-    if request.param != "OpenSSL":
+    """Return what makes identities: here, elsewhere, and where OpenSSL cannot be called."""
+    if request.param == "another process":
+        monkeypatch.setattr(identity_module, "new_key_pair", new_pair_elsewhere)
+    elif request.param != "OpenSSL":
 
         def absent(*_: object, **__: object) -> bytes:
             raise OSError("no such library")
 
-        monkeypatch.setattr(identity_module, "new_pair", absent)
+        monkeypatch.setattr(identity_module, "new_key_pair", absent)
     return generate_identity
 
 
@@ -57,6 +62,41 @@ def test_identities_have_different_keys_and_serial_numbers(
 def test_what_openssl_refuses_is_an_error() -> None:
     with pytest.raises(OSError, match="ASN1_TIME_set_string_X509 has failed"):
         new_pair("node", valid_from="yesterday", valid_to="99991231000000Z")
+
+
+def test_what_openssl_refuses_in_the_process_of_its_own_is_an_error() -> None:
+    with pytest.raises(OSError, match="ASN1_TIME_set_string_X509 has failed"):
+        new_pair_elsewhere("node", valid_from="yesterday", valid_to="99991231000000Z")
+
+
+@pytest.mark.parametrize("python", ["", "/nonexistent/python"])
+def test_a_process_that_cannot_be_started_is_an_error(
+    python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", python)
+    with pytest.raises(OSError, match=r"\[Errno"):
+        new_pair_elsewhere("node", valid_from="20000101000000Z", valid_to="99991231000000Z")
+
+
+def test_a_process_that_does_not_end_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "endless.py"
+    program.write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(key_pair, "_PROGRAM", program)
+    monkeypatch.setattr(key_pair, "_SECONDS_MAX", 0.2)
+    with pytest.raises(OSError, match=r"no key pair after 0\.2 s"):
+        new_pair_elsewhere("node", valid_from="20000101000000Z", valid_to="99991231000000Z")
+
+
+def test_a_process_without_an_answer_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "silent.py"
+    program.write_text("")
+    monkeypatch.setattr(key_pair, "_PROGRAM", program)
+    with pytest.raises(OSError, match="exit status 0"):
+        new_pair_elsewhere("node", valid_from="20000101000000Z", valid_to="99991231000000Z")
 
 
 def test_a_node_that_takes_no_tokens_loads_no_library_of_cryptography() -> None:
