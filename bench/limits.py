@@ -27,7 +27,7 @@ def sendfile_gigabytes_per_cpu_second(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
         path.write_bytes(os.urandom(MIB) * 64)
-        receiver, sender = _loopback_pair()
+        receiver, sender = loopback_pair()
         sink = threading.Thread(target=_drain, args=(receiver, client_core))
         sink.start()
         with sender, path.open("rb") as file:
@@ -53,7 +53,7 @@ def append_gigabytes_per_cpu_second(
     Return the rate. The sender's CPU time does not count. It stays on ``client_core``.
     """
     with tempfile.TemporaryDirectory() as folder:
-        receiver, sender = _loopback_pair()
+        receiver, sender = loopback_pair()
         source = threading.Thread(target=_pour, args=(sender, total_bytes, client_core))
         source.start()
         buffer = memoryview(bytearray(MIB))
@@ -73,7 +73,7 @@ def append_gigabytes_per_cpu_second(
     return taken / used / 1e9
 
 
-def _loopback_pair() -> tuple[socket.socket, socket.socket]:
+def loopback_pair() -> tuple[socket.socket, socket.socket]:
     """Return a receiver and its sender, which is not paced: BBR paces even loopback, by timers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         sender = socket.create_connection(server.getsockname())

@@ -28,8 +28,7 @@ from bench.sustained.trios import KafkaTrio, TidelogTrio
 
 _RESULTS = Path(__file__).resolve().parent.parent / "results" / "sustained"
 _PEERS = {"tidelog": "Tidelog", "kafka": "Kafka"}
-_LOAD_BYTES, _BARE_BYTES = 300_000_000, 1 << 30
-_QUICK_BYTES, _QUICK_BARE_BYTES = 20_000_000, 256 << 20
+_LOAD_BYTES, _QUICK_BYTES = 300_000_000, 20_000_000
 
 
 def main() -> None:
@@ -38,7 +37,7 @@ def main() -> None:
     arguments = _parser().parse_args()
     began, load_before = time.monotonic(), os.getloadavg()[0]
     touch_free_memory()
-    groups = _groups(is_quick=arguments.quick)
+    groups = _groups(is_quick=arguments.quick, has_kafka=not arguments.without_kafka)
     for _, peers in groups:
         for peer in peers:
             peer.install()
@@ -58,7 +57,7 @@ def main() -> None:
     print(f"written to {_RESULTS}")
 
 
-def _groups(*, is_quick: bool) -> list[tuple[list[Case], tuple[Peer, ...]]]:
+def _groups(*, is_quick: bool, has_kafka: bool) -> list[tuple[list[Case], tuple[Peer, ...]]]:
     """Return groups of cases, each with its servers: those of the others would use the core."""
     total_bytes = _QUICK_BYTES if is_quick else _LOAD_BYTES
     work, many = (
@@ -69,9 +68,9 @@ def _groups(*, is_quick: bool) -> list[tuple[list[Case], tuple[Peer, ...]]]:
         Case(throughput.WORKLOAD, throughput.BASE, work, warm_up_rounds=2),
         Case(throughput.WORKLOAD, goals.MANY, many, warm_up_rounds=1),
     ]
-    three = replication.cases(
-        total_bytes, bare_bytes=_QUICK_BARE_BYTES if is_quick else _BARE_BYTES
-    )
+    three = replication.cases(total_bytes)
+    if not has_kafka:
+        return [(alone, (Tidelog(),)), (three, (TidelogTrio(),))]
     return [(alone, (Tidelog(), Kafka())), (three, (TidelogTrio(), KafkaTrio()))]
 
 
@@ -84,6 +83,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runs", type=int, default=3, metavar="N", help="whole runs (3)")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds of each (3)")
     parser.add_argument("--only", choices=workloads, help="one of the workloads")
+    parser.add_argument(
+        "--without-kafka",
+        action="store_true",
+        help="only nodes, and the bare loops of replication",
+    )
     parser.add_argument(
         "--quick", action="store_true", help="small loads, which show only that every cell runs"
     )

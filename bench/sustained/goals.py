@@ -1,7 +1,8 @@
 """The bounds on a node's and three nodes' costs, and whether several whole runs stay within them.
 
 Ratios are taken within each run, and their median counts: how well a virtual machine has compiled
-Kafka differs from run to run.
+Kafka differs from run to run. A run in which the bare loops' rounds differ by more than
+``BARE_SPREAD_MAX`` has no ratio to them: it has measured the machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from bench.sustained import replication
 Runs = Sequence[Sequence[Figure]]
 OWN = "tidelog"
 MANY = "100 partitions"
+BARE_SPREAD_MAX = 1.25  # the greatest of the rounds by the least
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,15 @@ class Bound:
 
 
 def ratio(workload: str, case: str, metric: str, other: str) -> Callable[[Runs], list[float]]:
-    """Return the ratios of the runs' medians to those of another peer."""
+    """Return the ratios of the runs' medians to those of another peer, or of the bare loops."""
 
     def of(medians: Mapping[Key, Spread]) -> float | None:
         own, others = (medians.get((workload, case, metric, name)) for name in (OWN, other))
-        return (
-            None if own is None or not others or not others.median else own.median / others.median
-        )
+        if own is None or not others or not others.median:
+            return None
+        if other == BARE and others.highest > BARE_SPREAD_MAX * others.lowest:
+            return None
+        return own.median / others.median
 
     def seen(runs: Runs) -> list[float]:
         return [value for run in runs if (value := of(spreads(run))) is not None]
@@ -99,7 +103,7 @@ def table(runs: Runs) -> str:
     for bound in BOUNDS:
         values = bound.seen(runs)
         if not values or len(values) != (1 if bound.is_of_all else len(runs)):
-            seen, verdict = f"{len(values)} of {len(runs)} runs", "not measured"
+            seen, verdict = f"valid in {len(values)} of {len(runs)} runs", "not measured"
         else:
             median = statistics.median(values)
             each = ", ".join(f"{value:.3g}" for value in values)

@@ -1,7 +1,8 @@
 """Measures what three replicas cost with acks=all, and one replica on the same servers.
 
 Large batches in one partition, from librdkafka. The cost of replication itself is what three
-replicas cost more than one. Its bare loops receive, check and write twice, and send twice.
+replicas cost more than one; ``bare_loops`` has its bar. Before each measurement the memory that the
+logs will take is touched, so that none of it waits for the hypervisor.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from bench import limits
+from bench.free_memory import touch_free_memory
 from bench.peers import clients
 from bench.peers.arena import Arena
 from bench.peers.clients import Load
@@ -22,19 +23,21 @@ from bench.peers.figures import Case
 from bench.peers.peer import Peer
 from bench.peers.throughput import measured
 from bench.process import Node
+from bench.sustained import bare_loops
 from bench.sustained.trios import COUNT
 from tests.support.waiting import eventually
 
 WORKLOAD = "replication"
 NAME = "1 KB, acks=all, three servers"
 THREE, ITSELF, TIMES = "produce_cpu_s_per_gb", "replication_cpu_s_per_gb", "times_one_replica"
+_TOUCHED_TIMES = 2 * COUNT  # the load: the logs, and as much for buffers and for what others take
 _numbers = itertools.count()
 
 
-def cases(total_bytes: int, *, bare_bytes: int) -> list[Case]:
-    """Return the only cell: a load of so many bytes, and bare loops of others."""
+def cases(total_bytes: int) -> list[Case]:
+    """Return the only cell: a load of so many bytes, and bare loops of as many."""
     run = _Work(Load(acks="all", total_bytes=total_bytes))
-    return [Case(WORKLOAD, NAME, run, bare=partial(_bare, bare_bytes), warm_up_rounds=2)]
+    return [Case(WORKLOAD, NAME, run, bare=partial(_bare, total_bytes), warm_up_rounds=2)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +58,17 @@ class _Work:
     def _produced(self, node: Node, peer: Peer, *, replica_count: int) -> dict[str, float]:
         with _fresh_topic(node, peer, replica_count) as topic:
             produce = partial(clients.produce, node, topic, self.load)
+            touch_free_memory(_TOUCHED_TIMES * self.load.total_bytes)
             return measured("produce", node, self.load.size_bytes, produce)
 
 
 def _bare(total_bytes: int, arena: Arena) -> Mapping[str, float]:
-    core = arena.client_core
-    append = 1 / limits.append_gigabytes_per_cpu_second(total_bytes, client_core=core)
-    send = 1 / limits.sendfile_gigabytes_per_cpu_second(total_bytes, client_core=core)
-    itself = (COUNT - 1) * (append + send)
+    touch_free_memory(_TOUCHED_TIMES * total_bytes)
+    append, itself = bare_loops.measure(
+        total_bytes // bare_loops.BATCH_SIZE_BYTES,
+        follower_count=COUNT - 1,
+        client_core=arena.client_core,
+    )
     return {
         THREE: append + itself,
         "one_replica_cpu_s_per_gb": append,
