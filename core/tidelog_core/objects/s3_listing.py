@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import aioboto3
@@ -27,6 +26,7 @@ from tidelog_core.objects.s3_refusals import Refusals
 PAGE_SIZE_MAX = 1000  # Source: S3 API reference, ListObjectsV2.
 ATTEMPTS_MAX = 6
 CONNECT_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 5.0  # Then calls that a close waits for are cut off.
 DEFAULT_REGION = "us-east-1"  # obstore's
 EXPIRED = frozenset({"ExpiredToken", "RequestExpired"})
 NO_RULES = "NoSuchLifecycleConfiguration"
@@ -49,13 +49,42 @@ class _Client:
     calls: Any
     leave: asyncio.Event
     keeper: asyncio.Task[None]
-    user_count: int = 0
-    is_retired: bool = False  # to be closed when its last user leaves
+    running: set[asyncio.Task[dict[str, Any]]] = field(default_factory=set)
+    is_retired: bool = False  # to be closed when its last call has ended
+    is_cut: bool = False  # Its calls were cancelled.
 
     def retire(self) -> None:
         self.is_retired = True
-        if not self.user_count:
+        if not self.running:
             self.leave.set()
+
+    async def call(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer. Raises ``StoreUnavailable`` if the call is cut off."""
+        task = asyncio.create_task(getattr(self.calls, name)(**request))
+        self.running.add(task)
+        try:
+            answer: dict[str, Any] = await task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self.is_cut and not (caller is not None and caller.cancelling()):
+                raise StoreUnavailable("the store was closed before S3 answered") from None
+            raise
+        else:
+            return answer
+        finally:
+            self.running.discard(task)
+            if self.is_retired and not self.running:
+                self.leave.set()
+
+    async def close(self, timeout_s: float) -> None:
+        """Let the calls end, and close it; after the time they are cut off."""
+        self.retire()
+        _, open_ones = await asyncio.wait([self.keeper], timeout=timeout_s)
+        if open_ones:
+            self.is_cut = True
+            for task in self.running:
+                task.cancel()
+            await asyncio.wait([self.keeper])
 
     @property
     def is_usable(self) -> bool:
@@ -112,8 +141,7 @@ class S3Listing:
         is_renewed = False
         while True:
             try:
-                async with self._using() as calls:
-                    answer = await calls.list_objects_v2(**request)
+                answer = await self._call("list_objects_v2", request)
             except (ClientError, BotoCoreError) as error:
                 if _has_expired(error) and not is_renewed:
                     self._renew()
@@ -133,8 +161,9 @@ class S3Listing:
     async def expiry_rules(self) -> list[ExpiryRule]:
         """Return the enabled rules that delete objects. Raises ``StoreUnavailable``."""
         try:
-            async with self._using() as calls:
-                answer = await calls.get_bucket_lifecycle_configuration(Bucket=self._bucket)
+            answer = await self._call(
+                "get_bucket_lifecycle_configuration", {"Bucket": self._bucket}
+            )
         except (ClientError, BotoCoreError) as error:
             if isinstance(error, ClientError) and error.response["Error"].get("Code") == NO_RULES:
                 return []
@@ -143,12 +172,13 @@ class S3Listing:
         return [rule for found in answer.get("Rules", ()) if (rule := _expiry_rule(found))]
 
     async def close(self) -> None:
-        """Close the client. A listing after it opens another one."""
+        """Close the client, once its calls have ended. A listing after it opens another one.
+
+        After some seconds calls are cut off: they raise ``StoreUnavailable``.
+        """
         client, self._client = self._client, None
         if client is not None and client.is_usable:
-            client.retire()
-            client.leave.set()
-            await asyncio.wait([client.keeper])
+            await client.close(CLOSE_TIMEOUT_S)
 
     def _renew(self) -> None:
         """Load the credentials again, for the next call."""
@@ -157,19 +187,12 @@ class S3Listing:
             self._client.retire()
             self._client = None
 
-    @asynccontextmanager
-    async def _using(self) -> AsyncIterator[Any]:
-        """Yield the client's calls. Raises ``BotoCoreError``."""
+    async def _call(self, name: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer. Raises as botocore does, and ``StoreUnavailable``."""
         client = self._client
         if client is None or not client.is_usable:
             client = await self._open()
-        client.user_count += 1
-        try:
-            yield client.calls
-        finally:
-            client.user_count -= 1
-            if client.is_retired and not client.user_count:
-                client.leave.set()
+        return await client.call(name, request)
 
     async def _open(self) -> _Client:
         context = self._context()
