@@ -24,9 +24,11 @@ from tidelog_core.records.zstd_frame import decompressed_size_bound
 # Far above an honest batch of ``max.message.bytes``, and a bound on the cost of one request.
 DECOMPRESSED_SIZE_BYTES_MAX = 128 * 1024 * 1024
 
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = struct.pack(">8sii", _XERIAL_MAGIC, 1, 1)
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = struct.pack(">8sii", XERIAL_MAGIC, 1, 1)
+XERIAL_HEADER_SIZE = len(_XERIAL_HEADER)
 _XERIAL_BLOCK_SIZE_BYTES = 32 * 1024
+_GZIP_RATIO_MAX = 1032  # the most that deflate packs. Source: zlib's technical details
 # Of a gzip member behind the first; each further window is twice as large.
 _GZIP_WINDOW_BYTES_MIN = 256
 # The first buffer for an LZ4 frame; each further one is twice as large.
@@ -138,7 +140,10 @@ def _too_large(size_bytes_max: int) -> _TooLarge:
     return _TooLarge(f"it decompresses to more than {size_bytes_max} bytes")
 
 
-def _decompress_gzip(data: bytes | memoryview, size_bytes_max: int) -> bytes:
+def _decompress_gzip(data: bytes | memoryview, size_bytes_max: int) -> bytes | memoryview:
+    whole = _decompress_gzip_member(data, size_bytes_max)
+    if whole is not None:
+        return whole
     parts: list[bytes] = []
     left = size_bytes_max + 1  # One byte more than allowed tells «too large» from «cut short».
     rest = memoryview(data)
@@ -167,6 +172,22 @@ def _decompress_gzip(data: bytes | memoryview, size_bytes_max: int) -> bytes:
         window_bytes = _GZIP_WINDOW_BYTES_MIN
 
 
+def _decompress_gzip_member(data: bytes | memoryview, size_bytes_max: int) -> memoryview | None:
+    """Return the content of a single member; ``None`` if the data may be something else.
+
+    It ends with the size of its content modulo 2^32. It takes half of zlib's time.
+    """
+    size = int.from_bytes(data[-4:], "little")
+    if not data or size > min(size_bytes_max, _GZIP_RATIO_MAX * len(data)):
+        return None
+    output = bytearray(size)
+    try:
+        written: int = cramjam.gzip.decompress_into(data, output)
+    except cramjam.DecompressionError:
+        return None
+    return memoryview(output) if written == size else None
+
+
 def _compress_xerial(data: bytes) -> bytes:
     parts = [_XERIAL_HEADER]
     view = memoryview(data)
@@ -178,17 +199,17 @@ def _compress_xerial(data: bytes) -> bytes:
 
 
 def _decompress_snappy(data: bytes | memoryview, size_bytes_max: int) -> bytes | memoryview:
-    if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+    if data[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return _decompress_snappy_block(data, size_bytes_max, size_bytes_max)
     blocks: list[memoryview] = []
     view = memoryview(data)
-    position, left = len(_XERIAL_HEADER), size_bytes_max
+    position, left = XERIAL_HEADER_SIZE, size_bytes_max
     if len(view) < position:
         raise _BadData("it is cut short")
     while position < len(view):
         # snappy-java can join streams: another header may come instead of a block.
-        if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-            position += len(_XERIAL_HEADER)
+        if view[position : position + len(XERIAL_MAGIC)] == XERIAL_MAGIC:
+            position += XERIAL_HEADER_SIZE
             continue
         start = position + 4
         position = start + int.from_bytes(view[position:start], "big")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import struct
 
+import cramjam
 import lz4.frame
 import pytest
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.records.codecs import CompressionType, compress, decompress
 from tidelog_core.records.decompress_into import decompress_into, lz4_size_bound
 
-CODECS = (CompressionType.LZ4, CompressionType.ZSTD)
+CODECS = tuple(codec for codec in CompressionType if codec is not CompressionType.NONE)
 SAMPLES = [
     b"",
     b"a",
@@ -71,7 +72,7 @@ def test_what_is_not_sure_is_left_to_decompress(codec: CompressionType) -> None:
         cut = data[: chance.randrange(len(data))]
         assert decompress_into(codec, memoryview(cut), room) is None
     assert decompress_into(codec, memoryview(b"no frame at all"), room) is None
-    if codec is CompressionType.LZ4:
+    if codec is not CompressionType.ZSTD:
         assert decompress_into(codec, memoryview(data + b"x"), room) is None
 
 
@@ -91,6 +92,32 @@ def test_damaged_data_gives_nothing_that_decompress_would_refuse(codec: Compress
             except CorruptRecordBatch:
                 continue  # The records in it are checked all the same.
             assert bytes(room[:size]) == expected
+
+
+def test_several_members_or_streams_are_left_to_decompress() -> None:
+    room = memoryview(bytearray(1_000_000))
+    for codec in (CompressionType.GZIP, CompressionType.SNAPPY):
+        data = compress(codec, b"a" * 200_000) + compress(codec, b"b" * 70_000)
+        assert decompress_into(codec, memoryview(data), room) is None
+        assert len(decompress(codec, data)) == 270_000
+
+
+def test_a_block_of_snappy_without_a_frame_is_read() -> None:
+    data = bytes(cramjam.snappy.compress_raw(SAMPLES[4]))
+    room = memoryview(bytearray(1_000_000))
+    size = decompress_into(CompressionType.SNAPPY, memoryview(data), room)
+    assert size == len(SAMPLES[4])
+    assert bytes(room[:size]) == SAMPLES[4]
+    assert decompress_into(CompressionType.SNAPPY, memoryview(data), room[: size - 1]) is None
+
+
+def test_few_blocks_of_snappy_are_looked_at() -> None:
+    """Each empty one takes five bytes, and a batch has room for a million of them."""
+    empty = b"\0\0\0\1\0"
+    data = compress(CompressionType.SNAPPY, b"")[:16] + empty * 4097
+    room = memoryview(bytearray(100))
+    assert decompress_into(CompressionType.SNAPPY, memoryview(data), room) is None
+    assert decompress_into(CompressionType.SNAPPY, memoryview(data[: -len(empty)]), room) == 0
 
 
 def test_the_bound_of_a_frame_is_that_of_its_blocks() -> None:
