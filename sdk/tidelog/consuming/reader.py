@@ -37,6 +37,7 @@ from tidelog.consuming.records import (
     Offsets,
 )
 from tidelog.consuming.subscription import RebalanceListener, Subscription, SubscriptionPattern
+from tidelog.consuming.value_decoding import ValueDecoding
 from tidelog.errors import (
     ClientClosed,
     InvalidRequest,
@@ -83,6 +84,7 @@ class RecordReader(Client):
         )
         self._locator = Locator(cluster, self._positions, coordinator, options, self._on_located)
         self._fetcher = Fetcher(cluster, self._positions, options, self._changed.set)
+        self._decoding = ValueDecoding()
         self._membership: Membership | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: BaseException | None = None
@@ -129,6 +131,7 @@ class RecordReader(Client):
             self._positions.replace(())
             await self._fetcher.close()
             await self._cluster.close()
+            await self._decoding.wait()
 
     async def __aexit__(
         self,
@@ -262,7 +265,7 @@ class RecordReader(Client):
         if max_bytes <= 0:
             raise InvalidRequest(f"max_bytes must be above zero, is {max_bytes}")
         with needing_arrow():
-            from tidelog.consuming.arrow_polling import decode_values, take_arrow
+            from tidelog.consuming.arrow_polling import take_arrow
 
         found = await self._poll(
             lambda: take_arrow(
@@ -274,8 +277,8 @@ class RecordReader(Client):
             return found
         left: Sequence[pa.RecordBatch] = found  # They were not returned.
         try:
-            decoded, left = await asyncio.to_thread(
-                decode_values, found, decode, size_bytes_max=DECODED_FACTOR_MAX * max_bytes
+            decoded, left = await self._decoding.decode(
+                found, decode, size_bytes_max=DECODED_FACTOR_MAX * max_bytes
             )
         finally:
             for batch in reversed(left):
