@@ -10,12 +10,15 @@ poll          ``Consumer.poll``: a named tuple for each record
 confluent     confluent-kafka's ``consume``: an object for each record
 aiokafka      ``AIOKafkaConsumer.getmany``
 pandas        ``scan_arrow`` from the node, as a ``DataFrame`` with Arrow's types
+pandas, objects     the same, with a Python object for each value, as pandas has them by itself
 pandas, confluent   the records of ``consume`` as a ``DataFrame`` with the same columns
+decode        what ``poll_arrow`` does with bytes that have been received
 send_table    the way back: a table that is sent, with acks=all
+send          ``Producer.send`` in a loop, a call for each record; 100 bytes without a codec
 
 Figures are records for each second of the reader's CPU time, all threads, so other work on the
 machine matters little. The table has medians; the goals are ratios of them. Beside them is what the
-machine allows if each byte is received, checked and copied once, and decompressed (``byte_costs``).
+machine allows if each byte is received, checked and copied once, and unpacked (``byte_costs``).
 Writes bench/results/arrow.json.
 """
 
@@ -40,6 +43,12 @@ from aiokafka import TopicPartition as AioPartition
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import TopicPartition as ConfluentPartition
 from tidelog import Admin, Consumer, Producer, scan_arrow
+from tidelog.consuming.arrow_polling import take_arrow
+from tidelog.consuming.fetched import Chunk
+from tidelog.consuming.positions import Positions
+from tidelog.options import COMPRESSION
+from tidelog_core.model import TopicPartition
+from tidelog_core.records.batch import Record, build_batch
 
 from bench.byte_costs import ByteCosts, byte_costs
 from bench.free_memory import touch_free_memory
@@ -47,9 +56,17 @@ from bench.process import Node, running_node
 
 SIZES = (100, 1_000)  # bytes of a value
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-RECORD_COUNTS = {100: 2_000_000, 1_000: 400_000}
-SLOW_COUNTS = {100: 300_000, 1_000: 100_000}  # for clients that make objects
+# So many that the start of a client, some hundredths of a second, matters little.
+RECORD_COUNTS = {100: 2_000_000, 1_000: 800_000}
+SLOW_COUNTS = {100: 600_000, 1_000: 300_000}  # for clients that make objects
+SEND_COUNT = 200_000
+FETCH_BYTES = 8 * 1024 * 1024  # of every client, as in ``scan_arrow``
 ROUNDS = 3
+LOG_BYTES = 4 * 1024 * 1024  # of what is decoded at once
+BATCH_BYTES = 64 * 1024
+DECODE_REPEATS = 20
+SEND_SECONDS = 2.5e-6  # wanted
+WANTED = {"none": 5e6, "lz4": 3e6}  # records a second
 RESULTS = Path(__file__).parent / "results" / "arrow.json"
 
 Reader = Callable[[Node, str, int], None]
@@ -71,7 +88,7 @@ def main() -> None:
             for process in (psutil.Process(node.pid), *psutil.Process(node.pid).children(True)):
                 process.cpu_affinity(cores[:1])
             os.sched_setaffinity(0, cores[-1:])
-            costs = byte_costs(_values(100)[0])
+            costs = byte_costs(_values(1_000))
             print(_shown_costs(costs), flush=True)
             for size in SIZES:
                 for codec in arguments.codecs:
@@ -95,6 +112,8 @@ def _case(node: Node, size: int, codec: str) -> dict[str, float]:
         act()
         rates.setdefault(name, []).append(records / (time.process_time() - began))
 
+    if size == SIZES[0] and codec == "none":
+        timed("send", SEND_COUNT, lambda: asyncio.run(_sent_singly(node, size)))
     with Producer(node.bootstrap, compression=codec).sync() as producer:  # type: ignore[arg-type]
         producer.send_table(topic, table.slice(0, 1000))
         timed("send_table", count, lambda: _sent(producer, topic, table))
@@ -103,6 +122,9 @@ def _case(node: Node, size: int, codec: str) -> dict[str, float]:
         for name, reader in READERS.items():
             records = count if name in FAST else SLOW_COUNTS[size]
             timed(name, records, lambda: reader(node, topic, records))  # noqa: B023
+        rates.setdefault("decode", []).append(_decode_rate(size, codec))
+    with Admin(node.bootstrap).sync() as admin:
+        admin.delete_topics([topic])
     return {name: statistics.median(each) for name, each in rates.items()}
 
 
@@ -121,6 +143,43 @@ def _sent(producer: object, topic: str, table: pa.Table) -> None:
     assert producer.send_table(topic, table) == table.num_rows  # type: ignore[attr-defined]
 
 
+async def _sent_singly(node: Node, size: int) -> None:
+    values = _values(size)
+    async with Producer(node.bootstrap) as producer:
+        for number in range(SEND_COUNT):
+            await producer.send("sent-singly", values[number % 1000])
+        await producer.flush()
+
+
+def _decode_rate(size: int, codec: str) -> float:
+    """Return the records a second that are decoded of batches as a producer makes them."""
+    values, rows = _values(size), BATCH_BYTES // size
+    log = bytearray()
+    count = 0
+    while len(log) < LOG_BYTES:
+        records = [
+            Record(0, 1_000, None, values[(count + row) % len(values)], ()) for row in range(rows)
+        ]
+        log += build_batch(records, base_offset=count, compression=COMPRESSION[codec])
+        count += rows
+    memory = memoryview(bytearray(len(log)))
+    partition = TopicPartition("decoded", 0)
+    spent = 0.0
+    for repeat in range(DECODE_REPEATS + 1):
+        memory[:] = log
+        positions = Positions()
+        positions.replace([partition])
+        state = positions.state(partition)
+        state.jump(0)
+        began = time.process_time()
+        state.chunks.append(Chunk(partition, memory))
+        found, _ = take_arrow(positions, include_headers=False, size_bytes_max=1 << 40)
+        if repeat:
+            spent += time.process_time() - began
+        assert sum(batch.num_rows for batch in found) == count
+    return DECODE_REPEATS * count / spent
+
+
 def _poll_arrow(node: Node, topic: str, count: int) -> None:
     asyncio.run(_polled(node, topic, count, is_arrow=True))
 
@@ -133,7 +192,7 @@ async def _polled(node: Node, topic: str, count: int, *, is_arrow: bool) -> None
     async with Consumer(
         node.bootstrap,
         auto_offset_reset="earliest",
-        max_partition_fetch_bytes=4 * 1024 * 1024,
+        max_partition_fetch_bytes=FETCH_BYTES,
         max_poll_records=10_000,
     ) as consumer:
         consumer.assign([(topic, 0)])
@@ -157,7 +216,7 @@ def _consumed(node: Node, topic: str, count: int):  # type: ignore[no-untyped-de
             "group.id": "bench",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "fetch.message.max.bytes": 4 * 1024 * 1024,
+            "fetch.message.max.bytes": FETCH_BYTES,
         }
     )
     consumer.assign([ConfluentPartition(topic, 0, 0)])
@@ -174,7 +233,7 @@ def _aiokafka(node: Node, topic: str, count: int) -> None:
         consumer = AIOKafkaConsumer(
             bootstrap_servers=node.bootstrap,
             auto_offset_reset="earliest",
-            max_partition_fetch_bytes=4 * 1024 * 1024,
+            max_partition_fetch_bytes=FETCH_BYTES,
         )
         await consumer.start()
         try:
@@ -192,6 +251,11 @@ def _aiokafka(node: Node, topic: str, count: int) -> None:
 def _pandas(node: Node, topic: str, count: int) -> None:
     table = scan_arrow(topic, 0, count, bootstrap_servers=node.bootstrap).read_all()
     frame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    assert len(frame) == count
+
+
+def _pandas_objects(node: Node, topic: str, count: int) -> None:
+    frame = scan_arrow(topic, 0, count, bootstrap_servers=node.bootstrap).read_all().to_pandas()
     assert len(frame) == count
 
 
@@ -214,6 +278,7 @@ READERS: dict[str, Reader] = {
     "confluent": _confluent,
     "aiokafka": _aiokafka,
     "pandas": _pandas,
+    "pandas, objects": _pandas_objects,
     "pandas, confluent": _pandas_confluent,
 }
 FAST = {"poll_arrow", "pandas"}
@@ -227,8 +292,9 @@ def _shown(rates: dict[str, float]) -> str:
 
 
 def _shown_costs(costs: ByteCosts) -> str:
+    rates = {"receive": costs.receive, "copy": costs.copy, "crc32c": costs.crc32c, **costs.unpack}
     return "GB per CPU second: " + ", ".join(
-        f"{name} {rate / 1e9:.1f}" for name, rate in costs._asdict().items()
+        f"{name} {rate / 1e9:.1f}" for name, rate in rates.items()
     )
 
 
@@ -236,18 +302,21 @@ def _print_goals(figures: dict[str, dict[str, float]], costs: ByteCosts) -> None
     for case, rates in figures.items():
         size, codec = case.split(" B, ")
         ceiling = costs.ceiling(int(size), codec)
-        if ceiling is not None:
-            print(
-                f"{case}: poll_arrow {rates['poll_arrow'] / 1e6:.2f} million, the machine allows"
-                f" {ceiling / 1e6:.2f} ({rates['poll_arrow'] / ceiling:.0%})"
-            )
+        wanted = f", {WANTED[codec] / 1e6:g} wanted" if codec in WANTED else ""
+        print(
+            f"{case}: poll_arrow {rates['poll_arrow'] / 1e6:.2f} million, the machine allows"
+            f" {ceiling / 1e6:.2f} ({rates['poll_arrow'] / ceiling:.0%}){wanted}"
+        )
         by_record = rates["poll_arrow"] / rates["confluent"]
         by_frame = rates["pandas"] / rates["pandas, confluent"]
+        objects = rates["pandas, objects"] / rates["pandas, confluent"]
         own = rates["poll"] / rates["aiokafka"]
         print(
             f"{case}: poll_arrow over confluent {by_record:.1f} (4 wanted), pandas {by_frame:.1f}"
-            f" (10 wanted), poll over aiokafka {own:.2f} (1 wanted)"
+            f" (10 wanted; {objects:.1f} as objects), poll over aiokafka {own:.2f} (1 wanted)"
         )
+        if "send" in rates:
+            print(f"send: {1e6 / rates['send']:.2f} µs a record ({SEND_SECONDS * 1e6} wanted)")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -8,47 +8,42 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import lz4.frame
 from crc32c import crc32c
+from tidelog_core.records.codecs import CompressionType, compress
+from tidelog_core.records.decompress_into import decompress_into
 
 BUFFER_BYTES = 8 * 1024 * 1024  # that of a fetch in ``scan_arrow``
 REPEATS = 60
+UNPACKED_BYTES = 64 * 1024  # at once, as a producer's batch
+UNPACK_SECONDS = 0.2  # for each codec
 
 
 class ByteCosts(NamedTuple):
-    """Bytes a second: received by TCP, copied, checked, and made by LZ4."""
+    """Bytes a second: received by TCP, copied, checked, and made by each codec."""
 
     receive: float
     copy: float
     crc32c: float
-    lz4: float
+    unpack: dict[str, float]
+    packed_part: dict[str, float]  # by codec: the part of the bytes that is received
 
-    def ceiling(self, size_bytes: int, codec: str) -> float | None:
-        """Return the records a second of which each byte is received, checked and copied once.
-
-        Known for no codec and for LZ4, with values that are compressed to half.
-        """
-        received = {"none": 1.0, "lz4": 0.5}.get(codec)
-        if received is None:
-            return None
+    def ceiling(self, size_bytes: int, codec: str) -> float:
+        """Return the records a second of which each byte is received, checked and copied once."""
+        received = self.packed_part.get(codec, 1.0)
         seconds = received / self.receive + received / self.crc32c + 1 / self.copy
-        if codec == "lz4":
-            seconds += 1 / self.lz4
+        if codec in self.unpack:
+            seconds += 1 / self.unpack[codec]
         return 1 / (seconds * size_bytes)
 
 
-def byte_costs(value: bytes) -> ByteCosts:
-    """Measure, with LZ4 for values such as this one."""
+def byte_costs(values: Sequence[bytes]) -> ByteCosts:
+    """Measure, with codecs for such values."""
     source, target = bytearray(os.urandom(BUFFER_BYTES)), bytearray(BUFFER_BYTES)
-    packed = lz4.frame.compress(
-        value * (BUFFER_BYTES // 8 // len(value)),
-        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-        block_linked=False,
-    )
-    unpacked = len(lz4.frame.decompress(packed))
+    sample = b"".join(values)[:UNPACKED_BYTES]
+    packed = {codec: compress(codec, sample) for codec in CompressionType if codec}
 
     def copy() -> None:
         target[:] = source
@@ -57,7 +52,8 @@ def byte_costs(value: bytes) -> ByteCosts:
         receive=_receive_rate(target),
         copy=_rate(copy, BUFFER_BYTES),
         crc32c=_rate(lambda: crc32c(source), BUFFER_BYTES),
-        lz4=_rate(lambda: lz4.frame.decompress(packed), unpacked),
+        unpack={codec.name.lower(): _unpack_rate(codec, data) for codec, data in packed.items()},
+        packed_part={codec.name.lower(): len(data) / len(sample) for codec, data in packed.items()},
     )
 
 
@@ -67,6 +63,16 @@ def _rate(act: Callable[[], object], size_bytes: int) -> float:
     for _ in range(REPEATS):
         act()
     return REPEATS * size_bytes / (time.process_time() - began)
+
+
+def _unpack_rate(codec: CompressionType, data: bytes) -> float:
+    """Return the rate of unpacking, into memory that is in use already."""
+    room, view = memoryview(bytearray(2 * UNPACKED_BYTES)), memoryview(data)
+    made = 0
+    began = time.process_time()
+    while (spent := time.process_time() - began) < UNPACK_SECONDS:
+        made += decompress_into(codec, view, room) or 0
+    return made / spent
 
 
 def _receive_rate(target: bytearray) -> float:

@@ -176,7 +176,7 @@ class BucketReader(Client):
     ) -> AsyncGenerator[list[pa.RecordBatch]]:
         """Yield the batches of ``read_arrow``, several at once."""
         with needing_arrow():
-            from tidelog.consuming.arrow_polling import RUN_SIZE_BYTES_MAX, run_to_arrow
+            from tidelog.consuming.arrow_polling import RUN_SIZE_BYTES_MAX, RunRows
 
         name = TopicPartition(*partition)
         async with aclosing(self._chunks(partition, start_offset, end_offset)) as chunks:
@@ -185,12 +185,12 @@ class BucketReader(Client):
                 while chunk:
                     with _naming(piece):
                         run = chunk.next_run(RUN_SIZE_BYTES_MAX)
-                        parts = run_to_arrow(name, run, offsets, include_headers=include_headers)
-                        found = next(parts, None)
-                    while found is not None:
+                        rows = RunRows(name, run, offsets, include_headers=include_headers)
+                        found = rows.next()
+                    while found:
                         yield found
                         with _naming(piece):
-                            found = next(parts, None)
+                            found = rows.next()
 
     async def _chunks(
         self, partition: AnyPartition, start_offset: int | None, end_offset: int | None

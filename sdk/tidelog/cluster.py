@@ -37,6 +37,7 @@ from tidelog.options import ClientOptions
 from tidelog.tokens.bearer_token import TokenNotFetched
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Address, Connection, open_connection
+from tidelog.wire.frame_buffers import KEPT_BYTES_MAX, FrameBuffers
 from tidelog.wire.requests import FIND_COORDINATOR, METADATA, Api
 from tidelog.wire.sasl import log_in
 
@@ -78,8 +79,10 @@ class _Line:
 class Cluster:
     """A client's view of the cluster. Used from one event loop only."""
 
-    def __init__(self, options: ClientOptions) -> None:
+    def __init__(self, options: ClientOptions, *, frame_bytes_max: int = KEPT_BYTES_MAX) -> None:
+        """``frame_bytes_max`` bounds the buffers of large answers that are kept for others."""
         self._options = options
+        self._buffers = FrameBuffers(frame_bytes_max)
         self._nodes: dict[int, Node] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._wanted: dict[str, float] = {}  # topic -> loop time of its last use
@@ -148,6 +151,7 @@ class Cluster:
                 await asyncio.gather(line.opening, return_exceptions=True)
         open_ones = [line.connection for line in lines if line.connection is not None]
         await asyncio.gather(*(connection.close() for connection in open_ones))
+        self._buffers.close()
 
     @property
     def request_timeout_s(self) -> float:
@@ -158,6 +162,10 @@ class Cluster:
     def nodes(self) -> Mapping[int, Node]:
         """Return the live nodes by id."""
         return self._nodes
+
+    def frame_room(self, size_bytes: int) -> memoryview:
+        """Return memory for bytes of an answer that outlive it; its content is anything."""
+        return self._buffers.take(size_bytes)
 
     def backoff(self) -> Backoff:
         """Return a new backoff for one request's retries."""
@@ -370,6 +378,7 @@ class Cluster:
                 client_id=self._options.client_id,
                 timeout_s=self.request_timeout_s,
                 ssl=self._options.ssl,
+                buffers=self._buffers,
             )
             await self._log_in(connection)
         except TidelogError:

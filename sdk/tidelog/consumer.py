@@ -21,6 +21,7 @@ from tidelog.options import (
     check,
     client_options,
 )
+from tidelog.wire.frame_buffers import KEPT_BYTES_MAX
 
 
 class Consumer(RecordReader):
@@ -98,7 +99,8 @@ class Consumer(RecordReader):
             rack=rack,
         )
         check(client, options)
-        super().__init__(Cluster(client), options)
+        frame_bytes_max = min(KEPT_BYTES_MAX, prefetch_bytes_max)
+        super().__init__(Cluster(client, frame_bytes_max=frame_bytes_max), options)
         if topics is not None:
             self.subscribe(topics)
 

@@ -18,6 +18,7 @@ from tidelog.errors import (
     UnsupportedVersion,
 )
 from tidelog.wire.connection import Address, Connection, open_connection
+from tidelog.wire.frame_buffers import FrameBuffers
 from tidelog.wire.requests import METADATA
 from tidelog_core.wire_messages import build
 
@@ -124,11 +125,15 @@ async def test_a_large_answer_that_is_cut_off_fails_its_request() -> None:
         writer.write(struct.pack(">i", 4_000_000) + request[4:8] + bytes(100_000))
         writer.close()
 
+    buffers = FrameBuffers()
     async with peer(script) as address:
-        connection = await connect(address)
+        connection = await open_connection(address, client_id="test", timeout_s=60, buffers=buffers)
         with pytest.raises(ConnectionFailed):
             await connection.request(METADATA, METADATA_REQUEST, timeout_s=60)
         await connection.close()
+    [block] = buffers._memory._kept
+    assert buffers.take(4_000_000).obj is block, "the next connection uses its memory"
+    buffers.close()
 
 
 async def test_an_answer_that_does_not_come_breaks_the_connection() -> None:

@@ -6,6 +6,7 @@ import pytest
 from tidelog.consuming.fetched import Chunk, kept_records
 from tidelog.consuming.positions import PartitionState
 from tidelog.errors import CorruptRecordBatch
+from tidelog.reused_memory import ReusedMemory
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import CompressionType
 from tidelog_core.records.control import (
@@ -154,8 +155,14 @@ def test_records_are_read_from_any_buffer(kind: type) -> None:
 
 
 def test_few_records_of_a_large_answer_do_not_keep_it_in_memory() -> None:
-    answer = memoryview(bytearray(1_000))
-    assert kept_records(answer[:500]).obj is answer.obj
-    few = kept_records(answer[10:400])
-    assert (type(few), len(few)) == (bytes, 390)
-    assert kept_records(b"abc") == b"abc"
+    room = ReusedMemory(1 << 20).take
+    answer = memoryview(bytearray(1_000_000))
+    assert kept_records(answer[:500_000], room).obj is answer.obj
+    answer[10:400] = b"x" * 390
+    few = kept_records(answer[10:400], room)
+    assert (type(few), bytes(few)) == (bytes, b"x" * 390)
+    answer[10:400_010] = b"y" * 400_000
+    some = kept_records(answer[10:400_010], lambda size: room(size)[:size])
+    assert bytes(some) == b"y" * 400_000
+    assert memoryview(some.obj).nbytes < 500_000
+    assert kept_records(b"abc", room) == b"abc"

@@ -1,12 +1,16 @@
-"""Buffers of answers: used again once their records are not, and given back after a while."""
+"""Buffers of answers: shared by a client's connections, and given back after a while."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import pytest
-from tidelog.wire.frame_buffers import KEPT_MAX, KEPT_S, KEPT_SIZE_BYTES_MAX, FrameBuffers
+from tidelog import Consumer
+from tidelog.wire.frame_buffers import KEPT_BYTES_MAX, KEPT_S, FrameBuffers
+
+T = TypeVar("T")
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -19,8 +23,16 @@ class Loop(asyncio.SelectorEventLoop):
 
     def pass_to(self, now: float) -> None:
         self.now = now
-        self.call_soon(self.stop)
-        self.run_forever()
+        self.do(lambda: None)
+
+    def do(self, action: Callable[[], T]) -> T:
+        """Return what the action does in the loop."""
+
+        async def acted() -> T:
+            await asyncio.sleep(0)  # What is due comes first.
+            return action()
+
+        return self.run_until_complete(acted())
 
 
 @pytest.fixture
@@ -30,55 +42,47 @@ def loop() -> Iterator[Loop]:
     made.close()
 
 
-def test_a_buffer_is_used_again_when_its_last_view_is_gone(loop: Loop) -> None:
-    buffers = FrameBuffers(loop)
-    first = buffers.take(1_000)
-    obj = first.obj
-    records = first[10:20]
-    del first
-    second = buffers.take(1_000)
-    assert second.obj is not obj, "records of the first are in use"
-    del records
-    third = buffers.take(900)
-    assert third.obj is obj
-    assert len(third) == 900
-    third[:] = b"x" * 900
-
-
-def test_a_larger_answer_gets_a_larger_buffer_in_the_place_of_a_free_one(loop: Loop) -> None:
-    buffers = FrameBuffers(loop)
-    small = buffers.take(100).obj
-    large = buffers.take(200)
-    assert (len(large), large.obj is not small) == (200, True)
-    assert [len(one) for one in buffers._kept] == [200]
-
-
-def test_few_buffers_of_limited_size_are_kept(loop: Loop) -> None:
-    buffers = FrameBuffers(loop)
-    held = [buffers.take(100) for _ in range(KEPT_MAX + 4)]
-    assert len({id(one.obj) for one in held}) == KEPT_MAX + 4
-    assert len(buffers._kept) == KEPT_MAX
-    held.clear()
-    buffers.take(KEPT_SIZE_BYTES_MAX + 1)
-    assert max(map(len, buffers._kept)) <= KEPT_SIZE_BYTES_MAX
+def test_an_answer_gets_as_much_as_it_has(loop: Loop) -> None:
+    buffers = FrameBuffers()
+    for size_bytes in (100, 70_000, 3_000_000):
+        view = loop.do(lambda: buffers.take(size_bytes))  # noqa: B023
+        assert len(view) == size_bytes
+        view[:] = b"x" * size_bytes
 
 
 def test_the_memory_is_given_back_after_a_while_without_large_answers(loop: Loop) -> None:
-    buffers = FrameBuffers(loop)
-    buffers.take(100)
+    buffers = FrameBuffers()
+    loop.do(lambda: buffers.take(100))
     loop.pass_to(KEPT_S - 1)
-    buffers.take(100)
+    loop.do(lambda: buffers.take(100))
     loop.pass_to(KEPT_S)
-    assert buffers._kept, "it was used a second ago"
+    assert buffers.kept_bytes, "it was used a second ago"
     loop.pass_to(2 * KEPT_S - 1)
-    assert buffers._kept == []
-    assert buffers._timer is None
+    assert buffers.kept_bytes == 0
+    loop.do(lambda: buffers.take(100))
+    assert buffers.kept_bytes
+    loop.pass_to(4 * KEPT_S)
+    assert buffers.kept_bytes == 0
 
 
-def test_a_closed_connection_keeps_none(loop: Loop) -> None:
-    buffers = FrameBuffers(loop)
-    view = buffers.take(100)
+def test_a_closed_client_keeps_none(loop: Loop) -> None:
+    buffers = FrameBuffers()
+    view = loop.do(lambda: buffers.take(100))
     buffers.close()
-    assert buffers._kept == []
+    assert buffers.kept_bytes == 0
     assert len(view) == 100
     loop.pass_to(100.0)
+
+
+async def test_a_consumer_with_a_small_limit_for_records_keeps_no_more_than_that() -> None:
+    """The limit of what is fetched ahead bounds what is kept for it, over all nodes."""
+    small = Consumer("localhost:1", prefetch_bytes_max=2 * 1024 * 1024)
+    usual = Consumer("localhost:1")
+    for consumer, limit in ((small, 2 * 1024 * 1024), (usual, KEPT_BYTES_MAX)):
+        buffers = consumer._cluster._buffers
+        held = [buffers.take(1024 * 1024) for _ in range(50)]
+        assert 0 < buffers.kept_bytes <= limit
+        del held
+        assert buffers.kept_bytes <= limit
+        await consumer.close()
+        assert buffers.kept_bytes == 0

@@ -42,7 +42,9 @@ async def test_the_missing_bytes_wake_the_loop_and_then_any_byte(
     transport: asyncio.Transport,
 ) -> None:
     wake_size = WakeSize(transport)
-    for missing, expected in ((10 * WAKE_BYTES_MAX, WAKE_BYTES_MAX), (1_000, 1_000), (0, 1)):
+    wake_size.expect(10 * WAKE_BYTES_MAX)
+    assert 100_000 < size_of(transport) <= WAKE_BYTES_MAX, "Linux takes half of its largest buffer"
+    for missing, expected in ((1_000, 1_000), (0, 1)):
         wake_size.expect(missing)
         assert size_of(transport) == expected
 

@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
-from numba.core.cgutils import raw_memcpy
+from numba.core.cgutils import raw_memmove
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 from numpy.typing import NDArray
@@ -29,12 +29,12 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @intrinsic
-def _memcpy(_typing: Any, target: Any, at: Any, source: Any, start: Any, size: Any) -> Any:
+def _memmove(_typing: Any, target: Any, at: Any, source: Any, start: Any, size: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target_type, _, source_type, _, _ = signature.args
         to = make_array(target_type)(context, builder, arguments[0])  # type: ignore[no-untyped-call]
         of = make_array(source_type)(context, builder, arguments[2])  # type: ignore[no-untyped-call]
-        raw_memcpy(  # type: ignore[no-untyped-call]
+        raw_memmove(  # type: ignore[no-untyped-call]
             builder,
             builder.gep(to.data, [arguments[1]]),
             builder.gep(of.data, [arguments[3]]),
@@ -50,8 +50,9 @@ def _memcpy(_typing: Any, target: Any, at: Any, source: Any, start: Any, size: A
 def copy_bytes(
     source: NDArray[np.uint8], start: int, size: int, target: NDArray[np.uint8], at: int
 ) -> None:
-    """Copy ``size`` bytes. Only for compiled callers that have checked the bounds.
+    """Copy ``size`` bytes, also to a place that overlaps.
 
-    Two to four times as fast, in records per second, as a loop or a slice assignment.
+    Only for compiled callers that have checked the bounds. Two to four times as fast, in records
+    per second, as a loop or a slice assignment.
     """
-    _memcpy(target, at, source, start, size)  # type: ignore[call-arg]
+    _memmove(target, at, source, start, size)  # type: ignore[call-arg]

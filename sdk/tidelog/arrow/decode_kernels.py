@@ -174,6 +174,7 @@ def decode_records(  # noqa: PLR0917
     offsets_from: int,
     offsets_to: int,
     longs: Longs,
+    header_starts: Longs,
     timestamp_types: Ints,
     key_ends: Ints,
     keys: Bytes,
@@ -186,30 +187,37 @@ def decode_records(  # noqa: PLR0917
 
     A row of ``sections`` is: start and end of the records in ``data``, base offset, last
     offset, base timestamp, max timestamp, 1 if the broker set the batch's timestamp, record
-    count. ``longs`` gets three rows: offset, timestamp in microseconds, and the start of the
-    record's headers in ``data``. ``*_ends[0]`` must be 0.
+    count. ``longs`` gets two rows: offset, and timestamp in microseconds. ``header_starts`` are
+    places in ``data``. ``*_ends[0]`` must be 0. ``values`` may be ``data`` from the first section
+    on: a value is never written behind the place that it was read from.
 
     Returns the numbers of records and headers, the sizes of header keys and header values,
-    the problem, and the problem's section.
+    the problem, and the problem's section. With a problem the records are those of the sections
+    before.
     """
     row = key_at = value_at = 0
     header_count = header_key_bytes = header_value_bytes = 0
     for section in range(len(sections)):
+        before = (row, header_count, header_key_bytes, header_value_bytes)
         position, section_end = sections[section, 0], sections[section, 1]
         base_offset, last_offset = sections[section, 2], sections[section, 3]
         is_log_append_time = sections[section, 6]
+        problem = OK
         for _ in range(sections[section, 7]):
             position, delta, offset, key_start, key_size, value_start, value_size, headers_start = (
                 _read_record(data, position, section_end)
             )
             if position < 0:
-                return row, 0, 0, 0, -position, section
+                problem = -position
+                break
             headers, name_bytes, content_bytes, end = _skip_headers(data, headers_start, position)
             if end != position:
-                return row, 0, 0, 0, BAD_HEADERS, section
+                problem = BAD_HEADERS
+                break
             offset += base_offset
             if offset < base_offset or offset > last_offset:
-                return row, 0, 0, 0, BAD_OFFSET, section
+                problem = BAD_OFFSET
+                break
             if offset < offsets_from or offset >= offsets_to:
                 continue
             timestamp = sections[section, 4] + delta
@@ -217,7 +225,7 @@ def decode_records(  # noqa: PLR0917
                 timestamp = sections[section, 5]
             longs[0, row] = offset
             longs[1, row] = min(max(timestamp, TIMESTAMP_MS_MIN), TIMESTAMP_MS_MAX) * 1000
-            longs[2, row] = headers_start
+            header_starts[row] = headers_start
             timestamp_types[row] = is_log_append_time
             key_valid[row] = key_size >= 0
             value_valid[row] = value_size >= 0
@@ -233,8 +241,10 @@ def decode_records(  # noqa: PLR0917
             header_count += headers
             header_key_bytes += name_bytes
             header_value_bytes += content_bytes
-        if position != section_end:
-            return row, 0, 0, 0, TRAILING_BYTES, section
+        if problem == OK and position != section_end:
+            problem = TRAILING_BYTES
+        if problem != OK:
+            return before[0], before[1], before[2], before[3], problem, section
     return row, header_count, header_key_bytes, header_value_bytes, OK, 0
 
 

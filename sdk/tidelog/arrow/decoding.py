@@ -79,7 +79,7 @@ class BatchDecoder:
     def _decode(self, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
         """Yield the rows of whole batches, and keep the bytes after them."""
         array = np.frombuffer(data, dtype=np.uint8)
-        table = kernels.batch_table(len(array))
+        table = kernels.batch_table(len(array) // kernels.HEADER_SIZE + 1)
         count, consumed, problem = kernels.scan_batches(array, table)
         if problem:
             raise self._corrupt(self._position + consumed, "it is not a batch of version 2")

@@ -53,6 +53,7 @@ def _decode_records(  # noqa: PLR0917
     offsets_to: int,
     longs: Any,
     row_max: int,
+    header_starts: Any,
     timestamp_types: Any,
     key_ends: Any,
     keys: Any,
@@ -67,7 +68,8 @@ def _decode_records(  # noqa: PLR0917
         carray(sections, (section_count, _SECTION_COLUMNS)),
         offsets_from,
         offsets_to,
-        carray(longs, (3, row_max)),
+        carray(longs, (2, row_max)),
+        carray(header_starts, (0,)),
         carray(timestamp_types, (0,)),
         carray(key_ends, (0,)),
         carray(keys, (0,)),
@@ -111,7 +113,7 @@ _ENTRIES: dict[str, tuple[Callable[..., int], tuple[Any, ...]]] = {
     "decode_records": (
         _decode_records,
         (
-            *(_BYTES, int64, _LONGS, int64, int64, int64, _LONGS, int64, _INTS),
+            *(_BYTES, int64, _LONGS, int64, int64, int64, _LONGS, int64, _LONGS, _INTS),
             *(_INTS, _BYTES, _BYTES, _INTS, _BYTES, _BYTES, _LONGS),
         ),
     ),

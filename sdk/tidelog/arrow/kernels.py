@@ -75,9 +75,9 @@ __all__ = [
 ]
 
 
-def batch_table(size_bytes: int) -> Longs:
-    """Return room for the headers of all batches that this many bytes can have."""
-    return np.empty((size_bytes // HEADER_SIZE + 1, COLUMN_COUNT), np.int64)
+def batch_table(batch_count: int) -> Longs:
+    """Return room for the headers of so many batches."""
+    return np.empty((batch_count, COLUMN_COUNT), np.int64)
 
 
 def scan_batches(data: Bytes, table: Longs) -> tuple[int, int, int]:
@@ -100,6 +100,7 @@ def decode_records(  # noqa: PLR0917
     offsets_from: int,
     offsets_to: int,
     longs: Longs,
+    header_starts: Longs,
     timestamp_types: Ints,
     key_ends: Ints,
     keys: Bytes,
@@ -112,12 +113,13 @@ def decode_records(  # noqa: PLR0917
 
     A row of ``sections`` is: start and end of the records in ``data``, base offset, last
     offset, base timestamp, max timestamp, 1 if the broker set the batch's timestamp, record
-    count. ``longs`` gets three rows: offset, timestamp in microseconds, and the start of the
-    record's headers in ``data``. ``*_ends[0]`` must be 0. There is room for all records and all
-    bytes of the sections.
+    count. ``longs`` gets two rows: offset, and timestamp in microseconds. ``header_starts`` are
+    places in ``data``. ``*_ends[0]`` must be 0. There is room for all records and all bytes of the
+    sections. ``values`` may be ``data`` from the first section on.
 
     Returns the numbers of records and headers, the sizes of header keys and header values,
-    the problem, and the problem's section.
+    the problem, and the problem's section. With a problem the records are those of the sections
+    before.
     """
     found = np.empty(6, np.int64)
     machine_code().decode_records(
@@ -129,6 +131,7 @@ def decode_records(  # noqa: PLR0917
         offsets_to,
         _address(longs),
         longs.shape[1],
+        _address(header_starts),
         _address(timestamp_types),
         _address(key_ends),
         _address(keys),

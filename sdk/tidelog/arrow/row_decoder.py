@@ -1,12 +1,15 @@
-"""Writes the records of scanned batches into Arrow's buffers.
+"""Makes Arrow's columns of the records of scanned batches.
 
-One compiled loop does so directly: no Python object is made for a record.
+One compiled loop does so: no Python object is made for a record. Values that lie in memory of the
+decoder's own are moved together there, and the column is a view of it: nothing is copied to memory
+that is not in the processor's cache, and no page is touched for the first time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,20 +24,22 @@ from tidelog_core.records.codecs import (
 from tidelog.arrow import kernels
 from tidelog.arrow.columns import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
 from tidelog.arrow.kernels import Bytes, Longs
-from tidelog.arrow.scratch import Scratch, give_back_large, thread_scratch
+from tidelog.arrow.scratch import SIZE_BYTES, Scratch, thread_memory
 
 # An Arrow batch ends at either limit; a single record batch may exceed it. Each costs Python's work
-# for its columns, as much as to decode 300 KiB: smaller ones halve the speed. Arrow's pool uses
-# buffers of this size again; those of 8 MiB are returned to the system, and to find their pages
-# again halves it too.
+# for its columns, as much as to decode 300 KiB: smaller ones halve the speed. What is decompressed
+# mostly fits into one ``Scratch``.
 ROWS_PER_BATCH = 64 * 1024
-BYTES_PER_BATCH = 3 * 1024 * 1024
+BYTES_PER_BATCH = SIZE_BYTES - 256 * 1024
 TOPIC_ROWS_MAX = 1024 * 1024  # of one Arrow batch
+KEPT_PLACES_BYTES_MAX = 1024 * 1024  # of the names of a topic; four such columns are kept
 # Arrow addresses binary columns with 32 bits. A batch decompresses to far less.
 assert BYTES_PER_BATCH + DECOMPRESSED_SIZE_BYTES_MAX < 2**31
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
+# Columns are views of memory of which they need no less than this part.
+_VIEW_PART = 4
 
 _PROBLEMS = {
     kernels.BAD_LENGTH: "a record's length disagrees with its fields",
@@ -56,6 +61,7 @@ class _Group:
     data: Bytes
     sections: Longs
     positions: list[int]
+    own_size_bytes: int | None  # of the memory, if records may be moved and kept in it
 
 
 class RowDecoder:
@@ -77,59 +83,74 @@ class RowDecoder:
         self._schema = arrow_schema(include_headers=include_headers)
 
     def decode(
-        self, data: bytes | memoryview, table: Longs, offsets: tuple[int, int], *, position: int = 0
+        self,
+        data: bytes | memoryview,
+        table: Longs,
+        offsets: tuple[int, int],
+        *,
+        position: int = 0,
+        is_own: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows with offsets in ``[start, end)`` of the batches in ``table``.
 
         ``table`` has rows as ``scan_batches`` fills them for ``data``, whose first byte is at
-        ``position`` for error messages. The caller has checked the CRCs.
+        ``position`` for error messages. The caller has checked the CRCs. If the data ``is_own``,
+        nobody else may read it: records are moved in it, and columns are views of it. Rows of the
+        batches before a damaged one come before its error.
         """
-        array = np.frombuffer(data, dtype=np.uint8)
-        try:
-            for group in self._groups(data, array, table, position):
-                yield from self._decode_group(group, *offsets)
-        finally:
-            give_back_large()
+        for group in self._groups(memoryview(data), table, position, is_own=is_own):
+            yield from self._decode_group(group, *offsets)
 
     def _groups(
-        self, data: bytes | memoryview, array: Bytes, table: Longs, position: int
+        self, view: memoryview, table: Longs, position: int, *, is_own: bool
     ) -> Iterator[_Group]:
         """Decompress and collect batches until they make one Arrow batch."""
-        view = memoryview(data)
         sections: list[tuple[int, ...]] = []
         positions: list[int] = []
         row_count = size_bytes = 0
         is_compressed = bool(np.any(table[:, kernels.ATTRIBUTES] & _CODEC_MASK))
+        # What is neither copied nor decompressed has a usual size already.
+        size_bytes_max = len(view) if is_own and not is_compressed else BYTES_PER_BATCH
         scratch: Scratch | None = None
 
         def gathered() -> _Group:
-            # Uncompressed records are decoded in place.
-            source = array if scratch is None else np.frombuffer(scratch.room, np.uint8, size_bytes)
-            return _Group(source, np.array(sections, dtype=np.int64).reshape(-1, 8), positions)
+            own_size_bytes = None
+            source = view  # Uncompressed records are decoded in place.
+            if scratch is not None:
+                source, own_size_bytes = scratch.room[:size_bytes], len(scratch.room)
+            elif is_own:
+                own_size_bytes = memoryview(view.obj).nbytes
+            places = np.array(sections, dtype=np.int64).reshape(-1, 8)
+            return _Group(np.frombuffer(source, np.uint8), places, positions, own_size_bytes)
 
         for start, size, base, last, attributes, records, base_ms, max_ms, _, _ in table.tolist():
             where = position + start
             section = view[start + kernels.HEADER_SIZE : start + size]
             begin, section_size = start + kernels.HEADER_SIZE, len(section)
-            if is_compressed:
-                scratch = scratch or thread_scratch()
-                begin = size_bytes
-                section_size = self._decompress(
-                    attributes & _CODEC_MASK, section, scratch, begin, where
-                )
-            if records * kernels.RECORD_SIZE_MIN > section_size:
-                raise self._corrupt(where, f"{records} records do not fit in {section_size} bytes")
+            try:
+                if is_compressed:
+                    scratch = scratch or Scratch(thread_memory())
+                    begin = size_bytes
+                    section_size = self._decompress(
+                        attributes & _CODEC_MASK, section, scratch, begin, where
+                    )
+                if records * kernels.RECORD_SIZE_MIN > section_size:
+                    raise self._corrupt(
+                        where, f"{records} records do not fit in {section_size} bytes"
+                    )
+            except TidelogError:
+                if sections:
+                    yield gathered()
+                raise
             is_stamped = int(attributes & _LOG_APPEND_TIME != 0)
             end = begin + section_size
             sections.append((begin, end, base, last, base_ms, max_ms, is_stamped, records))
             positions.append(where)
             row_count += records
             size_bytes += section_size
-            if row_count >= ROWS_PER_BATCH or size_bytes >= BYTES_PER_BATCH:
+            if row_count >= ROWS_PER_BATCH or size_bytes >= size_bytes_max:
                 yield gathered()
-                # Another decoder may have used the scratch since, or another thread goes on here.
-                scratch = None
-                give_back_large()
+                scratch = None  # Columns may be views of it.
                 sections, positions = [], []
                 row_count = size_bytes = 0
         if sections:
@@ -153,10 +174,11 @@ class RowDecoder:
         row_max = int(sections[:, 7].sum())
         # Room for the largest size; pages that are never written cost nothing.
         content_max = int((sections[:, 1] - sections[:, 0]).sum())
-        longs = _room(3 * row_max, np.int64).reshape(3, row_max)
+        longs = _room(2 * row_max, np.int64).reshape(2, row_max)
+        header_starts = _room(row_max, np.int64)
         timestamp_types = _room(row_max, np.int32)
-        keys = _BinaryColumn(row_max, content_max)
-        values = _BinaryColumn(row_max, content_max)
+        keys = _BinaryColumn(row_max, _room(content_max, np.uint8))
+        values = _BinaryColumn(row_max, self._room_of_values(group, content_max))
         rows, headers, header_key_bytes, header_value_bytes, problem, section = (
             kernels.decode_records(
                 data,
@@ -164,6 +186,7 @@ class RowDecoder:
                 start_offset,
                 end_offset,
                 longs,
+                header_starts,
                 timestamp_types,
                 keys.ends,
                 keys.content,
@@ -173,43 +196,58 @@ class RowDecoder:
                 values.valid,
             )
         )
-        if problem:
-            raise self._corrupt(group.positions[section], _PROBLEMS[problem])
         columns = [
             keys.array(rows, pa.binary()),
             values.array(rows, pa.binary()),
-            _numbers(np.full(rows, self._partition, np.int32), pa.int32()),
             _numbers(longs[0, :rows], pa.int64()),
             _numbers(longs[1, :rows], TIMESTAMP_TYPE),
             _numbers(timestamp_types[:rows], pa.int32()),
         ]
         if self._include_headers:
             columns.append(
-                _headers(data, longs[2, :rows], headers, header_key_bytes, header_value_bytes)
+                _headers(data, header_starts[:rows], headers, header_key_bytes, header_value_bytes)
             )
+        yield from self._batches(columns, rows)
+        if problem:
+            raise self._corrupt(group.positions[section], _PROBLEMS[problem])
+
+    def _room_of_values(self, group: _Group, content_max: int) -> Bytes:
+        """Return where values are moved together: where they are, or in other memory."""
+        own = group.own_size_bytes
+        # Headers are read after the values have been moved.
+        if own is None or self._include_headers or content_max * _VIEW_PART < own:
+            return _room(content_max, np.uint8)
+        return group.data[group.sections[0, 0] :]
+
+    def _batches(self, columns: list[pa.Array], rows: int) -> Iterator[pa.RecordBatch]:
         # A small batch may decompress to millions of rows: the topic's name in each of them would
         # have more bytes than Arrow can address, so they share one column of names.
-        topics = _repeated(self._topic, min(rows, TOPIC_ROWS_MAX))
+        topics, partitions = _places(self._topic, self._partition, min(rows, TOPIC_ROWS_MAX))
         for start in range(0, rows, TOPIC_ROWS_MAX):
             key, value, *others = (one.slice(start, TOPIC_ROWS_MAX) for one in columns)
-            some = [key, value, topics.slice(0, len(key)), *others]
+            count = len(key)
+            some = [key, value, topics.slice(0, count), partitions.slice(0, count), *others]
             yield pa.RecordBatch.from_arrays(some, schema=self._schema)
 
 
 class _BinaryColumn:
     """The buffers of a binary column, filled by a kernel."""
 
-    def __init__(self, row_max: int, content_max: int) -> None:
+    def __init__(self, row_max: int, content: Bytes) -> None:
         self.ends = _room(row_max + 1, np.int32)
         self.ends[0] = 0
-        self.content = _room(content_max, np.uint8)
+        self.content = content
         self.valid = _room(row_max, np.uint8)
 
     def array(self, rows: int, type: pa.DataType) -> pa.Array:
+        content = self.content[: self.ends[rows]]
+        if len(content) * _VIEW_PART < len(self.content):  # It would keep much more in memory.
+            content = _room(len(content), np.uint8)
+            content[:] = self.content[: len(content)]
         buffers = [
             _validity(self.valid[:rows]),
             pa.py_buffer(self.ends[: rows + 1]),
-            pa.py_buffer(self.content[: self.ends[rows]]),
+            pa.py_buffer(content),
         ]
         return pa.Array.from_buffers(type, rows, buffers)
 
@@ -230,11 +268,24 @@ def _validity(valid: Bytes) -> pa.Buffer | None:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def _repeated(text: bytes, rows: int) -> pa.Array:
-    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(text))
-    return pa.Array.from_buffers(
-        pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(text * rows)]
+def _places(topic: bytes, partition: int, rows: int) -> tuple[pa.Array, pa.Array]:
+    """Return the columns of topic and partition, with so many rows or more."""
+    rounded = 1 << (rows - 1).bit_length() if rows else 0
+    if rounded > ROWS_PER_BATCH or rounded * len(topic) > KEPT_PLACES_BYTES_MAX:
+        return _made_places(topic, partition, rows)
+    return _kept_places(topic, partition, rounded)
+
+
+def _made_places(topic: bytes, partition: int, rows: int) -> tuple[pa.Array, pa.Array]:
+    ends = np.arange(rows + 1, dtype=np.int32) * np.int32(len(topic))
+    topics = pa.Array.from_buffers(
+        pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(topic * rows)]
     )
+    return topics, _numbers(np.full(rows, partition, np.int32), pa.int32())
+
+
+# Most batches have about as many rows as those before.
+_kept_places = lru_cache(maxsize=4)(_made_places)
 
 
 def _headers(
@@ -244,8 +295,8 @@ def _headers(
     list_ends = np.empty(rows + 1, np.int32)
     list_ends[0] = 0
     list_valid = np.empty(rows, np.uint8)
-    keys = _BinaryColumn(count, key_size_bytes)
-    values = _BinaryColumn(count, value_size_bytes)
+    keys = _BinaryColumn(count, _room(key_size_bytes, np.uint8))
+    values = _BinaryColumn(count, _room(value_size_bytes, np.uint8))
     kernels.decode_headers(
         data,
         starts,

@@ -1,4 +1,7 @@
-"""Memory for decompressed records, which each thread uses again for the next Arrow batch."""
+"""Memory for the decompressed records of one Arrow batch.
+
+Each thread uses it again, once no Arrow batch has a view of it.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,19 @@ import threading
 from tidelog_core.records.codecs import CompressionType, decompress_view
 from tidelog_core.records.decompress_into import decompress_into
 
+from tidelog.reused_memory import ReusedMemory
+
 SIZE_BYTES = 4 * 1024 * 1024  # at first
-KEPT_SIZE_BYTES_MAX = 8 * 1024 * 1024  # of a thread
+# Of a thread: one that is filled, and those whose rows are in the program's hands.
+KEPT_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Scratch:
     """Memory that grows when it has to."""
 
-    def __init__(self, size_bytes: int = SIZE_BYTES) -> None:
-        self.room = memoryview(bytearray(size_bytes))
+    def __init__(self, memory: ReusedMemory, size_bytes: int = SIZE_BYTES) -> None:
+        self._memory = memory
+        self.room = memory.take(size_bytes)
 
     def decompress(self, codec: CompressionType, data: memoryview, start: int) -> int:
         """Write the data decompressed from there on, and return its size.
@@ -28,7 +35,7 @@ class Scratch:
         found = decompress_view(codec, data)
         end = start + len(found)
         if end > len(self.room):
-            larger = memoryview(bytearray(max(end, 2 * len(self.room))))
+            larger = self._memory.take(max(end, 2 * len(self.room)))
             larger[:start] = self.room[:start]
             self.room = larger
         self.room[start:end] = found
@@ -36,22 +43,15 @@ class Scratch:
 
 
 class _OfThread(threading.local):
-    scratch: Scratch | None = None
+    memory: ReusedMemory | None = None
 
 
 _of_thread = _OfThread()
 
 
-def thread_scratch() -> Scratch:
-    """Return the thread's memory. Its content is for the caller until another one asks."""
-    found = _of_thread.scratch
+def thread_memory() -> ReusedMemory:
+    """Return the memory of the thread."""
+    found = _of_thread.memory
     if found is None:
-        found = _of_thread.scratch = Scratch()
+        found = _of_thread.memory = ReusedMemory(KEPT_BYTES_MAX)
     return found
-
-
-def give_back_large() -> None:
-    """Let go of the thread's memory if a large batch has made it grow."""
-    found = _of_thread.scratch
-    if found is not None and len(found.room) > KEPT_SIZE_BYTES_MAX:
-        _of_thread.scratch = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,47 +63,67 @@ def take_arrow(
     return found, states
 
 
-def run_to_arrow(
-    partition: TopicPartition, run: BatchRun, offsets: tuple[int, int], *, include_headers: bool
-) -> Iterator[list[pa.RecordBatch]]:
-    """Yield the run's visible records with offsets in ``[start, end)``.
+class RunRows:
+    """The run's visible records with offsets in ``[start, end)``, in lists of limited size.
 
-    Whatever they expand to, one list has about ``EXPANDED_BYTES_MAX``. Raises
-    ``CorruptRecordBatch``.
+    Rows before a malformed batch come before its error. A run of writable memory is decoded in
+    place: it cannot be read again.
     """
-    decoder, table = _decoder_of(partition, run, offsets, include_headers=include_headers)
-    found: list[pa.RecordBatch] = []
-    size_bytes = 0
-    for batch in decoder.decode(run.data, table, offsets):
-        found.append(batch)
-        size_bytes += batch.nbytes
-        if size_bytes >= EXPANDED_BYTES_MAX:
-            yield found
-            found, size_bytes = [], 0
-    if found:
-        yield found
 
+    def __init__(
+        self,
+        partition: TopicPartition,
+        run: BatchRun,
+        offsets: tuple[int, int],
+        *,
+        include_headers: bool,
+    ) -> None:
+        self.bad_offset: int | None = None  # the base offset of a malformed batch that was met
+        self._partition = partition
+        self._error: CorruptRecordBatch | None = None
+        decoder = RowDecoder(*partition, include_headers=include_headers, corrupt=self._corrupt)
+        self._table = _wanted_batches(run, offsets)
+        self._batches = decoder.decode(run.data, self._table, offsets, is_own=not run.data.readonly)
 
-def rows_before_damage(
-    partition: TopicPartition, run: BatchRun, offsets: tuple[int, int], *, include_headers: bool
-) -> tuple[list[pa.RecordBatch], int]:
-    """Return the records before the first malformed batch of the run, and its base offset."""
-    decoder, table = _decoder_of(partition, run, offsets, include_headers=include_headers)
-    found: list[pa.RecordBatch] = []
-    for row in table:
+    def next(self) -> list[pa.RecordBatch]:
+        """Return some of the rows, of about ``EXPANDED_BYTES_MAX`` at most; none: the end.
+
+        Raises ``CorruptRecordBatch``.
+        """
+        if self._error is not None:
+            raise self._error
+        found: list[pa.RecordBatch] = []
+        size_bytes = 0
         try:
-            found += decoder.decode(run.data, row.reshape(1, -1), offsets)
-        except CorruptRecordBatch:
-            return found, int(row[kernels.BASE_OFFSET])
-    return found, run.next_offset
+            for batch in self._batches:
+                found.append(batch)
+                size_bytes += batch.nbytes
+                if size_bytes >= EXPANDED_BYTES_MAX:
+                    break
+        except CorruptRecordBatch as error:
+            if not found:
+                raise
+            self._error = error.with_traceback(None)  # Its frames have views of the run.
+        return found
+
+    def _corrupt(self, position: int, problem: str) -> TidelogError:
+        row = self._table[np.searchsorted(self._table[:, kernels.POSITION], position)]
+        self.bad_offset = int(row[kernels.BASE_OFFSET])
+        return CorruptRecordBatch(
+            f"{self._partition}: batch at offset {self.bad_offset}: {problem}"
+        )
 
 
 def decode_values(
-    batches: Sequence[pa.RecordBatch], decoder: SchemaDecoder, *, size_bytes_max: int
+    batches: Sequence[pa.RecordBatch],
+    decoder: SchemaDecoder,
+    *,
+    size_bytes_max: int,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> tuple[list[pa.RecordBatch], Sequence[pa.RecordBatch]]:
     """Return batches with values as structs, and what is left once those have so many bytes.
 
-    Raises ``InvalidRecord``.
+    Or once it ``is_stopped``. Raises ``InvalidRecord``.
     """
     found: list[pa.RecordBatch] = []
     size_bytes = 0
@@ -113,36 +133,25 @@ def decode_values(
             found.append(part)
             size_bytes += part.nbytes
             row_count += part.num_rows
-            if size_bytes >= size_bytes_max:
+            if size_bytes >= size_bytes_max or is_stopped():
                 rest = [batch.slice(row_count)] if row_count < batch.num_rows else []
                 return found, [*rest, *batches[number + 1 :]]
     return found, ()
 
 
-def _decoder_of(
-    partition: TopicPartition, run: BatchRun, offsets: tuple[int, int], *, include_headers: bool
-) -> tuple[RowDecoder, kernels.Longs]:
-    """Return what decodes the run, and the headers of its batches with such records."""
+def _wanted_batches(run: BatchRun, offsets: tuple[int, int]) -> kernels.Longs:
+    """Return the headers of the run's batches with such records."""
     array = np.frombuffer(run.data, np.uint8)
-    table = kernels.batch_table(len(array))
+    table = kernels.batch_table(len(run.are_visible))
     count, _, _ = kernels.scan_batches(array, table)
     assert count == len(run.are_visible), "the chunk has found them by the same rules"
-    columns = table[:count]
     wanted = (
         np.array(run.are_visible)
-        & (columns[:, kernels.LAST_OFFSET] >= offsets[0])
-        & (columns[:, kernels.BASE_OFFSET] < offsets[1])
-        & (columns[:, kernels.RECORD_COUNT] > 0)
+        & (table[:, kernels.LAST_OFFSET] >= offsets[0])
+        & (table[:, kernels.BASE_OFFSET] < offsets[1])
+        & (table[:, kernels.RECORD_COUNT] > 0)
     )
-
-    def corrupt(position: int, problem: str) -> TidelogError:
-        row = columns[np.searchsorted(columns[:, kernels.POSITION], position)]
-        return CorruptRecordBatch(
-            f"{partition}: batch at offset {row[kernels.BASE_OFFSET]}: {problem}"
-        )
-
-    decoder = RowDecoder(*partition, include_headers=include_headers, corrupt=corrupt)
-    return decoder, columns[wanted]
+    return table[wanted]
 
 
 def _take_run(state: PartitionState, *, include_headers: bool) -> list[pa.RecordBatch] | None:
@@ -160,24 +169,18 @@ def _take_run(state: PartitionState, *, include_headers: bool) -> list[pa.Record
         state.take(len(state.records))
         return [rest]
     chunk = state.chunks[0]
-    run: BatchRun | None = None
     try:
         run = chunk.next_run(state.run_size_bytes or RUN_SIZE_BYTES_MAX)
         offsets = (state.position, run.next_offset)
-        parts = run_to_arrow(state.partition, run, offsets, include_headers=include_headers)
-        batches = next(parts, [])
-    except TidelogError:
-        if run is not None:  # The rows before it come first, as from ``poll``.
-            offsets = (state.position, run.next_offset)
-            batches, bad_offset = rows_before_damage(
-                state.partition, run, offsets, include_headers=include_headers
-            )
-            if batches:
-                state.position, state.last_epoch = bad_offset, run.last_epoch
-                state.rewind()
-                return batches
+        rows = RunRows(state.partition, run, offsets, include_headers=include_headers)
+        batches = rows.next()
+    except BaseException:
         state.rewind()  # The next fetch may return valid bytes.
         raise
+    if rows.bad_offset is not None:  # The rows before it come first, as from ``poll``.
+        state.position, state.last_epoch = rows.bad_offset, run.last_epoch
+        state.rewind()
+        return batches
     if batches and _has_expanded(batches) and _end_of(batches) < run.next_offset:
         # The rest is fetched again, in shorter runs: in memory it has no limit.
         state.run_size_bytes = max(len(run.data) // 4, RUN_SIZE_BYTES_MIN)

@@ -10,7 +10,7 @@ Source: KIP-98, the consumer's view of transactions.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tidelog_core.errors import CorruptRecordBatch
@@ -26,6 +26,8 @@ from tidelog_core.records.control import ControlType, parse_control_type
 from tidelog_core.records.header import HEADER_SIZE, Buffer
 
 from tidelog.consuming.records import ConsumerRecord
+
+_ROOM_BYTES_MIN = 64 * 1024  # Less is copied to new memory.
 
 
 class BatchRun(NamedTuple):
@@ -51,7 +53,8 @@ class Chunk:
     ) -> None:
         """Find the batches; ``aborted`` holds (first offset, producer id).
 
-        ``data`` must not change. Raises ``CorruptRecordBatch`` if no batch is complete.
+        ``data`` must not change. If it is writable it is the chunk's: runs may be decoded in place.
+        Raises ``CorruptRecordBatch`` if no batch is complete.
         """
         self._partition = partition
         self._data = data
@@ -133,11 +136,20 @@ class Chunk:
         return not (header.is_transactional and header.producer_id in self._aborting)
 
 
-def kept_records(records: bytes | memoryview) -> bytes | memoryview:
-    """Return the records, copied if they would keep much more of their answer in memory."""
+def kept_records(
+    records: bytes | memoryview, room: Callable[[int], memoryview]
+) -> bytes | memoryview:
+    """Return the records, copied if they would keep much more of their answer in memory.
+
+    ``room`` returns memory of the client's for so many bytes.
+    """
     if isinstance(records, bytes) or len(records) * 2 >= memoryview(records.obj).nbytes:
         return records
-    return bytes(records)
+    if len(records) < _ROOM_BYTES_MIN:
+        return bytes(records)
+    kept = room(len(records))
+    kept[:] = records
+    return kept
 
 
 def _whole_batches(data: Buffer) -> list[tuple[int, BatchHeader]]:

@@ -268,7 +268,7 @@ class Fetcher:
         try:
             chunk = Chunk(
                 state.partition,
-                kept_records(answer.records),
+                kept_records(answer.records, self._cluster.frame_room),
                 aborted=aborted,
                 read_committed=self._read_committed,
                 check_crcs=self._options.check_crcs,

@@ -84,7 +84,15 @@ class _Pending(NamedTuple):
 class Connection(asyncio.BufferedProtocol):
     """An open connection, made by ``open_connection``. Use it only from its event loop."""
 
-    def __init__(self, address: Address, *, client_id: str, has_tls: bool = False) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        client_id: str,
+        has_tls: bool = False,
+        buffers: FrameBuffers | None = None,
+    ) -> None:
+        """``buffers`` are those of the client."""
         self.address = address
         self._awaits_tls_refusal = has_tls  # until the first answer
         self._client_id = client_id.encode()
@@ -107,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self._scratch_filled = 0
         # Until the node has answered, it may be any server, and its first bytes are no size.
         self._answer_size_bytes_max = VERSIONS_SIZE_BYTES_MAX
-        self._buffers = FrameBuffers(self._loop)
+        self._buffers = buffers or FrameBuffers()
         self._frame: memoryview | None = None
         self._frame_filled = 0
         self._wake_size: WakeSize | None = None
@@ -201,7 +209,7 @@ class Connection(asyncio.BufferedProtocol):
         reason = f": {exc}" if exc is not None else ""
         refusal = tls_refusal(exc, self.address) if self._awaits_tls_refusal else None
         self._fail(refusal or ConnectionFailed(f"connection to {self.address} was lost{reason}"))
-        self._buffers.close()
+        self._frame = None
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -373,11 +381,12 @@ async def open_connection(
     timeout_s: float,
     ssl: ssl_module.SSLContext | None = None,
     connect: Connect | None = None,
+    buffers: FrameBuffers | None = None,
 ) -> Connection:
     """Open a connection and negotiate the versions.
 
     ``connect``, if given, connects the protocol that it is given the maker of; ``ssl`` is not
-    used then.
+    used then. ``buffers`` are those of the client; without them it has its own.
 
     Raises ``ConnectionFailed`` if the node cannot be reached, ``RequestTimedOut`` if it
     does not answer in time, and ``AuthenticationFailed`` if the node or the client refuses the
@@ -385,7 +394,7 @@ async def open_connection(
     """
     loop = asyncio.get_running_loop()
     has_tls = connect is None and ssl is not None
-    connection = Connection(address, client_id=client_id, has_tls=has_tls)
+    connection = Connection(address, client_id=client_id, has_tls=has_tls, buffers=buffers)
     try:
         async with asyncio.timeout(timeout_s):
             if connect is not None:

@@ -1,65 +1,52 @@
-"""Buffers for large answers, used again once nothing refers to their bytes.
+"""Buffers for large answers, used again once their records are not.
 
-A new buffer of some megabytes costs more than the bytes that are received into it: it is filled
-with zeros, and the system has to find its pages. Records of a fetch are views of the buffer, so it
-is free when the last of them is: only then a bytearray can be resized.
+Records of a fetch are views of the buffer that they were received into, and Arrow's columns may be.
+All connections of a client share the buffers, so a client of many nodes keeps no more.
 """
 
 from __future__ import annotations
 
 import asyncio
 
-KEPT_MAX = 3  # one that is filled, and those whose records are read meanwhile
-KEPT_SIZE_BYTES_MAX = 16 * 1024 * 1024  # of one
+from tidelog.reused_memory import ReusedMemory
+
+# One that is filled, one that is decoded, those whose records are read meanwhile.
+KEPT_BYTES_MAX = 32 * 1024 * 1024
 KEPT_S = 5.0  # without a large answer; then the memory is given back
 
 
 class FrameBuffers:
-    """Belongs to one connection."""
+    """The buffers of one client. Use it only from its event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._kept: list[bytearray] = []
+    def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._memory = ReusedMemory(kept_bytes_max)
         self._used_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def kept_bytes(self) -> int:
+        """Return the bytes that are kept for further answers, with those of answers in use."""
+        return self._memory.kept_bytes
+
     def take(self, size_bytes: int) -> memoryview:
         """Return room for an answer; its content is anything."""
-        self._used_at = self._loop.time()
+        loop = asyncio.get_running_loop()
+        self._used_at = loop.time()
         if self._timer is None:
-            self._timer = self._loop.call_later(KEPT_S, self._expire)
-        for number, buffer in enumerate(self._kept):
-            if _is_free(buffer):
-                if len(buffer) >= size_bytes:
-                    return memoryview(buffer)[:size_bytes]
-                del self._kept[number]  # A larger one takes its place.
-                break
-        made = bytearray(size_bytes)
-        if size_bytes <= KEPT_SIZE_BYTES_MAX and len(self._kept) < KEPT_MAX:
-            self._kept.append(made)
-        return memoryview(made)
+            self._timer = loop.call_later(KEPT_S, self._expire, loop)
+        return self._memory.take(size_bytes)[:size_bytes]
 
     def close(self) -> None:
         """Let go of the buffers."""
-        self._kept.clear()
+        self._memory.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _expire(self) -> None:
+    def _expire(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = None
-        left_s = self._used_at + KEPT_S - self._loop.time()
+        left_s = self._used_at + KEPT_S - loop.time()
         if left_s > 0:
-            self._timer = self._loop.call_later(left_s, self._expire)
+            self._timer = loop.call_later(left_s, self._expire, loop)
         else:
-            self._kept.clear()
-
-
-def _is_free(buffer: bytearray) -> bool:
-    """Whether there is no view of the buffer."""
-    try:
-        buffer.append(0)
-    except BufferError:
-        return False
-    buffer.pop()
-    return True
+            self._memory.clear()

@@ -1,7 +1,8 @@
 """Has the kernel wake the event loop once for many bytes of a large answer, not for each packet.
 
 Each time costs the loop as much as some hundred kilobytes do. No byte comes later for it: the rest
-of an answer is of no use without them. Source: ``SO_RCVLOWAT`` in socket(7).
+of an answer is of no use without them. Linux takes half of its largest receive buffer at most, and
+wakes earlier if memory is short. Source: ``SO_RCVLOWAT`` in socket(7), ``tcp_set_rcvlowat``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-WAKE_BYTES_MAX = 512 * 1024
+WAKE_BYTES_MAX = 4 * 1024 * 1024
 
 
 class WakeSize:

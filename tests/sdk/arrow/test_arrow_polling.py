@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from typing import TypeAlias
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,6 +16,7 @@ from tidelog.consuming.arrow_polling import take_arrow
 from tidelog.consuming.fetched import Chunk
 from tidelog.consuming.positions import PartitionState, Positions
 from tidelog.errors import CorruptRecordBatch
+from tidelog.reused_memory import ReusedMemory
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_core.records.control import (
@@ -24,6 +29,8 @@ from tests.support.batches import NO_PRODUCER, batch_of
 
 TP, OTHER = TopicPartition("t", 3), TopicPartition("t", 4)
 EVERYTHING = 2**40
+MIB = 1024 * 1024
+InMemory: TypeAlias = Callable[[bytes], memoryview]
 
 contents = st.none() | st.binary(max_size=40)
 headers = st.lists(st.tuples(st.text(max_size=8), contents), max_size=3).map(tuple)
@@ -77,6 +84,14 @@ def log_of(made) -> tuple[bytes, list[tuple[int, int]]]:
     return bytes(log), aborted
 
 
+def own(log: bytes) -> memoryview:
+    """Return the log in memory that is the chunk's, as a connection receives it."""
+    return memoryview(bytearray(log))
+
+
+MEMORY = pytest.mark.parametrize("in_memory", [memoryview, own], ids=["foreign", "own"])
+
+
 def positions_of(*chunks: Chunk, position: int = 0, partition: TopicPartition = TP) -> Positions:
     positions = Positions()
     positions.replace([partition])
@@ -91,7 +106,7 @@ def arrow_rows(found: list[pa.RecordBatch]) -> list[tuple]:
     for batch in found:
         batch.validate(full=True)
         for row in batch.to_pylist():
-            headers = tuple((one["key"], one["value"]) for one in row["headers"] or ())
+            headers = tuple((one["key"], one["value"]) for one in row.get("headers") or ())
             time_ms = round(row["timestamp"].timestamp() * 1000)
             rows.append((row["offset"], time_ms, row["key"], row["value"], headers))
     return rows
@@ -140,31 +155,96 @@ def test_batches_that_expand_are_handed_out_in_parts_of_limited_size(
 
 
 @settings(max_examples=60, deadline=None)
-@given(batches, st.integers(0, 12), st.booleans(), st.integers(1, 3000))
-def test_the_rows_are_those_of_poll(made, position, read_committed, run_size_bytes) -> None:
+@given(batches, st.integers(0, 12), st.booleans(), st.integers(1, 3000), st.booleans())
+def test_the_rows_are_those_of_poll(
+    made, position, read_committed, run_size_bytes, include_headers
+) -> None:
     log, aborted = log_of(made)
     given = {"aborted": aborted, "read_committed": read_committed}
     by_record = positions_of(Chunk(TP, log, **given), position=position)
-    by_column = positions_of(Chunk(TP, log, **given), position=position)
     expected = plain_rows(by_record)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_polling, "RUN_SIZE_BYTES_MAX", run_size_bytes)
-        assert take_all(by_column) == expected
-    one, other = by_record.state(TP), by_column.state(TP)
     if expected:  # ``take`` stops looking once it has nothing to hand out.
-        one.next_run()
-    assert (other.position, other.last_epoch) == (one.position, one.last_epoch)
-    assert not other.chunks
+        by_record.state(TP).next_run()
+    if not include_headers:
+        expected = [row[:-1] for row in expected]
+    for memory in (log, own(log)):
+        by_column = positions_of(Chunk(TP, memory, **given), position=position)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(arrow_polling, "RUN_SIZE_BYTES_MAX", run_size_bytes)
+            found, _ = take_arrow(
+                by_column, include_headers=include_headers, size_bytes_max=EVERYTHING
+            )
+        rows = arrow_rows(found)
+        assert (rows if include_headers else [row[:-1] for row in rows]) == expected
+        one, other = by_record.state(TP), by_column.state(TP)
+        assert (other.position, other.last_epoch) == (one.position, one.last_epoch)
+        assert not other.chunks
+
+
+@pytest.mark.parametrize("codec", CompressionType, ids=[one.name for one in CompressionType])
+def test_columns_in_the_programs_hands_do_not_change_while_memory_is_used_again(
+    codec: CompressionType,
+) -> None:
+    """A quarter of the batches is kept, as a program may; the memory of the others comes again."""
+    frames = ReusedMemory(8 * MIB)
+    chance = random.Random(3)
+    kept: list[tuple[pa.RecordBatch, list[bytes]]] = []
+    places: set[int] = set()
+    for number in range(24):
+        values = [chance.randbytes(2_000) for _ in range(600)]
+        records = [Record(0, 1_000, b"k", value, ()) for value in values]
+        log = build_batch(records, base_offset=0, compression=codec)
+        view = frames.take(len(log))[: len(log)]
+        places.add(id(view.obj))
+        view[:] = log
+        found, _ = take_arrow(
+            positions_of(Chunk(TP, view)), include_headers=False, size_bytes_max=EVERYTHING
+        )
+        assert [value for one in found for value in one.column("value").to_pylist()] == values
+        if number % 4 == 0:
+            kept.append((found[0], values[: found[0].num_rows]))
+        del view, found
+    assert len(places) < 24, "memory was used again"
+    for batch, values in kept:
+        batch.validate(full=True)
+        assert batch.column("value").to_pylist() == values
+        assert set(batch.column("key").to_pylist()) == {b"k"}
+
+
+def test_values_that_are_a_small_part_do_not_keep_the_rest_in_memory() -> None:
+    """The values are a twentieth of what was received: the rest are headers."""
+    records = [Record(0, 1_000, None, b"v" * 50, (("h", bytes(1_000)),)) for _ in range(500)]
+    for codec in (CompressionType.NONE, CompressionType.LZ4):
+        log = own(build_batch(records, base_offset=0, compression=codec))
+        found, _ = take_arrow(
+            positions_of(Chunk(TP, log)), include_headers=False, size_bytes_max=EVERYTHING
+        )
+        assert sum(one.get_total_buffer_size() for one in found) < 500 * 150
+        assert found[0].column("value").to_pylist() == [b"v" * 50] * 500
+
+
+def test_no_record_is_passed_over_after_an_error_that_is_not_of_the_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise MemoryError
+
+    positions = positions_of(Chunk(TP, own(batch_of(b"0", b"1"))))
+    state = positions.state(TP)
+    with monkeypatch.context() as patch:
+        patch.setattr(row_decoder, "_numbers", fail)
+        with pytest.raises(MemoryError):
+            take_all(positions)
+    assert (state.position, state.fetch_position, len(state.chunks)) == (0, 0, 0)
 
 
 def test_a_large_batch_leaves_no_large_memory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "_of_thread", scratch._OfThread())
-    monkeypatch.setattr(scratch, "KEPT_SIZE_BYTES_MAX", scratch.SIZE_BYTES)
-    for size_bytes, is_kept in ((1_000, True), (scratch.SIZE_BYTES + 1, False)):
+    for size_bytes in (1_000, scratch.KEPT_BYTES_MAX + 1):
         record = Record(0, 1_000, None, bytes(size_bytes), ())
         log = build_batch([record], base_offset=0, compression=CompressionType.GZIP)
         assert len(take_all(positions_of(Chunk(TP, log)))) == 1
-        assert (scratch._of_thread.scratch is not None) == is_kept
+        assert 0 < scratch.thread_memory().kept_bytes <= scratch.KEPT_BYTES_MAX
 
 
 def test_records_that_poll_has_decoded_come_first() -> None:
@@ -211,11 +291,12 @@ def test_a_partition_that_is_held_or_paused_gives_nothing() -> None:
         assert len(take_all(positions)) == 1
 
 
-def test_rows_before_a_damaged_batch_come_before_its_error() -> None:
+@MEMORY
+def test_rows_before_a_damaged_batch_come_before_its_error(in_memory: InMemory) -> None:
     good = batch_of(b"0", b"1")
     bad = bytearray(batch_of(b"2", base_offset=2))
     bad[-1] ^= 1
-    positions = positions_of(Chunk(TP, good + bytes(bad)))
+    positions = positions_of(Chunk(TP, in_memory(good + bytes(bad))))
     state = positions.state(TP)
     assert [row[0] for row in take_all(positions)] == [0, 1]
     with pytest.raises(CorruptRecordBatch):
@@ -223,22 +304,49 @@ def test_rows_before_a_damaged_batch_come_before_its_error() -> None:
     assert (state.position, state.fetch_position) == (2, 2), "it is fetched again"
 
 
-def test_malformed_records_are_an_error_that_names_the_batch() -> None:
+@MEMORY
+def test_malformed_records_are_an_error_that_names_the_batch(in_memory: InMemory) -> None:
     batch = bytearray(batch_of(b"0", b"1", base_offset=7))
     batch[61] = 0x7E  # the first record's length
-    positions = positions_of(Chunk(TP, bytes(batch), check_crcs=False), position=7)
+    positions = positions_of(Chunk(TP, in_memory(bytes(batch)), check_crcs=False), position=7)
     with pytest.raises(CorruptRecordBatch, match="t-3: batch at offset 7: a record's length"):
         take_all(positions)
 
 
-def test_rows_before_malformed_records_come_before_the_error() -> None:
-    batch = bytearray(batch_of(b"2", base_offset=2))
-    batch[61] = 0x7E  # the first record's length
-    log = batch_of(b"0") + batch_of(b"1", base_offset=1) + bytes(batch)
-    positions = positions_of(Chunk(TP, log, check_crcs=False))
-    assert [row[0] for row in take_all(positions)] == [0, 1]
+@MEMORY
+@pytest.mark.parametrize("codec", CompressionType, ids=[one.name for one in CompressionType])
+@pytest.mark.parametrize("include_headers", [False, True], ids=["bare", "with_headers"])
+def test_rows_before_malformed_records_come_before_the_error(
+    in_memory: InMemory, codec: CompressionType, include_headers: bool
+) -> None:
+    """The second record of the last batch is the malformed one."""
+    rows = [Record(n, 1_000, b"k", b"value %d" % n, (("h", b"%d" % n),)) for n in range(6)]
+    last = bytearray(build_batch(rows[4:], base_offset=4))
+    last[last.rindex(b"value 5") - 1] = 0x7E  # its size
+    log = b"".join(
+        build_batch(rows[n : n + 2], base_offset=n, compression=codec) for n in (0, 2)
+    ) + bytes(last)
+    positions = positions_of(Chunk(TP, in_memory(log), check_crcs=False))
+    found, _ = take_arrow(positions, include_headers=include_headers, size_bytes_max=EVERYTHING)
+    expected = [(n, 1_000, b"k", b"value %d" % n, (("h", b"%d" % n),)) for n in range(4)]
+    if include_headers:
+        assert arrow_rows(found) == expected
+    else:
+        assert [row[:-1] for row in arrow_rows(found)] == [row[:-1] for row in expected]
     state = positions.state(TP)
-    assert (state.position, state.fetch_position, len(state.chunks)) == (2, 2, 0)
+    assert (state.position, state.fetch_position, len(state.chunks)) == (4, 4, 0)
+    state.chunks.append(Chunk(TP, in_memory(bytes(last)), check_crcs=False))
+    with pytest.raises(CorruptRecordBatch, match="t-3: batch at offset 4: a record's value"):
+        take_all(positions)
+
+
+def test_rows_before_what_cannot_be_decompressed_come_before_the_error() -> None:
+    last = bytearray(batch_of(b"2", base_offset=2, compression=CompressionType.LZ4))
+    last[70] ^= 0xFF
+    log = batch_of(b"0") + batch_of(b"1", base_offset=1) + bytes(last)
+    positions = positions_of(Chunk(TP, own(log), check_crcs=False))
+    assert [row[3] for row in take_all(positions)] == [b"0", b"1"]
+    assert positions.state(TP).position == 2
 
 
 def test_headers_are_left_out_unless_asked_for() -> None:
