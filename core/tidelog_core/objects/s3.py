@@ -50,6 +50,7 @@ from obstore.store import S3Store
 
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
+from tidelog_core.objects.obstore_requests import noted
 from tidelog_core.objects.s3_refusals import Refusals
 from tidelog_core.objects.store import ObjectMeta
 
@@ -200,12 +201,14 @@ class S3ObjectStore:
         check_key(key)
         try:
             async with asyncio.timeout(timeout_s):
-                await obstore.put_async(
-                    self._clients.once,
-                    self._prefix + key,
-                    data,
-                    mode="create",
-                    use_multipart=False,
+                await noted(
+                    obstore.put_async(
+                        self._clients.once,
+                        self._prefix + key,
+                        data,
+                        mode="create",
+                        use_multipart=False,
+                    )
                 )
         except AlreadyExistsError:
             raise ObjectExists(key) from None
@@ -233,12 +236,14 @@ class S3ObjectStore:
         check_key(key)
         for is_last in (False, True):
             try:
-                await obstore.put_async(
-                    self._clients.reading,  # Manifests are small: an answer soon follows.
-                    self._prefix + key,
-                    data,
-                    mode="overwrite",
-                    use_multipart=False,
+                await noted(
+                    obstore.put_async(
+                        self._clients.reading,  # Manifests are small: an answer soon follows.
+                        self._prefix + key,
+                        data,
+                        mode="overwrite",
+                        use_multipart=False,
+                    )
                 )
             except (BaseError, FileNotFoundError) as error:
                 if is_last or not self._renewed(error):
@@ -253,8 +258,8 @@ class S3ObjectStore:
         check_key(key)
 
         async def read() -> bytes:
-            result = await obstore.get_async(self._clients.reading, self._prefix + key)
-            return bytes(await result.bytes_async())
+            result = await noted(obstore.get_async(self._clients.reading, self._prefix + key))
+            return bytes(await noted(result.bytes_async()))
 
         return await self._reading(key, read)
 
@@ -267,8 +272,10 @@ class S3ObjectStore:
             return b""
 
         async def read() -> memoryview:
-            found = await obstore.get_range_async(
-                self._clients.reading, self._prefix + key, start=start, end=end
+            found = await noted(
+                obstore.get_range_async(
+                    self._clients.reading, self._prefix + key, start=start, end=end
+                )
             )
             return memoryview(found)  # Cold reads are large, and a copy stops the event loop.
 
@@ -287,7 +294,8 @@ class S3ObjectStore:
         check_key(key)
 
         async def read() -> ObjectMeta:
-            return self._meta(await obstore.head_async(self._clients.reading, self._prefix + key))
+            found = await noted(obstore.head_async(self._clients.reading, self._prefix + key))
+            return self._meta(found)
 
         return await self._reading(key, read)
 
@@ -354,7 +362,7 @@ class S3ObjectStore:
     async def _delete(self, paths: Sequence[str]) -> None:
         for is_last in (False, True):
             try:
-                await obstore.delete_async(self._clients.reading, paths)
+                await noted(obstore.delete_async(self._clients.reading, paths))
             except FileNotFoundError as error:
                 self._note(error, "delete")
                 return
@@ -420,12 +428,14 @@ class S3ObjectStore:
 
         async def put() -> None:
             async with asyncio.timeout(timeout_s):
-                await obstore.put_async(
-                    self._writers(kms_key_id).once,
-                    self._prefix + key,
-                    data,
-                    mode="create",
-                    use_multipart=False,
+                await noted(
+                    obstore.put_async(
+                        self._writers(kms_key_id).once,
+                        self._prefix + key,
+                        data,
+                        mode="create",
+                        use_multipart=False,
+                    )
                 )
 
         await self._create(key, put)
@@ -436,13 +446,15 @@ class S3ObjectStore:
         staged = f"{self._prefix}{STAGING}/{uuid.uuid4().hex}"
         try:
             try:
-                await obstore.put_async(
-                    self._writers(kms_key_id).writing,
-                    staged,
-                    data,
-                    use_multipart=True,
-                    chunk_size=self._part_size_bytes,
-                    max_concurrency=PART_CONCURRENCY,
+                await noted(
+                    obstore.put_async(
+                        self._writers(kms_key_id).writing,
+                        staged,
+                        data,
+                        use_multipart=True,
+                        chunk_size=self._part_size_bytes,
+                        max_concurrency=PART_CONCURRENCY,
+                    )
                 )
             except (BaseError, FileNotFoundError) as error:
                 self._renewed(error)  # The caller begins the upload again.
@@ -452,8 +464,10 @@ class S3ObjectStore:
                 ) from error
             await self._create(
                 key,
-                lambda: obstore.copy_async(
-                    self._writers(kms_key_id).once, staged, self._prefix + key, overwrite=False
+                lambda: noted(
+                    obstore.copy_async(
+                        self._writers(kms_key_id).once, staged, self._prefix + key, overwrite=False
+                    )
                 ),
             )
         finally:
@@ -524,7 +538,7 @@ def _map(path: Path) -> bytes | mmap.mmap:
 
 async def _quietly(deletion: Awaitable[object]) -> None:
     try:
-        await deletion
+        await noted(deletion)
     except (BaseError, FileNotFoundError):
         return  # The lifecycle rule removes it.
 
