@@ -163,7 +163,7 @@ def _bounded(
 def _to_replicas(
     moving: Mapping[int, Sequence[Partition]], surplus: dict[int, int], lacks: dict[int, int]
 ) -> _Heirs:
-    """Return the partitions that replicas get, and take them off what is left to move."""
+    """Return the partitions that replicas get, and remove them from those left to move."""
     heirs: _Heirs = {}
     for donor, held in moving.items():
         for partition in held:

@@ -119,7 +119,7 @@ class FollowerState:
         return self._heard_ms if contact is None else contact.answered_ms
 
     def begin(self, now_ms: float) -> None:
-        """Note when following began: what was committed by then counts as heard."""
+        """Note when following began: records committed by then count as heard of."""
         self._heard_ms = now_ms
 
     def on_heard(self, contact: LeaderContact) -> None:

@@ -128,7 +128,7 @@ class LeaderState(Generic[Token]):
 
     @property
     def in_sync_count(self) -> int:
-        """The number of replicas in sync for certain, whatever the outcome of proposals."""
+        """The number of replicas in sync for certain, with any outcome of the proposals."""
         return self._proposals.in_sync_count
 
     @property
@@ -138,7 +138,7 @@ class LeaderState(Generic[Token]):
 
     @property
     def _followable_end(self) -> int:
-        """The end of what followers may have: of a diskless partition what is committed."""
+        """The end of the records for followers; of a diskless partition, the committed ones."""
         return self.high_watermark if self.commits_by_chain else self.log_end_offset
 
     @property

@@ -22,7 +22,7 @@ class LedLog(NamedTuple):
 
     @property
     def followable_end(self) -> int:
-        """The end of what followers may have: of a diskless partition what is committed."""
+        """The end of the records for followers; of a diskless partition, the committed ones."""
         return self.high_watermark if self.commits_by_chain else self.log_end_offset
 
     def is_behind(self, follower: FollowerProgress) -> bool:

@@ -41,7 +41,7 @@ class Proposals:
         self.needs_read = False  # another node has written the item: read it
         # Every broker that may be in the stored ISR.
         self.maximal_isr: frozenset[int] = frozenset(partition.isr)
-        # The number of replicas in sync for certain, whatever the outcomes.
+        # The number of replicas in sync for certain, with any outcome.
         self.in_sync_count = len(partition.isr)
         self.may_lead_elsewhere = False  # a proposal may have made another broker leader
         self.end_max = INT64_MAX  # a proposal may have ended the epoch there

@@ -13,7 +13,7 @@ from enum import StrEnum
 from uuid import UUID
 
 ID_MAX = 2**31 - 1  # of schemas and versions: both are an int of 32 bits in clients
-# The greatest id or version that a client may give. What is left are 16 million further ones.
+# The greatest id or version that a client may give. 16 million greater ones are left.
 GIVEN_MAX = ID_MAX - 2**24
 SCHEMA_CHARACTERS_MAX = 300_000
 SUBJECT_BYTES_MAX = 400  # a key of the metadata store holds it, and a context before it

@@ -1,4 +1,4 @@
-"""What the registry needs of a schema, whatever its language."""
+"""The interface of a parsed schema of any language, as the registry uses it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol, Self
 
 from tidelog_core.schemas.model import SchemaType
 
-DEPTH_MAX = 100  # of what is nested in a schema
+DEPTH_MAX = 100  # of nested types in a schema
 STEPS_MAX = 50_000  # of one comparison: a second
 PARTS_PER_STEP = 5  # symbols, fields and the like, that one pair of types has
 PROBLEMS_MAX = 50  # that one comparison names

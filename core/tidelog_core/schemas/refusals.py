@@ -13,7 +13,7 @@ TIMEOUT_ERROR = 50002
 
 
 class RegistryRefusal(TidelogError):
-    """The registry does not do what was asked; ``error_code`` says why."""
+    """The registry refuses a request; ``error_code`` says why."""
 
     code = ErrorCode.invalid_request
 

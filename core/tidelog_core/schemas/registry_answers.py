@@ -19,7 +19,7 @@ def resolve_answer(
 
     A version is asked for once. Raises ``InvalidSchema`` if there are more than ``RESOLVED_MAX``,
     what ``find_version`` raises, and ``KeyError``, ``TypeError``, ``ValueError`` or
-    ``AttributeError`` for what is no answer of a registry.
+    ``AttributeError`` for a body that is no answer of a registry.
     """
     known: dict[tuple[str, int], tuple[Reference, str]] = {}
     _resolve(answer, find_version, known, set())

@@ -25,7 +25,7 @@ class ChainEnd(NamedTuple):
 def chain_end(headers: Iterable[WalHeader]) -> ChainEnd:
     """Return where a chain ends, by the headers of all of its objects.
 
-    What is missing below was collected. A seal below ends nothing: its PUT came late.
+    Objects missing below it were collected. A seal below it ends nothing: its PUT came late.
     """
     there = {header.sequence: header for header in headers}
     end = max((header.committed_end for header in there.values()), default=0)

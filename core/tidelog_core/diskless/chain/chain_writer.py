@@ -9,8 +9,8 @@
 4. Objects whose predecessors all exist are committed: ``Committed`` names the partitions' ends.
 
 Nothing is given up: an object is stored, or its sequence is sealed and the owner deposed. At most
-``in_flight_max`` sequences from the committed end on are taken. So whoever takes over a chain reads
-no more headers than that.
+``in_flight_max`` sequences from the committed end on are taken. So an heir reads no more headers
+than that.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class ChainWriter:
         )
 
     def leave(self, partition: PartitionName) -> None:
-        """Take nothing more of the partition. What was noted is still put."""
+        """Take nothing more of the partition. Records noted before are still put."""
         if partition in self._epochs:
             self._left[partition] = self._epochs.pop(partition)
 

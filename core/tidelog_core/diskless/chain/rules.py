@@ -29,7 +29,7 @@ class ChainRules:
         return sequence < gateway_committed_end
 
     def known_end(self, known_end: int, headers: Iterable[WalHeader]) -> int:
-        """Return the sequence below which every object has existed, told by what is listed."""
+        """Return the sequence below which every object has existed, by the listed headers."""
         return max([known_end, *(header.committed_end for header in headers)])
 
     def is_end(self, header: WalHeader) -> bool:
@@ -45,7 +45,7 @@ class ChainRules:
         return True
 
     def confirms_found_seals(self) -> bool:
-        """Whether a seal that somebody else put counts only by a listing that is younger than it.
+        """Whether a seal that another process put counts only by a listing that is younger than it.
 
         The listing may have named an object that was collected, and whose place a late seal
         got, before its header was read.
@@ -59,7 +59,7 @@ class ChainRules:
     def collection_end(self, last_committed: WalHeader) -> int:
         """Return the sequence below which an owner may delete objects that nobody needs.
 
-        The header of the last committed object, which stays, has told everybody that these existed.
+        The header of the last committed object, which stays, shows that these existed.
         Others might take a place that was deleted earlier for one that was never filled.
         """
         return last_committed.committed_end

@@ -1,4 +1,4 @@
-"""A clock that never goes back, whatever the one that it is read from does."""
+"""A clock that never goes back, even if the clock that it reads does."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class ChainStore:
     async def index(self, chain: ChainName, listed: ListedObject) -> ChainIndex | None:
         """Return the index with this end, ``None`` if it is gone, damaged, or another checkpoint.
 
-        It is an aid: whoever has none reads the footers. Raises ``StoreUnavailable``.
+        Without an index the caller reads the footers. Raises ``StoreUnavailable``.
         """
         key = checkpoint_key(self._cluster_id, chain, listed.sequence)
         name = WalKey(self._cluster_id, chain, listed.sequence, is_checkpoint=True)

@@ -1,8 +1,8 @@
 """Checkpoints: the partitions of a chain as they are in all objects below a sequence.
 
-An owner writes one every so often, of what is committed. An heir goes on from there instead of from
-the end of the tier, and reads no older objects of the chain. What a checkpoint says is never wrong,
-only old: committed records stay committed, whatever became of the chain.
+An owner writes one now and then, of the committed records. An heir goes on from there instead of
+from the end of the tier, and reads no older objects of the chain. A checkpoint is never wrong, only
+old: committed records stay committed, also if the chain was sealed since.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog_core.records.header import Buffer
 
 
 class CheckpointedPartition(NamedTuple):
-    """A partition at the end of what is committed."""
+    """A partition at the end of its committed records."""
 
     log_start_offset: int
     tiered_end_offset: int

@@ -1,8 +1,8 @@
 """A partition's end and producers from the footers of a chain, without the data.
 
 A heir begins with a snapshot (of the tier, or of a checkpoint) and applies the committed slices
-and references of the epoch in order of sequence. What the tier has is skipped. A gap is an error:
-whatever is missing there was acknowledged.
+and references of the epoch in order of sequence. Records that the tier has are skipped. A gap is an
+error: the missing records were acknowledged.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def committed_slices(footer: WalFooter) -> list[CommittedSlice]:
 
 
 class PartitionReplay:
-    """The state of a partition at the end of what was applied."""
+    """The state of a partition at the end of the applied slices."""
 
     def __init__(self, partition: PartitionName, leader_epoch: int, state: ProducerState) -> None:
         """``state`` is the producers' where the tier, a checkpoint or the epoch before ends."""

@@ -32,7 +32,7 @@ class TailView(NamedTuple):
     """A partition's tail, from the tier's end on."""
 
     start_offset: int  # the first slice may begin below
-    end_offset: int  # exclusive: of what is committed
+    end_offset: int  # exclusive: of the committed records
     stable_offset: int  # what read_committed may read ends here
     slices: PackedSlices
     aborted: tuple[AbortedTransaction, ...]
@@ -84,7 +84,7 @@ class PartitionTail:
         if chains is None:
             return [(epoch, None) for epoch in sorted(self._waiting)]
         if chains and self._start < chains[0].first_offset:
-            return []  # What is below was never in a chain, and is not tiered yet.
+            return []  # The records below were never in a chain, and are not tiered yet.
         firsts: list[int | None] = [*(one.first_offset for one in chains[1:]), None]
         return [(one.leader_epoch, end) for one, end in zip(chains, firsts, strict=True)]
 
@@ -121,7 +121,8 @@ class PartitionTail:
     def _take(self, packed: bytes) -> None:
         one = unpack_slice(packed)
         self._epoch = one.leader_epoch
-        if one.base_offset > self._end:  # What is between is tiered, and its transactions ended.
+        if one.base_offset > self._end:
+            # The records between are tiered, and their transactions ended.
             self._ongoing.clear()
             self._end = one.base_offset
         for row in one.batches:

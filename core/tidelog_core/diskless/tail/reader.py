@@ -61,7 +61,7 @@ class TailReader:
     async def refresh(
         self, partitions: Collection[PartitionName], chains: Collection[ChainName]
     ) -> Refreshed:
-        """List every chain that may grow, and read what is new of these partitions.
+        """List every chain that may grow, and read the new records of these partitions.
 
         ``chains`` are those that their items name. Raises ``CorruptObject`` and
         ``StoreUnavailable``; then nothing is lost, and it can be called again.
@@ -226,7 +226,7 @@ async def find_chains(store: ObjectStore, cluster_id: str) -> list[ChainName]:
     after = prefix
     while (key := await _first_key(store, prefix, after)) is not None:
         name = parse_wal_key(key)
-        if name is None:  # Somebody else's.
+        if name is None:  # No object of a chain.
             after = key
             continue
         found.append(name.chain)

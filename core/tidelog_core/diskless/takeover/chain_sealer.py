@@ -4,7 +4,7 @@
    its *committed end* says what has existed below. Read the headers from there on.
 2. Walk from the greatest committed end on. Data: go on. A seal: go on with 4. Nothing: put a seal
    there if absent.
-3. If the place was taken, read what is there, and go on with 2.
+3. If the place was taken, read the object there, and go on with 2.
 4. If the seal is stored, or one was found, list again. It counts if nothing above it says that its
    place had existed. If something does, the owner had collected that object before a late seal
    came; the seal ends nothing, and the walk goes on from the greater committed end.

@@ -1,8 +1,8 @@
-"""Where partitions end, who has written them, and what an heir must fetch: from footers alone.
+"""Computes from footers alone where partitions end, their producers, and what an heir must fetch.
 
 Each partition goes on from the end of its tier through its epochs in order, each one in the chain
-that its item names. The footers may be given in any order, those of objects that the tier has need
-not be there. Nothing may be missing above: whatever is, was acknowledged.
+that its item names. The footers may be given in any order. Those of objects whose records the tier
+has may be missing. No other may: its records were acknowledged.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChain
 
 
 class ReplayGap(Exception):
-    """Acknowledged records are missing in what was read.
+    """The footers lack acknowledged records.
 
-    If they were collected meanwhile the tier has them: read the items, list the chains and read
-    the end of the tier again.
+    If they were collected after the listing, the tier has them: read the items, list the chains and
+    read the end of the tier again.
     """
 
 
@@ -43,7 +43,7 @@ class ReplayStart(NamedTuple):
 
 
 class ReplayedPartition(NamedTuple):
-    """A partition at the end of what is committed."""
+    """A partition at the end of its committed records."""
 
     state: ProducerState
     # The records above the end of the tier and the log start, in order and without a gap. Batches
@@ -86,8 +86,8 @@ def replay_partitions(
 ) -> dict[PartitionName, ReplayedPartition]:
     """Return the partitions as the chains have them. The starts' producers are changed.
 
-    ``ends`` has the seals' sequences of the chains that the caller has sealed: what is there or
-    above is not committed. ``checkpoints`` may be those of any chains, in any order. Raises
+    ``ends`` has the seals' sequences of the chains that the caller has sealed: objects there or
+    above are not committed. ``checkpoints`` may be those of any chains, in any order. Raises
     ``ReplayGap``, and ``CorruptSnapshot`` of a checkpoint.
     """
     begun = {name: _begin(name, start, checkpoints) for name, start in starts.items()}

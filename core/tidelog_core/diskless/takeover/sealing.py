@@ -1,7 +1,7 @@
-"""Carries out a ``ChainSealer``'s decisions for who has no node: a restoration, or the scrub.
+"""Carries out a ``ChainSealer``'s decisions for programs without a node: restoration and scrub.
 
 The chain's end is then made certain, or found, with the store's requests alone. Nothing is
-retried here: the store retries, and whoever calls begins again.
+retried here: the store retries, and the caller begins again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog_core.metadata.epoch_chains import ChainName
 
 
 class ChainNotSealed(StoreUnavailable):
-    """Somebody still writes the chain, faster than it can be sealed."""
+    """The chain is still written, faster than it can be sealed."""
 
     hint = "stop every node of the cluster, then run the command again"
 

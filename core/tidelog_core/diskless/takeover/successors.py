@@ -1,6 +1,6 @@
 """Finds records of later leader epochs than a partition's item knows: its table was set back.
 
-A partition gets into a chain once its item names that chain and epoch. So whoever reads the item
+A partition gets into a chain once its item names that chain and epoch. So an item that is read
 after an object has at least the epochs of the object. If the item has less, the metadata store was
 set back to an earlier time, by DynamoDB's point-in-time recovery for example.
 

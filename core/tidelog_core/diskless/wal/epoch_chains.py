@@ -25,7 +25,7 @@ def begin_epoch(
 ) -> EpochChains:
     """Return the list in which the heir leads the next epoch, from the end of the one before on.
 
-    Whoever writes it has sealed the current chain, or leads and has ended its own epoch.
+    Its writer has sealed the current chain, or leads and has ended its own epoch.
     ``after_epoch`` is the partition's leader epoch, which may be in no chain: an election has begun
     it, and the elected leader writes this.
     """

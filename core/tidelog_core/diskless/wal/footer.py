@@ -1,8 +1,8 @@
 """Reads the objects of a chain: all but the data from an object's last bytes.
 
 One ranged GET of the last 64 KiB has the footer of nearly every object. If it does not, the
-trailer says where the footer begins (``missing_footer_range``). Whatever the bytes are, a reader
-gets a footer that agrees with itself, or ``CorruptObject`` with the key and the first damage.
+trailer says where the footer begins (``missing_footer_range``). From any bytes a reader gets a
+footer that agrees with itself, or ``CorruptObject`` with the key and the first damage.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads the batches of a slice while its bytes pass by: its rows and CRC in an object.
 
-The bytes come in chunks, so that whoever copies a slice needs memory for one chunk only, and the
+The bytes come in chunks, so that copying a slice needs memory for one chunk only, and the
 processor's cache still has it when the CRC is computed. Nothing is done per record.
 """
 

@@ -193,7 +193,7 @@ class _Comparison:
         return found
 
     def _cover(self, node: Node, name: str) -> Node | None:
-        """Return the schema of what is not listed; ``None``: it may not be there."""
+        """Return the schema of an unlisted property; ``None``: it is not allowed."""
         for pattern, one in node.patterns.items():
             self._steps.take()
             if _matches(pattern, name):

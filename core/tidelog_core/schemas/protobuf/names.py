@@ -66,7 +66,7 @@ class TypeNames:
 
 
 def require_known(file: Any, names: TypeNames, imported: Iterable[str]) -> None:
-    """Raise ``InvalidSchema`` if a file imports or uses what is not known."""
+    """Raise ``InvalidSchema`` if a file imports or uses an unknown name."""
     known = set(imported)
     for one in file.dependency:
         if one not in known and not one.startswith(BUILT_IN):

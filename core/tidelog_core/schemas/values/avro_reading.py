@@ -1,7 +1,7 @@
 """Reads Avro's binary values as what Avro's JSON encoding has for them.
 
 A union's value is an object with the branch's name, bytes are text with a character for each.
-Whatever the bytes are, reading takes time and memory in proportion to them: items without bytes,
+Reading any bytes takes time and memory in proportion to them: items without bytes,
 such as nulls, are counted, and how deep values nest is limited. Source: Avro 1.12's specification.
 """
 

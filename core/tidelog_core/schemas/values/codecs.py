@@ -129,7 +129,7 @@ class JsonCodec:
         self._validator: JsonValidator | None = None  # made when it is first needed
 
     def decode(self, payload: bytes) -> Any:
-        """Return the value, without a look at the schema: what is stored is shown."""
+        """Return the value as stored, without a look at the schema."""
         return load_value(payload)
 
     def encode(self, value: Any) -> bytes:

@@ -157,7 +157,7 @@ class ProtobufMessages:
 
 
 def _clear_options(file: Any) -> None:
-    """Remove options that are not interpreted, and what is not about messages."""
+    """Remove options that are not interpreted, and all that is not about messages."""
     file.ClearField("options")
     del file.service[:], file.extension[:]
     waiting = list(file.message_type)
