@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import mmap
 import sys
+import threading
 from contextlib import suppress
 from typing import TypeAlias
 
 BLOCKS_MAX = 16
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
+# Two polls of Arrow batches, of which the program has one, and what is filled.
+THREAD_BYTES_MAX = 36 * 1024 * 1024
 _MAPPED_BYTES_MIN = 1024 * 1024  # Smaller memory is a bytearray.
 _UNIT_BYTES = 64 * 1024
 _LARGER_MAX = 4  # how many times as large as asked for memory may be
@@ -53,6 +56,24 @@ class ReusedMemory:
     def clear(self) -> None:
         """Keep nothing. What is lent lives until its last view is gone."""
         self._kept.clear()
+
+
+class _OfThread(threading.local):
+    memory: ReusedMemory | None = None
+
+
+_of_thread = _OfThread()
+
+
+def thread_memory() -> ReusedMemory:
+    """Return the memory of the thread, for what it makes of fetched bytes.
+
+    A client gives it back with that of its answers.
+    """
+    found = _of_thread.memory
+    if found is None:
+        found = _of_thread.memory = ReusedMemory(THREAD_BYTES_MAX)
+    return found
 
 
 def _new_block(size_bytes: int) -> _Block:

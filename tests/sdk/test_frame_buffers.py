@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 from tidelog import Consumer
+from tidelog.reused_memory import thread_memory
 from tidelog.wire.frame_buffers import KEPT_BYTES_MAX, KEPT_S, FrameBuffers
 
 T = TypeVar("T")
@@ -57,8 +58,10 @@ def test_the_memory_is_given_back_after_a_while_without_large_answers(loop: Loop
     loop.do(lambda: buffers.take(100))
     loop.pass_to(KEPT_S)
     assert buffers.kept_bytes, "it was used a second ago"
+    thread_memory().take(100)
     loop.pass_to(2 * KEPT_S - 1)
     assert buffers.kept_bytes == 0
+    assert thread_memory().kept_bytes == 0, "and what was decoded into"
     loop.do(lambda: buffers.take(100))
     assert buffers.kept_bytes
     loop.pass_to(4 * KEPT_S)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import mmap
 import random
+import threading
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tidelog.reused_memory import BLOCKS_MAX, HUGE_PAGE_BYTES, ReusedMemory
+from tidelog.reused_memory import (
+    BLOCKS_MAX,
+    HUGE_PAGE_BYTES,
+    THREAD_BYTES_MAX,
+    ReusedMemory,
+    thread_memory,
+)
 
 MIB = 1024 * 1024
 SIZES = pytest.mark.parametrize("size_bytes", [1_000, 3 * MIB], ids=["small", "mapped"])
@@ -125,3 +132,16 @@ def test_cleared_memory_lives_as_long_as_its_views() -> None:
     memory.clear()
     assert memory.kept_bytes == 0
     assert bytes(view[-3:]) == b"end"
+
+
+def test_a_thread_has_its_own_and_keeps_no_large_one() -> None:
+    mine = thread_memory()
+    mine.clear()
+    assert thread_memory() is mine
+    others: list[ReusedMemory] = []
+    thread = threading.Thread(target=lambda: others.append(thread_memory()))
+    thread.start()
+    thread.join()
+    assert others[0] is not mine
+    assert len(mine.take(THREAD_BYTES_MAX + 1)) > THREAD_BYTES_MAX
+    assert mine.kept_bytes == 0

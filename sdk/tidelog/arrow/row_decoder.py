@@ -24,7 +24,8 @@ from tidelog_core.records.codecs import (
 from tidelog.arrow import kernels
 from tidelog.arrow.columns import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
 from tidelog.arrow.kernels import Bytes, Longs
-from tidelog.arrow.scratch import SIZE_BYTES, Scratch, thread_memory
+from tidelog.arrow.scratch import SIZE_BYTES, Scratch
+from tidelog.reused_memory import thread_memory
 
 # An Arrow batch ends at either limit; a single record batch may exceed it. Each costs Python's work
 # for its columns, as much as to decode 300 KiB: smaller ones halve the speed. What is decompressed

@@ -5,16 +5,12 @@ Each thread uses it again, once no Arrow batch has a view of it.
 
 from __future__ import annotations
 
-import threading
-
 from tidelog_core.records.codecs import CompressionType, decompress_view
 from tidelog_core.records.decompress_into import decompress_into
 
 from tidelog.reused_memory import ReusedMemory
 
 SIZE_BYTES = 4 * 1024 * 1024  # at first
-# Of a thread: one that is filled, and those whose rows are in the program's hands.
-KEPT_BYTES_MAX = 16 * 1024 * 1024
 
 
 class Scratch:
@@ -40,18 +36,3 @@ class Scratch:
             self.room = larger
         self.room[start:end] = found
         return len(found)
-
-
-class _OfThread(threading.local):
-    memory: ReusedMemory | None = None
-
-
-_of_thread = _OfThread()
-
-
-def thread_memory() -> ReusedMemory:
-    """Return the memory of the thread."""
-    found = _of_thread.memory
-    if found is None:
-        found = _of_thread.memory = ReusedMemory(KEPT_BYTES_MAX)
-    return found

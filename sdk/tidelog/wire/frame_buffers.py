@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tidelog.reused_memory import ReusedMemory
+from tidelog.reused_memory import ReusedMemory, thread_memory
 
 # One that is filled, one that is decoded, those whose records are read meanwhile.
 KEPT_BYTES_MAX = 32 * 1024 * 1024
@@ -38,7 +38,7 @@ class FrameBuffers:
 
     def close(self) -> None:
         """Let go of the buffers."""
-        self._memory.clear()
+        self._clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -49,4 +49,8 @@ class FrameBuffers:
         if left_s > 0:
             self._timer = loop.call_later(left_s, self._expire, loop)
         else:
-            self._memory.clear()
+            self._clear()
+
+    def _clear(self) -> None:
+        self._memory.clear()
+        thread_memory().clear()  # Answers are decoded in the loop's thread.

@@ -131,6 +131,11 @@ def test_no_more_blocks_are_looked_at_than_can_fit() -> None:
     """Each empty one takes four bytes, and a batch has room for a million of them."""
     empty = (0x8000_0000).to_bytes(4, "little")
     data = compress(CompressionType.LZ4, b"")[:7] + empty * 20  # without an end
+    room = memoryview(bytearray(19 * 65_536))
+    whole = memoryview(data + bytes(4))
+    assert decompress_into(CompressionType.LZ4, whole, room) is None
+    less = memoryview(bytes(whole[:-8]) + bytes(4))
+    assert decompress_into(CompressionType.LZ4, less, room) == 0
     assert lz4_size_bound(memoryview(data), 19 * 65_536) is None
     with pytest.raises(struct.error):
         lz4_size_bound(memoryview(data), 20 * 65_536)

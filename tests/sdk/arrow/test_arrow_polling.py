@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog.arrow import row_decoder, scratch
+from tidelog.arrow import row_decoder
 from tidelog.consuming import arrow_polling
 from tidelog.consuming.arrow_polling import take_arrow
 from tidelog.consuming.fetched import Chunk
 from tidelog.consuming.positions import PartitionState, Positions
 from tidelog.errors import CorruptRecordBatch
-from tidelog.reused_memory import ReusedMemory
+from tidelog.reused_memory import THREAD_BYTES_MAX, ReusedMemory, thread_memory
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_core.records.control import (
@@ -238,13 +238,12 @@ def test_no_record_is_passed_over_after_an_error_that_is_not_of_the_records(
     assert (state.position, state.fetch_position, len(state.chunks)) == (0, 0, 0)
 
 
-def test_a_large_batch_leaves_no_large_memory_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "_of_thread", scratch._OfThread())
-    for size_bytes in (1_000, scratch.KEPT_BYTES_MAX + 1):
+def test_a_large_batch_leaves_no_large_memory_behind() -> None:
+    for size_bytes in (1_000, THREAD_BYTES_MAX + 1):
         record = Record(0, 1_000, None, bytes(size_bytes), ())
         log = build_batch([record], base_offset=0, compression=CompressionType.GZIP)
         assert len(take_all(positions_of(Chunk(TP, log)))) == 1
-        assert 0 < scratch.thread_memory().kept_bytes <= scratch.KEPT_BYTES_MAX
+        assert 0 < thread_memory().kept_bytes <= THREAD_BYTES_MAX
 
 
 def test_records_that_poll_has_decoded_come_first() -> None:

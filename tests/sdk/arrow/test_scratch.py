@@ -1,12 +1,9 @@
-"""The memory of decompressed records: it grows, and a thread uses its own again."""
+"""The memory of decompressed records: it grows."""
 
 from __future__ import annotations
 
-import threading
-
 import pytest
-from tidelog.arrow import scratch
-from tidelog.arrow.scratch import Scratch, thread_memory
+from tidelog.arrow.scratch import Scratch
 from tidelog.reused_memory import ReusedMemory
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.records.codecs import CompressionType, compress
@@ -30,20 +27,3 @@ def test_damaged_sections_raise() -> None:
         for wrong in (data[:-1], data + b"x", b""):
             with pytest.raises(CorruptRecordBatch):
                 Scratch(ReusedMemory(1 << 20), 1_000).decompress(codec, memoryview(wrong), 0)
-
-
-def test_a_thread_has_its_own_and_keeps_no_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scratch, "_of_thread", scratch._OfThread())
-    mine = thread_memory()
-    assert thread_memory() is mine
-    others: list[ReusedMemory] = []
-    thread = threading.Thread(target=lambda: others.append(thread_memory()))
-    thread.start()
-    thread.join()
-    assert others[0] is not mine
-    grown = Scratch(mine)
-    large = memoryview(bytes(scratch.KEPT_BYTES_MAX + 1))
-    grown.decompress(CompressionType.NONE, large, 0)
-    assert len(grown.room) > scratch.KEPT_BYTES_MAX
-    del grown
-    assert mine.kept_bytes <= scratch.KEPT_BYTES_MAX
