@@ -3,6 +3,9 @@
 The log goes on in the chains where the tier ends: by leader epoch, then by offset. Nothing is
 copied. The partition's item gets the list of its chains, and the next leader reads them as after
 the death of another one. A log cannot have a gap, so with a gap it begins behind the last one.
+
+Chains whose records were all deleted before they were tiered stay in the list, the last of them:
+they alone say who has written these records, and producers may send them again.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tidelog_core.diskless.bucket.chains import ChainedPartition, EpochRun
-from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains, cut_tiered
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains, cut_history
 from tidelog_core.restoration.selection import Remark
 
 
@@ -55,6 +58,7 @@ def join_tail(
         if before.leader_epoch < run.leader_epoch and run.base_offset < before.end_offset:
             again = f"epoch {run.leader_epoch} begins there"
             problems.append(_fork(before, max(before.base_offset, run.base_offset), again))
+            end_offset = max(tiered_end, run.base_offset)
         if run.base_offset > max(end_offset, log_start_offset):
             text = f"offsets [{end_offset}, {run.base_offset}) are missing before it"
             if has_segments or used:
@@ -63,7 +67,13 @@ def join_tail(
             used, starts_at = [], run.base_offset
         used.append(run)
         end_offset = max(end_offset, run.end_offset)
-    return ChainTail(_chains(used, tiered_end), end_offset, starts_at, tuple(problems))
+    wal = cut_history(
+        _chains(used),
+        # Of what was deleted the tier may have had nothing. Behind a gap no segment is kept.
+        copied_end=tiered_end if has_segments and starts_at is None else -1,
+        log_start_offset=max(log_start_offset, starts_at or 0),
+    )
+    return ChainTail(wal, end_offset, starts_at, tuple(problems))
 
 
 def _outdated(run: EpochRun, tiered_end: int, tiered_epoch: int) -> Remark:
@@ -86,12 +96,13 @@ def _fork(left_out: EpochRun, start_offset: int, reason: str) -> Remark:
     return Remark(left_out.key, text)
 
 
-def _chains(runs: list[EpochRun], tiered_end: int) -> EpochChains:
-    """Return the list for the partition's item, without epochs that the tier has."""
+def _chains(runs: list[EpochRun]) -> EpochChains:
+    """Return the epochs and their chains, without epochs of which later ones have left nothing."""
     chains: list[EpochChain] = []
     for run in runs:
-        last = chains[-1] if chains else None
-        if last is not None and run.leader_epoch <= last.leader_epoch:
+        if chains and run.leader_epoch <= chains[-1].leader_epoch:
             continue
+        while chains and chains[-1].first_offset >= run.base_offset:
+            chains.pop()
         chains.append(EpochChain(run.leader_epoch, run.chain, run.base_offset))
-    return cut_tiered(tuple(chains), tiered_end)
+    return tuple(chains)

@@ -22,7 +22,12 @@ from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.keys import chains_prefix, wal_key
 from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
 from tidelog_core.log.producer_state import ProducerState
-from tidelog_core.metadata.epoch_chains import EpochChain
+from tidelog_core.metadata.epoch_chains import (
+    DELETED_EPOCHS_MAX,
+    EpochChain,
+    read_epoch_chains,
+    write_epoch_chains,
+)
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.restoration.chain_tail import join_tail
 from tidelog_core.restoration.sealing import seal_chains
@@ -115,6 +120,43 @@ def test_an_epoch_that_two_chains_have_is_a_problem() -> None:
     (problem,) = tail.problems
     assert problem.object == "third"
     assert problem.text.startswith("offsets [20, 25) of leader epoch 6 are left out, because ")
+
+
+def test_a_later_epoch_that_leaves_nothing_of_an_earlier_one_takes_its_place() -> None:
+    """The list of the chains can be stored, and the log ends where its last epoch does."""
+    chains = chain_name(0), chain_name(1), chain_name(2)
+    runs = [
+        EpochRun(4, chains[0], 0, 18, "first"),
+        EpochRun(5, chains[1], 18, 25, "forked"),
+        EpochRun(6, chains[2], 10, 12, "last"),
+    ]
+    tail = join_tail(
+        ChainedPartition(runs=runs), tiered_end=0, log_start_offset=0, has_segments=False
+    )
+    assert tail.wal == (EpochChain(4, chains[0], 0), EpochChain(6, chains[2], 10))
+    assert read_epoch_chains(write_epoch_chains(tail.wal), {}) == tail.wal
+    assert (tail.end_offset, tail.starts_at) == (12, None)
+    later = EpochRun(7, chains[1], 20, 30, "behind a gap")
+    tail = join_tail(
+        ChainedPartition(runs=[*runs, later]), tiered_end=0, log_start_offset=0, has_segments=False
+    )
+    assert (tail.wal, tail.starts_at) == ((EpochChain(7, chains[1], 20),), 20)
+
+
+@pytest.mark.parametrize("has_segments", [False, True], ids=["nothing tiered", "tiered before"])
+def test_chains_stay_that_alone_know_who_has_written_deleted_records(has_segments: bool) -> None:
+    epochs = range(DELETED_EPOCHS_MAX + 4)
+    runs = [EpochRun(epoch, chain_name(epoch), 10 * epoch, 10 * epoch + 10, "") for epoch in epochs]
+    end = 10 * len(runs)
+    tail = join_tail(
+        ChainedPartition(runs=runs),
+        tiered_end=end - 10 if has_segments else end,
+        log_start_offset=end,
+        has_segments=has_segments,
+    )
+    kept = [one.leader_epoch for one in tail.wal]
+    assert kept == [*epochs][-1 if has_segments else -DELETED_EPOCHS_MAX - 1 :]
+    assert (tail.end_offset, tail.starts_at, tail.problems) == (end, None, ())
 
 
 def test_records_of_an_earlier_epoch_than_the_tiers_do_not_go_on_there() -> None:

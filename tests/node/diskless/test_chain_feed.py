@@ -88,7 +88,7 @@ class Zone:
     def log(self) -> LocalLog:
         return self.replica.log
 
-    def follow(self, leader_epoch: int) -> None:
+    def follow(self, leader_epoch: int, *, log_start_offset: int = 0) -> None:
         """Follow the leader of this epoch, as the partition's item says."""
         role = self.replica.role
         assert role is not None
@@ -100,6 +100,7 @@ class Zone:
             leader=LEADER,
             leader_epoch=leader_epoch,
             isr=(LEADER,),
+            log_start_offset=log_start_offset,
             wal=self.chained.chains,
             version=1 if known is None else known.version + 1,
         )
@@ -112,7 +113,8 @@ class Zone:
         assert role.follower is not None
         if high_watermark is None:
             high_watermark = self.chained.log.high_watermark
-        self.feeds.note(self.replica, role.follower, Append(high_watermark, 0))
+        log_start_offset = role.follower.partition.log_start_offset
+        self.feeds.note(self.replica, role.follower, Append(high_watermark, log_start_offset))
 
     async def until(self, end_offset: int | None = None) -> None:
         wanted = self.chained.log.log_end_offset if end_offset is None else end_offset
@@ -471,3 +473,74 @@ async def test_a_replica_far_behind_reads_objects_many_at_a_time(tmp_path: Path)
         chain = chained.chains[-1].chain
         assert {store.gets[wal_key(CLUSTER, chain, one)] for one in sequences} == {1}
     chained.log.close()
+
+
+def last_sequences(log: LocalLog) -> dict[int, tuple[int, int]]:
+    """Return each producer's last sequence, and where it is."""
+    return {
+        producer_id: (entry.last_sequence, entry.batches[-1].last_offset)
+        for producer_id, entry in log.producers.state.items()
+        if entry.batches
+    }
+
+
+def assert_same_end(zone: Zone) -> None:
+    """Segments that were deleted are gone."""
+    here, there = zone.log, zone.chained.log
+    assert content_of(there).endswith(content_of(here))
+    assert here.last_stable_offset == max(there.last_stable_offset, here.log_start_offset)
+    assert here.leader_epoch == there.leader_epoch
+
+
+@pytest.mark.parametrize("left", [0, 1, 4], ids=["all deleted", "one left", "within a batch"])
+async def test_a_replica_that_joins_after_a_purge_knows_who_has_written(
+    zone: Zone, left: int
+) -> None:
+    """It may lead next, and a producer may send a deleted batch again."""
+    start = zone.chained.log.log_end_offset - left
+    zone.follow(5, log_start_offset=start)
+    zone.tell()
+    await zone.until()
+    wanted = last_sequences(zone.chained.log)
+    assert set(wanted) >= {7, 70}
+    # If all was deleted the log ends where the leader's does before it has begun again.
+    await eventually_async(lambda: last_sequences(zone.log) == wanted)
+    await zone.until()
+    assert zone.log.log_start_offset == start
+    assert_same_end(zone)
+    await zone.chained.append(batch(2))
+    zone.tell()
+    await zone.until()
+    assert_same_end(zone)
+
+
+async def test_a_replica_that_joins_after_a_purge_knows_who_has_written_by_gateways(
+    zone: Zone,
+) -> None:
+    one = batch(2, producer_id=90, producer_epoch=0, base_sequence=0)
+    await zone.chained.append_by_gateway(new_chain(9), one)
+    zone.follow(5, log_start_offset=zone.chained.log.log_end_offset)
+    zone.tell()
+    wanted = (1, zone.chained.log.log_end_offset - 1)
+    await eventually_async(lambda: last_sequences(zone.log).get(90) == wanted)
+    await zone.until()
+    assert_same_end(zone)
+
+
+@pytest.mark.parametrize("position", [150, -1], ids=["slice", "footer"])
+async def test_damaged_deleted_records_do_not_keep_a_replica_from_following(
+    zone: Zone, position: int
+) -> None:
+    chain = zone.chained.chains[0].chain
+    key = wal_key(CLUSTER, chain, 0)
+    data = bytearray(await zone.store.get(key))
+    data[position] ^= 1
+    await zone.store.replace(key, bytes(data))
+    start = zone.chained.log.log_end_offset - 1
+    zone.follow(5, log_start_offset=start)
+    zone.tell()
+    await zone.until()
+    assert zone.log.log_start_offset == zone.log.local_log_start_offset == start
+    await zone.chained.append(batch(2))
+    zone.tell()
+    await zone.until()

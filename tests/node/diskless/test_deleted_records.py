@@ -8,15 +8,21 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tidelog_core.diskless.chain.store import ListedChain, ListedObject
-from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.diskless.bucket.chains import survey_chains
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.keys import chains_prefix, wal_key
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata import records
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import DELETED_EPOCHS_MAX, ChainName, EpochChain
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.restoration.chain_tail import join_tail
+from tidelog_core.restoration.plan import LEADER_EPOCH_JUMP
+from tidelog_core.tier.keys import is_wal_key
 from tidelog_node.diskless.recovery import log_recovery
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
-from tidelog_node.diskless.recovery.deleted_slices import slices_below
+from tidelog_node.diskless.recovery.deleted_slices import DELETED_BYTES_MAX, slices_below
 
 from tests.node.diskless.entering_node import EnteringNode, create, entering_node
 from tests.support.batches import batch_of
@@ -92,6 +98,53 @@ async def test_a_retry_of_a_deleted_record_is_not_doubled_after_several_deaths(
             again = it.node.send_batch(batch_of(b"c", producer=(103, 0, 0)))
             assert again.base_offset == end - 1
         assert (await it.send(b"d", producer=(7, 0, 2))).base_offset == end
+
+
+async def restore_from_bucket(folder: Path, objects: MemoryObjectStore, log_start: int) -> None:
+    """Replace the partition's item by the one that a restoration makes of the chains."""
+    store = SqliteMetadataStore(folder / "metadata.db")
+    view = ClusterView(store)
+    cluster_id = (await view.refresh()).cluster_id
+    (partition,) = view.image.partitions("t")
+    listed = [one async for one in objects.list(chains_prefix(cluster_id))]
+    found = await survey_chains(objects, cluster_id, [one for one in listed if is_wal_key(one.key)])
+    tail = join_tail(
+        found.partitions[PartitionName(partition.topic_id, 0)],
+        tiered_end=log_start,
+        log_start_offset=log_start,
+        has_segments=False,
+    )
+    assert tail.problems == ()
+    item = dataclasses.replace(
+        partition,
+        wal=tail.wal,
+        leader_epoch=partition.leader_epoch + LEADER_EPOCH_JUMP,
+        log_start_offset=log_start,
+    )
+    await store.commit([records.put(item)])
+    await store.close()
+
+
+async def test_a_retry_of_a_deleted_record_is_not_doubled_after_a_restoration(
+    tmp_path: Path,
+) -> None:
+    """All nodes and the metadata store are lost: the chains of all epochs know the producers."""
+    objects = MemoryObjectStore()
+    for number in range(3):
+        async with entering_node(tmp_path, objects) as it:
+            if not number:
+                await create(it)
+            await it.until_led()
+            await it.send(b"%d" % number, producer=(number, 0, 0))
+    shutil.rmtree(tmp_path / "data")
+    await restore_from_bucket(tmp_path, objects, log_start=3)
+    async with entering_node(tmp_path, objects) as it:
+        log = (await it.until_led()).log
+        assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+        for number in range(3):
+            again = it.node.send_batch(batch_of(b"%d" % number, producer=(number, 0, 0)))
+            assert again.base_offset == number
+        assert (await it.send(b"new", producer=(0, 0, 1))).base_offset == 3
 
 
 async def test_a_damaged_chain_with_deleted_records_alone_holds_up_nobody(
@@ -196,10 +249,6 @@ def one_slice(
     return StoredSlice(chain, sequence, epoch, base_offset, end_offset, 112, 100, 0, sequence)
 
 
-def listed(count: int) -> ListedChain:
-    return ListedChain([ListedObject(sequence, 500) for sequence in range(count)], [])
-
-
 def test_slices_follow_each_other_over_epochs_and_without_what_was_not_acknowledged() -> None:
     chains = (EpochChain(1, FIRST, 0), EpochChain(2, SECOND, 20))
     found = {
@@ -210,18 +259,30 @@ def test_slices_follow_each_other_over_epochs_and_without_what_was_not_acknowled
         ],
         SECOND: [one_slice(SECOND, 2, 20, 30)],
     }
-    listings = {FIRST: listed(3), SECOND: listed(1)}
-    below = slices_below(chains, found, listings, end_offset=30)
+    stored = {FIRST: {0, 1, 2}, SECOND: {0}}
+    below = slices_below(chains, found, stored, end_offset=30)
     assert [(one.chain, one.base_offset) for one in below] == [
         (FIRST, 0),
         (FIRST, 10),
         (SECOND, 20),
     ]
-    assert slices_below(chains, found, listings, end_offset=25) == []
+    assert slices_below(chains, found, stored, end_offset=25) == []
     # Of the first chain an index is left, and one object.
-    listings[FIRST] = ListedChain([ListedObject(1, 500)], [])
-    below = slices_below(chains, found, listings, end_offset=20)
+    stored[FIRST] = {1}
+    below = slices_below(chains, found, stored, end_offset=20)
     assert [one.base_offset for one in below] == [10]
-    # A gateway's object is not listed here.
-    found[SECOND] = [found[SECOND][0]._replace(is_reference=True)]
-    assert slices_below(chains, found, listings, end_offset=30) == []
+    # The bytes of a reference are in the gateway's chain.
+    gateway = ChainName(9, UUID(int=9))
+    referenced = found[SECOND][0]._replace(chain=gateway, sequence=70, is_reference=True)
+    found[SECOND] = [referenced]
+    assert slices_below(chains, found, stored, end_offset=30) == []
+    stored[gateway] = {70}
+    assert slices_below(chains, found, stored, end_offset=30)[1:] == [referenced]
+
+
+def test_the_last_slice_counts_whatever_its_size() -> None:
+    """A partition that takes more than the limit in one object."""
+    chains = (EpochChain(1, FIRST, 0),)
+    large = one_slice(FIRST, 1, 10, 20, sequence=1)._replace(size_bytes=DELETED_BYTES_MAX + 1)
+    found = {FIRST: [one_slice(FIRST, 1, 0, 10), large]}
+    assert slices_below(chains, found, {FIRST: {0, 1}}, end_offset=20) == [large]

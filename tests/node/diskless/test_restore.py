@@ -30,14 +30,18 @@ CONFIGS = {"diskless.enable": "true", "segment.bytes": "20000", "local.retention
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    config = {"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"}
+    config = {
+        "transaction.state.log.num.partitions": "2",
+        "offsets.topic.num.partitions": "2",
+        "log.retention.check.interval.ms": "1000",  # by then the bucket has a new log start
+    }
     with node_with_outside_stores(tmp_path, config) as process:
         yield process
 
 
-def send(client: WireClient, number: int) -> int:
+def send(client: WireClient, number: int, *, producer: int = PRODUCER) -> int:
     """Send the idempotent producer's batch with this number; return its base offset."""
-    batch = batch_of(b"value %d" % number * 50, producer=(PRODUCER, 0, number))
+    batch = batch_of(b"value %d" % number * 50, producer=(producer, 0, number))
     deadline = time.monotonic() + DEADLINE_SECONDS
     while (answer := client.produce(TOPIC, batch, acks=-1)).error_code is not ErrorCode.none:
         assert time.monotonic() < deadline, answer
@@ -117,6 +121,48 @@ def test_all_nodes_and_the_metadata_store_are_lost(
     wanted.append(b"value %d" % count * 50)
     assert values(node, len(wanted)) == wanted
     assert settings(tmp_path)["diskless.enable"] == "true"
+
+
+def test_a_purged_record_that_is_sent_again_is_known_after_all_was_lost(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    """It was deleted before it was tiered: the chains alone say who has written it."""
+    each, producers = 5, (PRODUCER, PRODUCER + 1)
+    count = each * len(producers)
+    admin = AdminClient({"bootstrap.servers": node.address})
+    admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIGS)])[TOPIC].result(60)
+    for first, producer in zip(range(0, count, each), producers, strict=True):
+        with WireClient(node.port) as client:
+            found = [send(client, number, producer=producer) for number in range(each)]
+        assert found == list(range(first, first + each))
+        node.kill()  # The next leader epoch is in another chain.
+        node.start()
+    with WireClient(node.port) as client:
+        assert send(client, each - 1) == each - 1  # It leads.
+    end = TopicPartition(TOPIC, 0, count)
+    admin = AdminClient({"bootstrap.servers": node.address})
+    for future in admin.delete_records([end]).values():
+        assert future.result(60).low_watermark == count
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not list((tmp_path / "objects").glob(f"*/t-*/0/log-start-*{count}.json")):
+        assert time.monotonic() < deadline, node.log[-3000:]
+        time.sleep(0.1)
+    lose_everything(node, tmp_path)
+    restored = called(
+        "restore",
+        "--from",
+        f"file://{tmp_path}/objects",
+        "--metadata",
+        node.metadata_store,
+        "--json",
+    ).document
+    assert (restored["ok"], restored["problems"]) == (True, [])
+    shutil.rmtree(tmp_path / "lost", ignore_errors=True)
+    node.start()
+    with WireClient(node.port) as client:
+        for first, producer in zip(range(0, count, each), producers, strict=True):
+            assert send(client, each - 1, producer=producer) == first + each - 1
+        assert send(client, each) == count
 
 
 def settings(folder: Path) -> dict[str, str]:

@@ -68,6 +68,7 @@ from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.diskless.entering.damaged_partitions import DamagedPartitions
+from tidelog_node.diskless.recovery.deleted_slices import lacks_deleted
 from tidelog_node.diskless.recovery.log_recovery import LogRecovery, TierEnds
 from tidelog_node.diskless.recovery.sealing import seal_chain
 from tidelog_node.node_context import NodeContext
@@ -456,7 +457,11 @@ class LeadEntries:
         ends: dict[PartitionName, int] = {}
         for name, stored in items.items():
             end_offset = stored.chains[-1].first_offset if stored.is_handed_over else -1
-            if name in taken.group and _has_committed(taken.group[name], end_offset):
+            if name not in taken.group or not _has_committed(taken.group[name], end_offset):
+                continue
+            start_offset = taken.records[name].log_start_offset
+            log = taken.group[name].log
+            if not lacks_deleted(log, log_start_offset=start_offset, start_offset=end_offset):
                 ends[name] = end_offset
         tiered = await self._recovery.tier_ends({name: taken.records[name] for name in ends})
         taken.tier_ends |= tiered

@@ -6,7 +6,8 @@ An object with a slice below a high watermark is committed, and so are those bef
 partition moves, all replicas of the chain on this node take what the object has for them, and the
 object is read once. A replica that does not continue where the feed is (new, behind, the object
 was collected) *joins*: it begins at the tier's end if that is better, then all footers of its
-chains are read, and its missing slices many at a time.
+chains are read, and its missing slices many at a time. At a log start beyond the tier it begins
+with the last deleted records: it may lead next, and knows their producers by them alone.
 
 **What a log has above its own high watermark proves nothing.** It may be of a time when this node
 led, and was never committed; or the node has just started. So a replica that joins compares it with
@@ -47,12 +48,22 @@ from tidelog_core.replication.follower_state import Append, FollowerState
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.diskless.recovery.chain_slices import (
+    ReadChains,
     StoredSlice,
     WantedSlices,
     find_slices,
+    list_chains,
     log_of,
     referenced_slice,
     stored_slice,
+)
+from tidelog_node.diskless.recovery.deleted_slices import (
+    StoredObjects,
+    begin_with_deleted,
+    lacks_deleted,
+    slices_below,
+    stored_objects,
+    wanted_below,
 )
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.refilling import LogRefill, MissingSlice, placed
@@ -104,6 +115,11 @@ class Fed:
             return True
         return log.high_watermark < max(self.high_watermark, log.log_end_offset)
 
+    def lacks_deleted(self, start_offset: int) -> bool:
+        """Whether the log begins at a log start, and does not know who has written before."""
+        start = self.follower.partition.log_start_offset
+        return lacks_deleted(self.log, log_start_offset=start, start_offset=start_offset)
+
 
 class ChainFeed:
     """The replicas of one chain. For the node's event loop; ``run`` is one task."""
@@ -140,6 +156,8 @@ class ChainFeed:
         self._next = 0  # the sequence of the object to read next
         self._put_off: dict[PartitionName, float] = {}  # until this time of the loop they wait
         self._missed: set[PartitionName] = set()  # an object was gone when they joined last
+        # An object was damaged or gone when they began with deleted records: perhaps one of those.
+        self._without_deleted: set[PartitionName] = set()
         self._stir = asyncio.Event()
 
     @property
@@ -205,6 +223,7 @@ class ChainFeed:
         self._joined.discard(name)
         self._put_off.pop(name, None)
         self._missed.discard(name)
+        self._without_deleted.discard(name)
 
     # -- object by object --
 
@@ -437,9 +456,18 @@ class ChainFeed:
             name: WantedSlices(cut_tiered(joining[name].follower.partition.wal, start), start)
             for name, start in starts.items()
         }
+        deleted = {
+            name: wanted_below(joining[name].follower.partition.wal, start)
+            for name, start in starts.items()
+            if name not in self._without_deleted and joining[name].lacks_deleted(start)
+        }
         async with self._joins:
-            read = await find_slices(self._chains, wanted, {})
-        read.require_whole()
+            read, stored = await self._find(wanted, deleted)
+        try:
+            read.require_whole()
+        except CorruptObject:
+            self._without_deleted |= deleted.keys()
+            raise
         found = read.slices
         next_sequence = self._next
         if all(name in wanted or not self._feeds(name) for name in self._joined):
@@ -458,15 +486,38 @@ class ChainFeed:
             self._joined.add(name)
             try:
                 slices, end_offset = log_of(name, needs, mine, cluster_id=self._cluster_id)
+                if name in deleted:
+                    slices = _with_deleted(fed, slices, end_offset, mine, stored)
                 slices = await self._keep(fed, starts[name], slices, end_offset)
                 await self._fetch(name, fed, slices)
                 self._missed.discard(name)
+                self._without_deleted.discard(name)
             except AWAY:
                 self._joined.difference_update(wanted)
                 raise
             except (TidelogError, OSError) as error:
+                if name in deleted and isinstance(error, CorruptObject):
+                    self._without_deleted.add(name)
                 self._note_broken(name, fed, error)
         self._next = next_sequence
+
+    async def _find(
+        self,
+        wanted: Mapping[PartitionName, WantedSlices],
+        deleted: Mapping[PartitionName, WantedSlices],
+    ) -> tuple[ReadChains, StoredObjects]:
+        """Return the wanted slices, and the objects that are there if deleted ones are wanted.
+
+        Raises the store's errors.
+        """
+        if not deleted:
+            return await find_slices(self._chains, wanted, {}), {}
+        wanted = {**wanted, **deleted}
+        names = {entry.chain for one in wanted.values() for entry in one.chains}
+        listings = await list_chains(self._chains, sorted(names))
+        read = await find_slices(self._chains, wanted, {}, listings)
+        of_deleted = (read.slices[name] for name in deleted)
+        return read, await stored_objects(self._chains, listings, of_deleted)
 
     def _feeds(self, name: PartitionName) -> bool:
         """Whether the replica follows by this chain."""
@@ -512,6 +563,22 @@ class ChainFeed:
                     self._prove(fed, one.end_offset)
                 elif one.end_offset > log.log_end_offset:
                     self._append(name, fed, data, one.base_offset, one.end_offset)
+
+
+def _with_deleted(
+    fed: Fed,
+    slices: Sequence[StoredSlice],
+    end_offset: int,
+    found: Mapping[ChainName, Sequence[StoredSlice]],
+    stored: StoredObjects,
+) -> list[StoredSlice]:
+    """Have the replica's log begin with the last deleted records; return all that it lacks."""
+    first = slices[0].base_offset if slices else end_offset
+    below = slices_below(fed.follower.partition.wal, found, stored, end_offset=first)
+    if below and fed.is_current:
+        begin_with_deleted(fed.log, below)
+        return [*below, *slices]
+    return list(slices)
 
 
 def _continues(replica: Replica, base_offset: int) -> bool:

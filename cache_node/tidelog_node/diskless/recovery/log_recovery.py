@@ -53,7 +53,10 @@ from tidelog_node.diskless.recovery.chain_slices import (
 from tidelog_node.diskless.recovery.deleted_slices import (
     DELETED_BYTES_MAX,
     RECOVERED_BYTES_MAX,
+    begin_with_deleted,
+    lacks_deleted,
     slices_below,
+    stored_objects,
     wanted_below,
 )
 from tidelog_node.diskless.recovery.lead_first import LeadFirst, may_lead_first
@@ -179,25 +182,56 @@ class LogRecovery:
             name
             for name in starts
             if name not in self._without_deleted
-            and _lacks_deleted(replicas[name], records[name], starts[name])
+            and lacks_deleted(
+                replicas[name].log,
+                log_start_offset=records[name].log_start_offset,
+                start_offset=starts[name],
+            )
         ]
         wanted |= {name: wanted_below(records[name].wal, starts[name]) for name in deleted}
         found = await find_slices(self._chains, wanted, seals, listings)
         self._note_damaged(found)
         await self._each(replicas, starts, find)
-        left_bytes = RECOVERED_BYTES_MAX
-        for name in deleted:
-            if name in tails:
-                before = tails[name].unproven_bytes
-                bytes_max = min(left_bytes, DELETED_BYTES_MAX)
-                one = tails[name], records[name], found, listings
-                tails[name] = _with_deleted(*one, bytes_max=bytes_max)
-                left_bytes -= tails[name].unproven_bytes - before
+        await self._begin_with_deleted(records, tails, deleted, found, listings)
         yield Recovery({}, refused)
         work = _Tails(replicas, records, tiers, tails, deleted)
         async with contextlib.aclosing(self._recover_tails(work, listings)) as parts:
             async for part in parts:
                 yield part
+
+    async def _begin_with_deleted(
+        self,
+        records: Mapping[PartitionName, Partition],
+        tails: dict[PartitionName, Tail],
+        deleted: Sequence[PartitionName],
+        found: ReadChains,
+        listings: Mapping[ChainName, ListedChain],
+    ) -> None:
+        """Have logs begin with the last deleted records, if the chains still have them.
+
+        Raises the store's errors.
+        """
+        names = [name for name in deleted if name in tails]
+        if not names:
+            return
+        slices_of = (found.slices[name] for name in names)
+        stored = await stored_objects(self._chains, listings, slices_of)
+        left_bytes = RECOVERED_BYTES_MAX
+        for name in names:
+            if left_bytes <= 0:
+                break
+            replica, slices, end_offset = tails[name]
+            below = slices_below(
+                records[name].wal,
+                found.slices[name],
+                stored,
+                end_offset=slices[0].base_offset if slices else end_offset,
+                bytes_max=min(left_bytes, DELETED_BYTES_MAX),
+            )
+            if below and not (replica.is_leader or replica.is_follower):
+                begin_with_deleted(replica.log, below)
+                tails[name] = Tail(replica, [*below, *slices], end_offset)
+                left_bytes -= sum(one.size_bytes for one in below)
 
     async def _recover_tails(
         self, work: _Tails, listings: Mapping[ChainName, ListedChain]
@@ -369,42 +403,6 @@ class LogRecovery:
             raise MetadataSetBack(replica.partition, known=describe_epoch(record.wal), found=found)
         if not is_broken:
             raise StoreUnavailable(f"the tier of {replica.partition} has gone on since it was read")
-
-
-def _lacks_deleted(replica: Replica, record: Partition, start_offset: int) -> bool:
-    """Whether the log begins at a log start, and so knows no producers, unless the tier has them.
-
-    The tier's end is the start then, and an empty log has got them from there.
-    """
-    log = replica.log
-    return (
-        0 < start_offset == record.log_start_offset
-        and log.log_end_offset == log.local_log_start_offset == start_offset
-        and not len(log.producers.state)
-    )
-
-
-def _with_deleted(
-    tail: Tail,
-    record: Partition,
-    found: ReadChains,
-    listings: Mapping[ChainName, ListedChain],
-    *,
-    bytes_max: int,
-) -> Tail:
-    """Have the log begin with the last deleted records, if the chains still have them."""
-    replica, slices, end_offset = tail
-    log, name = replica.log, PartitionName(record.topic_id, record.partition)
-    first = slices[0].base_offset if slices else end_offset
-    below = slices_below(
-        record.wal, found.slices[name], listings, end_offset=first, bytes_max=bytes_max
-    )
-    if not below or replica.is_leader or replica.is_follower:
-        return tail
-    begin = below[0].base_offset
-    epochs = [one for one in log.leader_epochs if one[1] <= begin]
-    log.truncate_fully_and_start_at(begin, leader_epochs=epochs)
-    return Tail(replica, [*below, *slices], end_offset)
 
 
 def _ends_of(segments: TieredSegments, record: Partition) -> TierEnds:
