@@ -46,7 +46,7 @@ class ProducersHandler:
                         name=topic.name,
                         partitions=tuple(
                             [
-                                self._describe(TopicPartition(topic.name, index))
+                                await self._describe(TopicPartition(topic.name, index), turn)
                                 async for index in turn.each(topic.partition_indexes)
                             ]
                         ),
@@ -56,12 +56,15 @@ class ProducersHandler:
             ),
         )
 
-    def _describe(self, partition: TopicPartition) -> producers_response.PartitionResponse:
+    async def _describe(
+        self, partition: TopicPartition, turn: RequestTurn
+    ) -> producers_response.PartitionResponse:
         try:
             validate_topic_name(partition.topic)
             replica = self._replicas.leader(partition)
             self._node.require_serving()
-            producers = () if replica.is_internal else tuple(replica.log.producers.items())
+            state = replica.log.producers.state
+            producer_ids = () if replica.is_internal else state.producer_ids()
         except InvalidTopic as error:
             return _failed(partition, ErrorCode.invalid_topic_exception, str(error))
         except TidelogError as error:
@@ -72,7 +75,14 @@ class ProducersHandler:
             producers_response.PartitionResponse,
             partition_index=partition.partition,
             error_code=ErrorCode.none,
-            active_producers=tuple(_state(*producer) for producer in producers),
+            active_producers=tuple(
+                [
+                    _state(producer_id, entry)
+                    # A partition may have a hundred thousand.
+                    async for producer_id in turn.each(producer_ids)
+                    if (entry := state.entry(producer_id)) is not None
+                ]
+            ),
         )
 
 

@@ -30,6 +30,7 @@ from tidelog_core.errors import (
 )
 
 from tidelog_node.diskless.gateway.broken_producers import (
+    PRODUCERS_MAX,
     BehindLost,
     BrokenProducers,
     ProducerBatch,
@@ -153,12 +154,16 @@ class RefusedBatches:
         raise BehindRefused("an earlier batch of the producer may be with a gateway")
 
     def _note_uncommitted(self, replica: Replica) -> None:
-        """Note what is not committed of a partition whose lead ends: it may be cut from the log."""
+        """Note what is not committed of a partition whose lead ends: it may be cut from the log.
+
+        A log may know a hundred thousand producers: only those are looked at that have appended it.
+        """
         log = replica.opened_log
         if log is None or log.log_end_offset <= log.high_watermark:
             return
         where, end_offset = replica.name, log.high_watermark
-        for producer_id, entry in log.producers.state.items():
+        producers = log.producers.state
+        for producer_id, entry in producers.uncommitted(end_offset, count_max=PRODUCERS_MAX):
             for one in entry.batches:
                 if one.last_offset >= end_offset:
                     lost = ProducerBatch(where, producer_id, entry.epoch, one.first_sequence)

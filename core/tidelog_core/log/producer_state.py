@@ -13,6 +13,7 @@ Source: KIP-98, KIP-360 and Kafka 4.0's ProducerStateManager.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ RETAINED_BATCH_COUNT = 5  # a client has at most this many requests in flight
 SEQUENCE_MAX = 2**31 - 1
 NO_COORDINATOR_EPOCH = -1
 NONE_BEGUN = 2**63  # above every offset
+UNCOMMITTED_MAX = 50_000  # appends above the high watermark whose producers are found at once
 
 
 class RetainedBatch(NamedTuple):
@@ -134,6 +136,7 @@ class ProducerState:
         "_ongoing",
         "_producers",
         "_unreplicated",
+        "_written",
         "end_offset",
     )
 
@@ -145,6 +148,8 @@ class ProducerState:
         # be thousands of transactions that are never ended.
         self._first_ongoing = NONE_BEGUN
         self._first_unreplicated = NONE_BEGUN
+        # Last offset and producer of the last appends above the high watermark, in their order.
+        self._written: deque[tuple[int, int]] = deque(maxlen=UNCOMMITTED_MAX)
         self._expiration_ms = expiration_ms
         self.end_offset = end_offset
 
@@ -163,6 +168,28 @@ class ProducerState:
     def entry(self, producer_id: int) -> ProducerEntry | None:
         """Return the state of a producer, None if it is unknown."""
         return self._producers.get(producer_id)
+
+    def producer_ids(self) -> list[int]:
+        """Return the ids of all producers: a copy, for callers that go through them in turns."""
+        return list(self._producers)
+
+    def uncommitted(
+        self, high_watermark: int, *, count_max: int
+    ) -> list[tuple[int, ProducerEntry]]:
+        """Return producers that have appended above the high watermark, the last ones if too many.
+
+        In the order of their last appends, and without a look at any other producer. Appends from
+        before a snapshot was loaded are not known.
+        """
+        found: dict[int, ProducerEntry] = {}
+        for last_offset, producer_id in reversed(self._written):
+            if len(found) == count_max:
+                break
+            if last_offset >= high_watermark and producer_id not in found:
+                entry = self._producers.get(producer_id)
+                if entry is not None:
+                    found[producer_id] = entry
+        return list(found.items())[::-1]
 
     def load(self, producer_id: int, entry: ProducerEntry) -> None:
         """Add a producer from a snapshot."""
@@ -194,6 +221,9 @@ class ProducerState:
         Returns the transactions that the batches aborted, for the transaction index.
         """
         self._producers.update(draft.entries)
+        for producer_id, entry in draft.entries.items():
+            if entry.batches:
+                self._written.append((entry.batches[-1].last_offset, producer_id))
         self._begin(draft.started)
         aborted = []
         for completed in draft.completed:
@@ -216,7 +246,12 @@ class ProducerState:
         return None if first == NONE_BEGUN else first
 
     def advance_high_watermark(self, high_watermark: int) -> None:
-        """Drop the completed transactions whose marker is below the high watermark."""
+        """Drop the completed transactions whose marker is below the high watermark.
+
+        And forget whose appends are below it.
+        """
+        while self._written and self._written[0][0] < high_watermark:
+            self._written.popleft()
         if self._unreplicated:
             self._unreplicated = {
                 first: last for first, last in self._unreplicated.items() if last >= high_watermark

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
+from tidelog_core.log import producer_state
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import TransactionCoordinatorFenced
 
@@ -321,3 +322,46 @@ def test_duplicate_on_a_log_append_time_topic_has_its_old_time(tmp_path: Path) -
     clock.now_ms += 50
     assert send(log, 0).log_append_time_ms == NOW_MS
     log.close()
+
+
+def write(log: LocalLog, producer_id: int, sequence: int) -> None:
+    """Append a batch; the high watermark stays."""
+    one = batch(1, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+    log.append_as_leader(one, leader_epoch=0)
+
+
+def uncommitted_of(log: LocalLog, *, count_max: int = 100) -> list[int]:
+    found = log.producers.state.uncommitted(log.high_watermark, count_max=count_max)
+    return [producer_id for producer_id, _ in found]
+
+
+def test_those_with_uncommitted_batches_are_found_in_the_order_of_their_last_ones(
+    log: LocalLog,
+) -> None:
+    for producer_id in range(50):
+        send(log, 0, producer_id=producer_id)
+    log.advance_high_watermark(log.log_end_offset)
+    assert uncommitted_of(log) == []
+    for producer_id, sequence in ((3, 1), (70, 0), (9, 1), (3, 2)):
+        write(log, producer_id, sequence)
+    assert uncommitted_of(log) == [70, 9, 3]
+    assert uncommitted_of(log, count_max=2) == [9, 3]
+    log.advance_high_watermark(52)
+    assert uncommitted_of(log) == [9, 3]
+    log.truncate_to(53)
+    assert uncommitted_of(log) == [9]
+    log.advance_high_watermark(log.log_end_offset)
+    assert uncommitted_of(log) == []
+    write(log, 3, 2)
+    assert uncommitted_of(log) == [3]
+
+
+def test_uncommitted_appends_take_no_more_memory_than_their_limit(
+    log: LocalLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower may be away for long, and producers with acks=1 write on."""
+    monkeypatch.setattr(producer_state, "UNCOMMITTED_MAX", 3)
+    log.truncate_fully_and_start_at(0)
+    for producer_id in range(5):
+        write(log, producer_id, 0)
+    assert uncommitted_of(log) == [2, 3, 4]
