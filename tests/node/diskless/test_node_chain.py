@@ -17,6 +17,7 @@ from tidelog_core.errors import StoreUnavailable, TidelogError, TierUnavailable
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_node.diskless.chain import node_chain as node_chain_module
 from tidelog_node.diskless.chain.node_chain import NodeChain
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
@@ -122,6 +123,27 @@ async def test_what_cannot_be_sealed_is_tried_again(
             return await find_seal(chains, chain) == 1
 
         await eventually_async(is_sealed)
+
+
+@pytest.mark.parametrize("is_other", [False, True], ids=["its own", "another broker's"])
+async def test_a_node_without_a_chain_seals_what_was_left_by_a_worker_for_that_alone(
+    tmp_path: Path, is_other: bool
+) -> None:
+    """The last diskless topic was deleted, so nobody opens a chain any more."""
+    url, cluster_id = f"file://{tmp_path}/objects", await cluster_id_of(tmp_path)
+    async with running_chain(tmp_path, url) as node_chain:
+        broker_id = (await node_chain.current()).name.broker_id + is_other
+        left = ChainName(broker_id, UUID(int=1))
+        slices = [WalSlice(UUID(int=2), 0, 0, bytes(batch()))]
+        data = build_data_object(ObjectName(cluster_id, left, 0, 0, 0, 0), slices).data
+        chains = ChainStore(node_chain.client, cluster_id)
+        assert await chains.put(left, 0, data) is PutOutcome.STORED
+    async with running_chain(tmp_path, url) as node_chain:
+        assert await node_chain.seal_chains_of(broker_id)
+        assert (node_chain.chain, node_chain.client.worker_pid) == (None, None)
+    store = FolderObjectStore(tmp_path / "objects")
+    assert await find_seal(ChainStore(store, cluster_id), left) == 1
+    await store.close()
 
 
 async def cluster_id_of(folder: Path) -> str:

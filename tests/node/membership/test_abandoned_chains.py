@@ -13,6 +13,7 @@ from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.metadata.records import delete
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_node.diskless.chain.abandoned_chains import AbandonedChains, abandoned_after_ms
 from tidelog_node.diskless.chain.former_chains import seal_former_chains
@@ -72,6 +73,10 @@ class Bucket:
             after_ms=abandoned_after_ms(member.config),
         )
 
+    @property
+    def asked_for_others(self) -> list[tuple[int, int]]:
+        return [(by, broker_id) for by, broker_id in self.asked if by != broker_id]
+
     async def sealed(self) -> set[int]:
         chains = ChainStore(self.store, CLUSTER)
         return {b for b in (1, 2, 3) if await find_seal(chains, chain_of(b)) is not None}
@@ -87,10 +92,10 @@ def test_the_first_live_node_seals_what_a_broker_has_left_that_is_long_gone(
             tasks = await begin(cluster, bucket)
             await cluster[3].kill()
             await asyncio.sleep(AFTER_S - 10)
-            assert bucket.asked == []
+            assert bucket.asked_for_others == []
             bucket.is_away = True
             await asyncio.sleep(AFTER_S)
-            assert {seen_by for seen_by, _ in bucket.asked} == {1}
+            assert {seen_by for seen_by, _ in bucket.asked_for_others} == {1}
             bucket.is_away, bucket.is_broken = False, True
             await asyncio.sleep(AFTER_S)
             bucket.is_broken = False
@@ -114,7 +119,7 @@ def test_a_broker_that_comes_back_in_time_keeps_its_chain(tmp_path: Path) -> Non
             await asyncio.sleep(AFTER_S / 2)
             await cluster[3].start()
             await asyncio.sleep(2 * AFTER_S)
-            assert bucket.asked == []
+            assert bucket.asked_for_others == []
             await end(tasks)
 
     run(main())
@@ -129,8 +134,66 @@ def test_the_chain_of_a_leader_is_left_to_its_heir(tmp_path: Path) -> None:
             tasks = await begin(cluster, bucket)
             await cluster[3].kill()
             await asyncio.sleep(2 * AFTER_S)
-            assert bucket.asked == [(1, 3)]
+            assert set(bucket.asked_for_others) == {(1, 3)}
             assert await bucket.sealed() == set()
+            bucket.named.clear()  # The topic was deleted before an heir had sealed it.
+            await asyncio.sleep(4 * AFTER_S)
+            assert await bucket.sealed() == {3}
+            await end(tasks)
+
+    run(main())
+
+
+def test_the_chain_of_a_broker_that_was_unregistered_is_sealed(tmp_path: Path) -> None:
+    """An administrator has removed what was killed: nobody would know its id."""
+
+    async def main() -> None:
+        bucket = Bucket()
+        await bucket.fill()
+        async with virtual_cluster(tmp_path, config=CONFIG) as cluster:
+            tasks = await begin(cluster, bucket)
+            await asyncio.sleep(AFTER_S / 2)
+            await cluster[3].kill()
+            await cluster.store.commit([delete(cluster[1].view.image.brokers[3])])
+            await asyncio.sleep(3 * AFTER_S)
+            assert await bucket.sealed() == {3}
+            await end(tasks)
+
+    run(main())
+
+
+def test_what_a_brokers_former_processes_have_left_is_sealed_some_time_after_its_start(
+    tmp_path: Path,
+) -> None:
+    """It may never have a chain itself: the last diskless topic was deleted."""
+
+    async def main() -> None:
+        bucket = Bucket()
+        async with virtual_cluster(tmp_path, config=CONFIG) as cluster:
+            tasks = await begin(cluster, bucket)
+            bucket.is_away = True
+            await asyncio.sleep(AFTER_S - 1)
+            assert bucket.asked == []
+            await asyncio.sleep(AFTER_S)
+            assert set(bucket.asked) == {(1, 1), (2, 2)}
+            tries = len(bucket.asked)
+            bucket.is_away = False
+            await asyncio.sleep(4 * AFTER_S)
+            assert set(bucket.asked[tries:]) == {(1, 1), (2, 2)}
+            assert len(bucket.asked) == tries + 2, "once is enough"
+            await end(tasks)
+
+    run(main())
+
+
+def test_tries_in_vain_get_rarer(tmp_path: Path) -> None:
+    async def main() -> None:
+        bucket = Bucket()
+        bucket.is_away = True
+        async with virtual_cluster(tmp_path, config=CONFIG) as cluster:
+            tasks = await begin(cluster, bucket)
+            await asyncio.sleep(100 * AFTER_S)
+            assert 5 < len([by for by, _ in bucket.asked if by == 1]) < 20
             await end(tasks)
 
     run(main())

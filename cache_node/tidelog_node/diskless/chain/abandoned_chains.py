@@ -1,9 +1,11 @@
 """Seals the chains of brokers that are gone and that no heir seals, so that they can be collected.
 
 Heirs seal the chains that items name last. That of a node that was a gateway alone, or that has
-handed everything over, is none of them. Its broker's next process seals it (``former_chains``). If
-there is none, the live broker with the smallest id does, once the broker has been gone for
-``after_ms``. If that one cannot, nothing is lost but time.
+handed everything over, is none of them. Its broker's next process seals it (``former_chains``): as
+soon as it has a chain itself, or ``after_ms`` after its start. There may be no diskless topic any
+more, and the objects are then for nobody. If there is no next process, the live broker with the
+smallest id does it, once the broker has been gone for ``after_ms``. If that one cannot, nothing is
+lost but time.
 
 A broker that is taken for gone and lives loses nothing: its next object meets the seal, and what
 its gateway has not committed goes into its next chain.
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 AFTER_MS_MAX = 600_000
 LOOKS = 4  # in that time
+# Between tries in vain: each waits longer, because a node without a chain starts a worker for it.
+RETRY_MS_MIN, RETRY_MS_MAX = 1_000.0, 3_600_000.0
 
 
 def abandoned_after_ms(config: NodeConfig) -> int:
@@ -49,8 +53,11 @@ class AbandonedChains:
         self._membership = membership
         self._seal = seal
         self._after_ms = after_ms
+        self._seen: set[int] = set()  # brokers; an administrator may have removed one since
         self._gone_since: dict[int, float] = {}  # when this process first saw it gone
-        self._sealed: set[int] = set()  # since then
+        self._began_ms = membership.now_ms()
+        self._sealed: set[int] = set()  # since then; this broker's former processes, too
+        self._retries: dict[int, tuple[float, float]] = {}  # when, and the delay before
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -65,15 +72,27 @@ class AbandonedChains:
 
     async def look(self) -> None:
         """Seal the chains of the brokers that are due."""
-        now_ms, dead = self._membership.now_ms(), self._membership.dead
-        self._gone_since = {b: self._gone_since.get(b, now_ms) for b in dead}
-        self._sealed &= dead
-        if not self._is_first():
+        now_ms, own = self._membership.now_ms(), self._membership.broker_id
+        registered = self._node.view.image.brokers.keys()
+        self._seen |= registered
+        gone = self._membership.dead | (self._seen - registered - {own})
+        self._gone_since = {b: self._gone_since.get(b, now_ms) for b in gone}
+        self._sealed &= gone | {own}
+        self._retries = {b: retry for b, retry in self._retries.items() if b in gone or b == own}
+        if self._is_first():
+            for broker_id, since_ms in tuple(self._gone_since.items()):
+                await self._seal_if_due(broker_id, since_ms)
+        await self._seal_if_due(own, self._began_ms)
+
+    async def _seal_if_due(self, broker_id: int, since_ms: float) -> None:
+        now_ms = self._membership.now_ms()
+        due_ms, delay_ms = self._retries.get(broker_id, (since_ms + self._after_ms, RETRY_MS_MIN))
+        if broker_id in self._sealed or now_ms < due_ms:
             return
-        for broker_id, since_ms in tuple(self._gone_since.items()):
-            is_due = now_ms - since_ms >= self._after_ms
-            if is_due and broker_id not in self._sealed and await self._seal(broker_id):
-                self._sealed.add(broker_id)
+        self._retries[broker_id] = now_ms + delay_ms, min(2 * delay_ms, RETRY_MS_MAX)
+        if await self._seal(broker_id):
+            self._sealed.add(broker_id)
+            del self._retries[broker_id]
 
     def _is_first(self) -> bool:
         live = self._membership.live_brokers(self._node.view.image)

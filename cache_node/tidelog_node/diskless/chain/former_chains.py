@@ -35,8 +35,8 @@ async def seal_former_chains(
 ) -> bool:
     """Seal a broker's chains but those that this process has begun or that items name last.
 
-    The latter are for heirs. ``begun`` may grow meanwhile. Returns whether none is left that could
-    not be sealed.
+    The latter are for heirs. ``begun`` may grow meanwhile. Returns whether none is left. One that
+    is named is left: an heir may find another one dead, or the partition's topic may be deleted.
     """
     prefix = broker_chains_prefix(cluster_id, broker_id)
     chains, is_done = ChainStore(store, cluster_id), True
@@ -44,7 +44,10 @@ async def seal_former_chains(
         listed = chains_of([one async for one in store.list(prefix)])
         for chain, objects in listed.items():
             # One of seals alone is collected.
-            if chain in begun or chain in named or all(map(looks_like_seal, objects)):
+            if chain in begun or all(map(looks_like_seal, objects)):
+                continue
+            if chain in named:
+                is_done = is_done and any(map(looks_like_seal, objects))
                 continue
             try:
                 await seal_chain(chains, chain, cluster_id=cluster_id, heir=heir, clock_ms=clock_ms)

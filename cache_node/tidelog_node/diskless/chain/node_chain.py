@@ -7,7 +7,8 @@ a diskless topic, and serves all others.
 
 Whoever took over a chain's last partitions may not have sealed it: leaders hand over without. Then
 nobody would collect it. So the chain is sealed when the node stops, and the chains of earlier
-processes of this broker once there is another one.
+processes of this broker once there is another one. If there never is, because the last diskless
+topic was deleted, ``AbandonedChains`` calls ``seal_chains_of``: then a worker runs for that alone.
 
 A chain with nothing to put does not notice that somebody has sealed it. While this node's lease has
 lapsed, the chain looks at its next place now and then.
@@ -18,7 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +34,7 @@ from tidelog_core.errors import InvalidConfig, StoreUnavailable, TidelogError, T
 from tidelog_core.log_format import TEXT
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.location import make_local_folder, parse_object_location
+from tidelog_core.objects.store import ObjectStore
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.diskless.chain.former_chains import seal_former_chains
@@ -38,6 +42,7 @@ from tidelog_node.diskless.chain.owned_chain import OwnedChain, kept_bytes_max, 
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_node.tier.protocol import NICENESS
 
 logger = logging.getLogger(__name__)
 
@@ -65,18 +70,16 @@ class NodeChain:
         self._objects_url = objects_url
         self._is_local = not parse_object_location(objects_url).has_price
         self._limits = writer_limits(node.static_config, pays_for_requests=not self._is_local)
-        self.client = TierClient(
-            WorkerCommand(
-                socket=socket,
-                objects=objects_url,
-                cache_dir=cache_dir,
-                node_config=node.static_config,
-                log_format=log_format,
-                niceness=0,  # Producers wait for it.
-                wal_bytes=kept_bytes_max(self._limits),
-            ),
-            tracer=node.tracer,
+        self._command = WorkerCommand(
+            socket=socket,
+            objects=objects_url,
+            cache_dir=cache_dir,
+            node_config=node.static_config,
+            log_format=log_format,
+            niceness=0,  # Producers wait for it.
+            wal_bytes=kept_bytes_max(self._limits),
         )
+        self.client = TierClient(self._command, tracer=node.tracer)
         self.client.start()
         self.fullness = Subscribers[[bool]]()  # of the current chain
         self.deposed = Subscribers[[OwnedChain]]()
@@ -143,11 +146,33 @@ class NodeChain:
         return self.refusal
 
     async def seal_chains_of(self, broker_id: int) -> bool:
-        """Seal the chains of another broker, which is gone, that are for no heir.
+        """Seal the chains of a broker that is gone, or of its former processes, for no heir.
 
-        Returns whether that is done. It is not in a node that has no chain itself.
+        Returns whether that is done.
         """
-        return self.chain is not None and await self._seal_chains_of(broker_id, self.chain.name)
+        own = self.chain
+        if own is not None:
+            return await self._seal_chains_of(broker_id, own.name, self.client)
+        heir = ChainName(self._node.broker_id, uuid4())  # Nothing will be written to it.
+        if self.client.is_connected:
+            return await self._seal_chains_of(broker_id, heir, self.client)
+        folder = await asyncio.to_thread(TemporaryDirectory, prefix="tidelog-sealing-")
+        passing = TierClient(
+            replace(
+                self._command,
+                socket=Path(folder.name) / self._command.socket.name,
+                cache_dir=Path(folder.name) / "cache",
+                niceness=NICENESS,
+                wal_bytes=0,
+            ),
+            tracer=self._node.tracer,
+        )
+        passing.start()
+        try:
+            return await self._seal_chains_of(broker_id, heir, passing)
+        finally:
+            await passing.close()
+            await asyncio.to_thread(folder.cleanup)
 
     async def close(self, seconds_max: float) -> None:
         """Wait until nothing is pending, at most so long; then end the chain and the worker."""
@@ -212,15 +237,15 @@ class NodeChain:
     async def _seal_former(self, own: ChainName) -> None:
         """Seal what former processes of the broker have left, as often as it takes."""
         delay_s = FORMER_RETRY_S
-        while not await self._seal_chains_of(self._node.broker_id, own):
+        while not await self._seal_chains_of(self._node.broker_id, own, self.client):
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, FORMER_RETRY_S_MAX)
 
-    async def _seal_chains_of(self, broker_id: int, heir: ChainName) -> bool:
+    async def _seal_chains_of(self, broker_id: int, heir: ChainName, store: ObjectStore) -> bool:
         image = self._node.view.image
         partitions = (one for some in image.partitions_by_topic.values() for one in some)
         return await seal_former_chains(
-            self.client,
+            store,
             image.cluster_id,
             broker_id,
             heir,
