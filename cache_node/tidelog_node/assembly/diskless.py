@@ -161,7 +161,11 @@ def start_diskless(
     entering.add(watch.run())
     entering.add(
         ChainCollection(
-            node, replicas=replicas.replicas, chain=lambda: node_chain.chain, chains=chains
+            node,
+            replicas=replicas.replicas,
+            chain=lambda: node_chain.chain,
+            chains=chains,
+            objects=node_chain.client,
         ).run()
     )
     entering.add(ChainCheckpoints(node, lambda: node_chain.chain).run())

@@ -19,9 +19,10 @@ from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
-from tidelog_core.metadata.records import DeletedTopic, Partition
+from tidelog_core.metadata.records import Cluster, DeletedTopic, Partition
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.tier.keys import log_start_key
 from tidelog_node.diskless.chain import collection
 from tidelog_node.diskless.chain.collection import ChainCollection
 
@@ -51,6 +52,7 @@ class Collecting:
             replicas=lambda: iter(self.scene.logs),
             chain=lambda: self.scene.chain,
             chains=self.chains,
+            objects=self.scene.worker,
         )
 
     async def append(self, *numbers: int) -> None:
@@ -133,6 +135,34 @@ async def test_a_log_start_alone_makes_nothing_unneeded(collecting: Collecting) 
     assert await collecting.visited() == [0, 1, 2]
     log.log.set_tiered_up_to(3)
     assert await collecting.visited() == [2]
+
+
+async def test_deleted_records_of_an_idle_partition_stay_as_long_as_producers_repeat_them(
+    collecting: Collecting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets no more records, so the tier never passes them."""
+    await collecting.store.commit([records.put(Cluster(cluster_id=CLUSTER))])
+    await collecting.node.view.refresh()
+    (log, _) = collecting.scene.logs
+    for _ in range(4):
+        await collecting.append(0)
+    log.log.advance_log_start_offset(2)
+    monkeypatch.setattr(collection, "REPEATED_SECONDS", 0.0)
+    # A restoration would take what is missing for lost: the bucket does not know the log start.
+    for _ in range(2):
+        assert await collecting.visited() == [0, 1, 2, 3]
+    key = log_start_key(CLUSTER, log.partition.topic, *log.name, 2)
+    await collecting.scene.worker.put(key, b"")
+    monkeypatch.setattr(collection, "REPEATED_SECONDS", 600.0)
+    log.log.advance_log_start_offset(3)
+    key = log_start_key(CLUSTER, log.partition.topic, *log.name, 3)
+    await collecting.scene.worker.put(key, b"")
+    for _ in range(2):
+        assert await collecting.visited() == [0, 1, 2, 3]
+    monkeypatch.setattr(collection, "REPEATED_SECONDS", 0.0)
+    assert await collecting.visited() == [3]
+    await collecting.append(0)
+    assert await collecting.visited() == [3, 4]
 
 
 async def test_what_was_tiered_goes_also_if_the_log_start_has_passed_it_since(

@@ -6,11 +6,14 @@ of a led diskless partition is therefore sealed when it is older than ``diskless
 
 What the tier has is known of led partitions. Of those that have left the chain, the metadata store
 is asked, some at a time. A deleted topic's tombstone may be gone before the next visit, so all that
-this node sees are remembered. Log starts do not count, only what the tier has, or has had: an heir
-must find the producers of what was deleted, and without checkpoints only the tier has them. What is
-left of a chain when its node has gone is for the scrub, which collects sealed chains. Where another
-leader has led for longer than producers repeat a batch, nobody needs what earlier leaders have of
-deleted records.
+this node sees are remembered. What is left of a chain when its node has gone is for the scrub,
+which collects sealed chains.
+
+A log start counts only once it is older than producers repeat a batch. Before, an heir must find
+the producers of what was deleted, and without checkpoints only the tier and the chains have them.
+The same holds of what earlier leaders have: once another one has led for that long, nobody needs
+it. And the bucket must say where the log starts, because a restoration would take what is deleted
+here for lost, or begin again at offset 0.
 
 The last object of a chain always stays. If nothing follows it for as long as that age, and the tier
 has its records, the chain gets an object without any: then no copy of records outlives its time.
@@ -22,17 +25,20 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from uuid import UUID
 
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.collection.collection import UnneededEnds
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.errors import CorruptItem, StorageError, TidelogError
+from tidelog_core.errors import CorruptItem, ObjectNotFound, StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition, deleted_topic_key, partition_key
 from tidelog_core.metadata.store import ItemKey
+from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.contents import read_tiered_end
+from tidelog_core.tier.keys import log_start_key
 from tidelog_core.turns import Turn
 
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
@@ -47,6 +53,16 @@ READ_AT_ONCE_MAX = 100  # partitions that have left, in one visit
 REPEATED_SECONDS = 600.0  # longer than producers repeat a batch
 
 
+@dataclass(slots=True)
+class _Purge:
+    """A log start beyond what the tier has had, of a led partition."""
+
+    topic: str
+    log_start_offset: int
+    since_s: float  # the loop's time at which it was seen first, or looked for in the bucket last
+    is_published: bool = False  # the bucket has it
+
+
 class ChainCollection:
     """Collects the current chain of the node. For the event loop; ``run`` is one task."""
 
@@ -57,14 +73,17 @@ class ChainCollection:
         replicas: Callable[[], Iterator[Replica]],
         chain: Callable[[], OwnedChain | None],
         chains: ChainStore,
+        objects: ObjectStore,
     ) -> None:
         self._node = node
+        self._objects = objects
         self._replicas = replicas
         self._chain = chain
         self._chains = chains
         self._left_ends: dict[PartitionName, int] = {}  # of partitions that are not led here
         # Their leader epochs, and the loop's time at which each was seen first.
         self._left_epochs: dict[PartitionName, tuple[int, float]] = {}
+        self._purges: dict[PartitionName, _Purge] = {}
         self._deleted_topics: set[UUID] = set()  # that the chain may have records of
         self._idle_end = -1  # the chain's end, since when it has nothing that is needed
         self._idle_since_s = 0.0
@@ -102,6 +121,9 @@ class ChainCollection:
             return
         names = chain.committed.names()
         await self._read_left(names - led.keys())
+        await self._look_for_log_starts(names)
+        published = [(name, one) for name, one in self._purges.items() if one.is_published]
+        led |= {name: one.log_start_offset for name, one in published}
         unneeded = UnneededEnds(self._left_ends | led, deleted_topics=self._deleted_topics)
         while not chain.is_deposed and (found := chain.committed.collectable(unneeded)):
             await self._chains.delete(chain.name, found)
@@ -130,14 +152,40 @@ class ChainCollection:
         turn = Turn()
         age_ms = self._node.config().diskless_wal_max_age_ms
         ends: dict[PartitionName, int] = {}
+        purges: dict[PartitionName, _Purge] = {}
         for replica in tuple(self._replicas()):
             await turn.step()
             log = replica.opened_log
             if not replica.is_diskless or not replica.is_leader or log is None or log.is_offline:
                 continue
             _roll(replica, log, age_ms)
-            ends[replica.name] = log.copied_end
+            name = replica.name
+            ends[name] = log.copied_end
+            if log.log_start_offset > max(log.copied_end, 0):
+                purges[name] = self._purge_of(name, replica.partition.topic, log.log_start_offset)
+        self._purges = purges
         return ends
+
+    def _purge_of(self, name: PartitionName, topic: str, log_start_offset: int) -> _Purge:
+        known = self._purges.get(name)
+        if known is not None and known.log_start_offset == log_start_offset:
+            return known
+        return _Purge(topic, log_start_offset, asyncio.get_running_loop().time())
+
+    async def _look_for_log_starts(self, names: Collection[PartitionName]) -> None:
+        """Ask the bucket for the log starts that are old enough. Raises the store's errors."""
+        cluster_id, now_s = self._node.view.image.cluster_id, asyncio.get_running_loop().time()
+        due = [
+            (name, one)
+            for name, one in self._purges.items()
+            if name in names and not one.is_published and now_s - one.since_s >= REPEATED_SECONDS
+        ]
+        for name, one in due[:READ_AT_ONCE_MAX]:
+            one.since_s = now_s
+            key = log_start_key(cluster_id, one.topic, *name, one.log_start_offset)
+            with contextlib.suppress(ObjectNotFound):
+                await self._objects.head(key)
+                one.is_published = True
 
     async def _read_left(self, names: Collection[PartitionName]) -> None:
         """Read where the tiers of some partitions end that are led elsewhere, or are deleted."""
