@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tidelog_core.admin.topics import plan_deletion
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -14,13 +15,17 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.records import Topic, put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.retention.deleted_topics import clean_deleted_topic
 from tidelog_core.tier.keys import cluster_manifest_key, topic_manifest_key
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
+from tidelog_core.tier.persisting import persist_deletion
 
 from tests.support.chain_owner import ChainOwner, chain_name
 from tests.support.command import called
+from tests.support.memory_store import MemoryMetadataStore
 from tests.support.tier_segments import TOPIC_ID, put_segment
 from tests.support.wal_objects import batch
 
@@ -136,6 +141,33 @@ def test_records_of_a_topic_without_a_manifest_are_a_problem(tmp_path: Path) -> 
     (problem,) = document["problems"]
     assert problem["object"] == wal_key(CLUSTER, chain_name(3), 0)
     assert problem["problem"].endswith(f"chains have 4 offsets of {OTHER.topic_id}")
+
+
+def test_records_of_a_deleted_topic_are_no_problem(tmp_path: Path) -> None:
+    """Objects of chains outlive the topic's own, until nobody needs their other records."""
+    folder = tmp_path / "objects"
+
+    async def delete_other() -> None:
+        await build(folder)
+        store = FolderObjectStore(folder)
+        await ChainOwner(store, CLUSTER, chain_name(3)).commit_batches(OTHER, 0, batch(0, 4))
+        topic = Topic(
+            topic_id=OTHER.topic_id,
+            name="other",
+            partition_count=1,
+            configs={"diskless.enable": "true"},
+        )
+        tombstone = plan_deletion(topic, now_ms=0)
+        await persist_deletion(store, CLUSTER, tombstone)
+        metadata = MemoryMetadataStore()
+        await metadata.commit([put(tombstone)])
+        await clean_deleted_topic(metadata, store, tombstone, cluster_id=CLUSTER)
+        await store.close()
+
+    asyncio.run(delete_other())
+    document = restore(folder)
+    assert (document["ok"], document["problems"]) == (True, [])
+    assert [topic["topic"] for topic in document["topics"]] == ["t"]
 
 
 @pytest.mark.parametrize("cut", [0, 1])

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from tidelog_core.admin.topics import plan_deletion
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.endpoints import plaintext_endpoints
@@ -101,12 +102,7 @@ class FunctionWorld:
         return dataclasses.replace(topic, version=1)
 
     async def delete_topic(self, topic: Topic) -> DeletedTopic:
-        tombstone = DeletedTopic(
-            topic_id=topic.topic_id,
-            name=topic.name,
-            partition_count=topic.partition_count,
-            deleted_ms=self.clock(),
-        )
+        tombstone = plan_deletion(topic, now_ms=self.clock())
         await self.store.commit([records.delete(topic), records.put(tombstone)])
         return tombstone
 

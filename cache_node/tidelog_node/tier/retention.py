@@ -159,7 +159,7 @@ class Retention:
             due_ms += OTHERS_DELAY_MS
         what = {"topic": topic.name}
         try:
-            if is_ours or now_ms >= due_ms:
+            if (is_ours or now_ms >= due_ms) and not topic.is_cleaned:
                 await self._publish_deletion(topic, image.cluster_id)
             if now_ms < due_ms:
                 return (due_ms - now_ms) / 1000
@@ -264,7 +264,8 @@ class Retention:
             await clean_deleted_topic(self._node.store, self._client, topic, cluster_id=cluster_id)
         except VersionConflict:
             return  # Another node or a function is cleaning it up.
-        logger.info("deleted topic cleaned up", extra={"topic": topic.name})
+        if not topic.is_cleaned:
+            logger.info("deleted topic cleaned up", extra={"topic": topic.name})
 
 
 def adopt_log_start(replica: TieredReplica, stored: int) -> None:

@@ -365,7 +365,11 @@ def deleted_topic_key(topic_id: UUID) -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopic(Record):
-    """A deleted topic whose logs and objects may still exist."""
+    """A deleted topic whose logs and objects may still exist.
+
+    That of a topic that was diskless stays for some time when everything else is gone: chains may
+    have objects with its records, and without it nobody knows that they are for nobody.
+    """
 
     KEY = deleted_topic_key
 
@@ -373,6 +377,8 @@ class DeletedTopic(Record):
     name: str
     partition_count: Positive
     deleted_ms: int  # Unix time
+    was_diskless: Omitted[bool] = False
+    is_cleaned: Omitted[bool] = False  # its items, and its objects but those of chains, are gone
 
 
 @key_form

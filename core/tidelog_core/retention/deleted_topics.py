@@ -10,8 +10,11 @@ a topic may have a hundred thousand:
   one, so no copy of the topic finishes or begins any more;
 - then its segments become DELETE_STARTED, which is final;
 - then every object below the topic's prefix is deleted, which has the topic's id and is never
-  reused; and then the deletion object, which is outside of it;
-- then the items of the segments, of claims on them and of erasures, and the tombstone.
+  reused;
+- then the items of the segments, of claims on them and of erasures;
+- then the deletion object, which is outside of the prefix, and the tombstone. Those of a diskless
+  topic stay for another day. Objects of chains have records of several topics, and go when the last
+  of them is not needed: both say, one to a restoration, that those of this topic are not.
 
 An upload that was under way all that time may still put its object after the prefix was
 emptied; the scrub removes it.
@@ -21,6 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from uuid import UUID
 
 from tidelog_core.errors import InvalidObjectKey
@@ -44,15 +48,18 @@ from tidelog_core.tier.lifecycle import (
 logger = logging.getLogger(__name__)
 
 OBJECTS_AT_ONCE = 1000  # Source: S3's DeleteObjects.
+# Chains of dead brokers are sealed within minutes, and collected an hour after that. A node that
+# starts later, on a disk of that time, seals its chains then.
+CHAINS_DELAY_MS = 24 * 3_600_000
 
 
 def deletable_topic_ms(tombstone: DeletedTopic, *, delay_ms: int) -> int:
-    """Return the Unix time from which the topic's objects may go.
+    """Return the Unix time from which the topic's objects may go; once they have, the tombstone.
 
     The topic's own file.delete.delay.ms went with its settings, so ``delay_ms`` is the
     same for all.
     """
-    return tombstone.deleted_ms + delay_ms
+    return tombstone.deleted_ms + (CHAINS_DELAY_MS if tombstone.is_cleaned else delay_ms)
 
 
 async def clean_deleted_topic(
@@ -65,10 +72,16 @@ async def clean_deleted_topic(
 ) -> None:
     """Remove all items and objects of the topic: partitions, segments, objects, tombstone.
 
-    The deletion must have been published to the bucket. Idempotent. Raises the errors of
-    the stores and of ``before_page``, which is called before each deletion of objects:
-    ``VersionConflict`` if another process is doing the same.
+    The tombstone of a diskless topic is removed by another call, when that is due. The deletion
+    must have been published to the bucket. Idempotent. Raises the errors of the stores and of
+    ``before_page``, which is called before each deletion of objects: ``VersionConflict`` if another
+    process is doing the same.
     """
+    deletion = deletion_key(cluster_id, tombstone.name, tombstone.topic_id)
+    if tombstone.is_cleaned:
+        await objects.delete([deletion])
+        await store.commit([Write(tombstone.item_id, None, ANY_VERSION)])
+        return
     await remove_partitions(store, tombstone.topic_id)
     tiered: list[int] = []  # partitions
     for number in range(tombstone.partition_count):
@@ -80,7 +93,8 @@ async def clean_deleted_topic(
         objects, topic_prefix(cluster_id, tombstone.name, tombstone.topic_id), before_page
     )
     # The deletion object goes last: until then a restoration must not bring the topic back.
-    await objects.delete([deletion_key(cluster_id, tombstone.name, tombstone.topic_id)])
+    if not tombstone.was_diskless:
+        await objects.delete([deletion])
     for number in tiered:
         async for page in read_pages(store, tombstone.topic_id, number):
             marked = [one for one in page if one.state is SegmentState.DELETE_STARTED]
@@ -95,7 +109,8 @@ async def clean_deleted_topic(
     for at in range(0, len(others), COMMIT_WRITES_MAX):
         some = others[at : at + COMMIT_WRITES_MAX]
         await store.commit([Write(key, None, ANY_VERSION, False) for key in some])
-    await store.commit([Write(tombstone.item_id, None, ANY_VERSION)])
+    left = replace(tombstone, is_cleaned=True).to_body() if tombstone.was_diskless else None
+    await store.commit([Write(tombstone.item_id, left, ANY_VERSION)])
 
 
 async def remove_partitions(store: MetadataStore, topic_id: UUID) -> None:

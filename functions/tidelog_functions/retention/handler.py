@@ -170,7 +170,8 @@ async def apply_retention(
                 clock_ms=clock_ms,
                 limit=limit,
             )
-            if any(DISKLESS_SETTING in topic.configs for topic in topics.live):
+            # Chains outlive the last diskless topic.
+            if topics.deleted or any(DISKLESS_SETTING in topic.configs for topic in topics.live):
                 await _collect(scrub, result)
         return result
     result = PassResult()

@@ -102,9 +102,10 @@ class PartitionRetention:
         # The topic's own settings were deleted with it.
         delay_ms = TopicConfig().file_delete_delay_ms
         due_ms = deletable_topic_ms(tombstone, delay_ms=delay_ms)
-        await persist_deletion(self.objects, self.cluster_id, tombstone)
+        if not tombstone.is_cleaned:
+            await persist_deletion(self.objects, self.cluster_id, tombstone)
         if self.clock_ms() < due_ms or not self.may_expire():
-            return Done(next_deletion_ms=due_ms)
+            return Done() if tombstone.is_cleaned else Done(next_deletion_ms=due_ms)
         await retried(
             lambda: clean_deleted_topic(
                 self.store,
@@ -114,6 +115,8 @@ class PartitionRetention:
                 before_page=self.limit.require,
             )
         )
+        if tombstone.is_cleaned:
+            return Done()
         logger.info("deleted topic cleaned up", extra={"topic": tombstone.name})
         return Done(topic_deleted_count=1)
 

@@ -7,13 +7,18 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tidelog_core.admin.topics import plan_deletion
 from tidelog_core.metadata import records
-from tidelog_core.metadata.records import DeletedTopic, Partition
+from tidelog_core.metadata.records import DeletedTopic, Partition, Topic
 from tidelog_core.metadata.store import ALL_KEYS, COMMIT_WRITES_MAX, Item, KeyRange
 from tidelog_core.objects.folder import FolderObjectStore
-from tidelog_core.retention.deleted_topics import clean_deleted_topic
+from tidelog_core.retention.deleted_topics import (
+    CHAINS_DELAY_MS,
+    clean_deleted_topic,
+    deletable_topic_ms,
+)
 from tidelog_core.tier.contents import PAGE_ITEMS_MAX
-from tidelog_core.tier.keys import topic_prefix
+from tidelog_core.tier.keys import deletion_key, topic_prefix
 from tidelog_core.tier.persisting import persist_deletion
 
 from tests.support.memory_store import MemoryMetadataStore
@@ -87,4 +92,34 @@ async def test_a_deleted_topic_goes_page_by_page_however_much_there_is(tmp_path:
     assert len(store.listed_counts) < tombstone.partition_count + 20
     for one in (tombstone, partitions[0], metas[0]):
         assert await store.list(one.item_id.collection) == []
+    await objects.close()
+
+
+async def test_of_a_diskless_topic_something_says_for_a_day_that_it_was_deleted(
+    tmp_path: Path,
+) -> None:
+    """Chains have objects with its records, and a restoration must not take them for lost."""
+    tombstone = plan_deletion(
+        Topic(
+            topic_id=UUID(int=7),
+            name="t",
+            partition_count=1,
+            configs={"diskless.enable": "true"},
+        ),
+        now_ms=5,
+    )
+    store, objects = MemoryMetadataStore(latency=0), FolderObjectStore(tmp_path)
+    await store.commit([records.put(tombstone)])
+    await persist_deletion(objects, "c", tombstone)
+    assert deletable_topic_ms(tombstone, delay_ms=60_000) == 60_005
+    await clean_deleted_topic(store, objects, tombstone, cluster_id="c")
+    (item,) = await store.list(tombstone.item_id.collection)
+    cleaned = DeletedTopic.from_item(item)
+    assert cleaned == dataclasses.replace(tombstone, is_cleaned=True)
+    assert await objects.head(deletion_key("c", "t", tombstone.topic_id))
+    assert deletable_topic_ms(cleaned, delay_ms=60_000) == 5 + CHAINS_DELAY_MS
+    for _ in range(2):  # harmless when repeated
+        await clean_deleted_topic(store, objects, cleaned, cluster_id="c")
+        assert await store.list(tombstone.item_id.collection) == []
+        assert [one async for one in objects.list("")] == []
     await objects.close()

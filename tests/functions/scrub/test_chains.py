@@ -21,6 +21,7 @@ from tidelog_core.diskless.wal.keys import (
     heir_key,
     wal_key,
 )
+from tidelog_core.erasure.wal_copies import WalCopies
 from tidelog_core.metadata import records
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import Topic
@@ -437,6 +438,53 @@ async def test_retention_collects_a_chain_within_two_hours(world: ChainWorld) ->
     result = await world.retain()
     assert (result.chain_object_deleted_count, result.failed) == (0, {})
     assert world.objects.requests == {"list": 1}
+
+
+async def test_retention_collects_what_the_last_diskless_topic_has_left_within_two_hours(
+    world: ChainWorld,
+) -> None:
+    """No live topic is diskless, and the topic's own objects and items are gone for long."""
+    await world.begin()
+    await world.new.seal(A)
+    await world.delete_topic(world.topic)
+    for _ in range(8):  # every 15 minutes
+        result = await world.retain()
+        assert result.failed == {}
+        world.clock.now_ms += 15 * 60_000
+    assert await world.store.list(records.partition_collection(world.topic.topic_id)) == []
+    assert await world.chain_keys() == [world.seal_key(), wal_key(CLUSTER_ID, B, 1)]
+    world.objects.requests.clear()
+    await world.retain()
+    # Of the deleted topic nothing is looked for any more.
+    assert world.objects.requests == {"list": 1}
+    world.clock.now_ms += DAY_MS
+    await world.retain()
+    assert await world.store.list(records.DELETED_TOPIC_COLLECTION) == []
+
+
+async def test_an_erasure_is_not_held_up_by_records_of_a_deleted_topic(world: ChainWorld) -> None:
+    """What nobody needs of the topic itself stays as long as its neighbours in the objects do."""
+    await world.begin(tiered_to=30)
+    other = await world.create_topic("other", configs=world.topic.configs)
+    name = PartitionName(other.topic_id, 0)
+    await world.new.commit(
+        [WalSlice(*world.name, 1, batch(40, 5)), WalSlice(*name, 0, batch(0, 5))]
+    )
+    await world.new.seal(A)
+    for base in (30, 40):
+        await world.copy(world.topic, base)
+    await world.name_chains(())
+    copies = WalCopies(world.store, world.objects, CLUSTER_ID)
+    frontier = await copies.frontier()
+    assert await copies.left(frontier, {world.name}) == {world.name}
+    await copies.collect()
+    assert await copies.left(frontier, {world.name}) == {world.name}
+    await world.delete_topic(other)
+    await world.retain()
+    world.clock.now_ms += 15 * 60_000
+    await world.retain()  # Its items are gone now.
+    await copies.collect()
+    assert await copies.left(frontier, {world.name}) == set()
 
 
 async def gateways_chain(world: ChainWorld) -> ChainOwner:

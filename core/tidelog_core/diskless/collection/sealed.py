@@ -30,7 +30,13 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.metadata.epoch_chains import ChainName
-from tidelog_core.metadata.records import Partition, SegmentState, partition_key, segment_key_from
+from tidelog_core.metadata.records import (
+    Partition,
+    SegmentState,
+    deleted_topic_key,
+    partition_key,
+    segment_key_from,
+)
 from tidelog_core.metadata.store import KeyRange, MetadataStore
 from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, read_tiered_end
 from tidelog_core.tier.lifecycle import read_segments
@@ -145,10 +151,10 @@ async def read_unneeded_ends(
 ) -> UnneededEnds:
     """Return the ends of these partitions; those without an item are needed.
 
-    Nothing of ``deleted`` is, and of ``unknown`` if they have no item now either: a topic may have
-    been created since its topics were read. With ``keeps_restored`` all of a partition is needed as
-    long as it begins where a restoration has begun it: what is before is not known to be deleted.
-    Raises the store's errors.
+    Nothing is needed of ``deleted``, of topics with a tombstone, and of ``unknown`` if they have no
+    item now either: a topic may have been created since its topics were read. With
+    ``keeps_restored`` all of a partition is needed as long as it begins where a restoration has
+    begun it: what is before is not known to be deleted. Raises the store's errors.
     """
     keys = {partition_key(name.topic_id, name.partition): name for name in names}
     items = await store.get_many(keys)
@@ -161,4 +167,8 @@ async def read_unneeded_ends(
         is_restored = 0 < partition.log_start_offset <= partition.restored_log_start
         is_kept = keeps_restored and is_restored
         ends[name] = NOTHING if is_kept else await unneeded_end(store, partition)
+    left = {name for key, name in keys.items() if key not in items} - ends.keys()
+    tombs = {deleted_topic_key(name.topic_id): name.topic_id for name in left}
+    buried = {tombs[key] for key in (await store.get_many(tombs) if tombs else ())}
+    ends |= dict.fromkeys((name for name in left if name.topic_id in buried), INT64_MAX)
     return UnneededEnds(ends)
