@@ -22,7 +22,7 @@ from tidelog_node.diskless.chain.standby import stand_by
 from tidelog_node.diskless.chain.store_watch import StoreWatch, probe_store
 from tidelog_node.diskless.entering.conversions import Conversions
 from tidelog_node.diskless.entering.lead_entries import LeadEntries
-from tidelog_node.diskless.feed.chain_feed import ChainFeeds
+from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
 from tidelog_node.diskless.gateway.gateway import Gateway
 from tidelog_node.diskless.gateway.links import LeaderLinks
 from tidelog_node.diskless.gateway.spool import GatewaySpool, remove_spool

@@ -20,8 +20,8 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.replication.follower_state import Append
 from tidelog_core.replication.rules import ReplicationRules
-from tidelog_node.diskless.feed import chain_feed
-from tidelog_node.diskless.feed.chain_feed import ChainFeeds
+from tidelog_node.diskless.feed import chain_feed, followed_objects, joining
+from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
 from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
@@ -160,7 +160,8 @@ async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> Asy
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_feed, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(chain_feed, "BROKEN_SECONDS", 0.02)
+    monkeypatch.setattr(joining, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(joining, "BROKEN_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -214,7 +215,7 @@ async def test_references_to_many_bytes_are_not_read_at_once(
     zone: Zone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One object may refer to more than memory has room for."""
-    monkeypatch.setattr(chain_feed, "REFERENCED_BYTES_MAX", 2 * len(batch(2)))
+    monkeypatch.setattr(followed_objects, "REFERENCED_BYTES_MAX", 2 * len(batch(2)))
     zone.tell()
     await zone.until()
     zone.store.gets.clear()

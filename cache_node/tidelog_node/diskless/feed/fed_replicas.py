@@ -1,0 +1,147 @@
+"""The replicas of this node that follow by one chain, and which have all that its feed has read.
+
+The feed waits for the bucket. Meanwhile a partition may get another leader or epoch, or this node
+may begin to lead it and refill the same log. So each append looks again whether the replica still
+follows, and appends without waiting in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.replication.follower_state import FollowerState
+
+from tidelog_node.diskless.recovery.deleted_slices import lacks_deleted
+from tidelog_node.replica import Replica
+
+RETRY_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Fed:
+    """A replica of this node that follows by the chain, in one leader epoch."""
+
+    replica: Replica
+    follower: FollowerState
+    log: LocalLog  # the replica's; another one begins anew
+    high_watermark: int
+    log_start_offset: int
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the replica still follows in this epoch, with this log, and can."""
+        role, log = self.replica.role, self.log
+        is_followed = role is not None and role.follower is self.follower
+        return is_followed and self.replica.opened_log is log and not log.is_offline
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the leader has committed more than the replica is known to have.
+
+        Or the replica has records that are not known to be committed, or lacks some before its
+        start: then it begins where the tier ends.
+        """
+        if not self.is_current:
+            return False
+        log = self.log
+        if log.unfilled is not None:
+            return True
+        return log.high_watermark < max(self.high_watermark, log.log_end_offset)
+
+    def continues_at(self, base_offset: int) -> bool:
+        """Whether the replica's log ends there, and all of it is known to be committed."""
+        log = self.replica.log
+        return log.log_end_offset == log.high_watermark == base_offset
+
+    def lacks_deleted(self, start_offset: int) -> bool:
+        """Whether the log begins at a log start, and does not know who has written before."""
+        start = self.follower.partition.log_start_offset
+        return lacks_deleted(self.log, log_start_offset=start, start_offset=start_offset)
+
+
+class FedReplicas:
+    """The replicas of one feed. For the node's event loop."""
+
+    def __init__(self, on_grown: Callable[[Replica], None]) -> None:
+        """``on_grown`` is called after a replica has got records."""
+        self.next_sequence = 0  # of the object to read next
+        self.joined: set[PartitionName] = set()  # they have all below ``next_sequence``
+        self._fed: dict[PartitionName, Fed] = {}
+        self._put_off: dict[PartitionName, float] = {}  # until this time of the loop they wait
+        self._on_grown = on_grown
+
+    def get(self, name: PartitionName) -> Fed | None:
+        """Return what is known of the partition, ``None`` if its replica does not follow here."""
+        return self._fed.get(name)
+
+    def note(self, fed: Fed) -> None:
+        """Take what the leader says of a partition."""
+        name = fed.replica.name
+        known = self._fed.get(name)
+        if known is None or known.follower is not fed.follower or known.log is not fed.log:
+            self.joined.discard(name)
+            self._put_off.pop(name, None)
+        self._fed[name] = fed
+
+    def drop_others(self) -> set[PartitionName]:
+        """Forget the replicas that follow elsewhere by now; return those that are left."""
+        for name in [name for name, fed in self._fed.items() if not fed.is_current]:
+            del self._fed[name]
+            self.joined.discard(name)
+            self._put_off.pop(name, None)
+        return set(self._fed)
+
+    def behind(self) -> list[PartitionName]:
+        """Return the replicas that lack something."""
+        return [name for name, fed in self._fed.items() if fed.is_behind]
+
+    def follows(self, name: PartitionName) -> bool:
+        """Return whether the replica follows by this chain."""
+        fed = self._fed.get(name)
+        return fed is not None and fed.is_current
+
+    # -- joining --
+
+    def due(self, names: Iterable[PartitionName]) -> list[PartitionName]:
+        """Return those that may try to join now."""
+        now_s = asyncio.get_running_loop().time()
+        return [name for name in names if self._put_off.get(name, 0.0) <= now_s]
+
+    def put_off(self, names: Iterable[PartitionName], seconds: float) -> None:
+        """Have the replicas join again after this time."""
+        until_s = asyncio.get_running_loop().time() + seconds
+        for name in names:
+            self.joined.discard(name)
+            self._put_off[name] = until_s
+
+    # -- appending --
+
+    def append(
+        self,
+        name: PartitionName,
+        fed: Fed,
+        data: bytes | bytearray | memoryview,
+        *,
+        base_offset: int,
+        end_offset: int,
+    ) -> None:
+        """Append a slice, if the replica still follows and ends where the slice begins."""
+        known = self._fed.get(name)
+        # In the same epoch, whatever was said since.
+        if known is None or known.follower is not fed.follower:
+            return
+        if not (fed.is_current and fed.continues_at(base_offset)):
+            self.joined.discard(name)
+            return
+        fed.replica.append_as_follower(memoryview(bytearray(data)))
+        self.prove(fed, end_offset)
+
+    def prove(self, fed: Fed, end_offset: int) -> None:
+        """Take what the log has below the offset for committed."""
+        replica = fed.replica
+        replica.follow_leader(high_watermark=end_offset, log_start_offset=fed.log_start_offset)
+        self._on_grown(replica)

@@ -1,0 +1,174 @@
+"""Takes the slices of one object of a chain for the replicas that lack them.
+
+    the first megabyte → footer → slices of wanted partitions, in order of offset → appended
+
+Most objects are read by one request. Of a gateway's slices the object has references: neighbours in
+the gateway's object are read together, and as many as memory may have.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from crc32c import crc32c
+from tidelog_core.diskless.chain.store import ChainStore, ListedObject
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter, parse_footer
+from tidelog_core.diskless.wal.header import HEADER_SIZE, WalKind, parse_header
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.errors import CorruptObject, StoreUnavailable
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.objects.store import ObjectStore
+
+from tidelog_node.diskless.feed.fed_replicas import Fed, FedReplicas
+from tidelog_node.diskless.recovery.chain_slices import StoredSlice, referenced_slice, stored_slice
+from tidelog_node.diskless.recovery.range_reader import RangeReader
+from tidelog_node.diskless.recovery.refilling import placed
+from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
+
+FIRST_READ_BYTES = 1 << 20  # most objects are smaller, and are read by one request
+REFERENCED_BYTES_MAX = 32 << 20  # of gateways' slices that are read at once
+
+
+class FollowedObjects:
+    """The objects of one chain, as its replicas take them. Used by one task."""
+
+    def __init__(
+        self,
+        chain: ChainName,
+        replicas: FedReplicas,
+        *,
+        store: ObjectStore,
+        read: RangeReader,
+        cluster_id: str,
+    ) -> None:
+        """``read`` reads the objects one by one, ``store`` does the rest."""
+        self._chain = chain
+        self._replicas = replicas
+        self._store = store
+        self._read = read
+        self._cluster_id = cluster_id
+        self._chains = ChainStore(store, cluster_id)
+
+    async def read_head(self, sequence: int) -> bytes | memoryview:
+        """Return an object's first bytes. Raises ``ObjectNotFound``, and the store's errors."""
+        return await self._read(self._key(sequence), 0, FIRST_READ_BYTES)
+
+    async def take(self, read: bytes | memoryview) -> None:
+        """Append what the next object has for the replicas, given its first bytes.
+
+        Raises the store's errors, and ``CorruptObject``.
+        """
+        head = bytes(read)
+        sequence = self._replicas.next_sequence
+        key = self._key(sequence)
+        footer = await self._footer(head, key)
+        own = [
+            (
+                PartitionName(UUID(bytes=row.topic_id), row.partition),
+                stored_slice(self._chain, sequence, row),
+            )
+            for row in footer.slices
+            if not row.is_foreign  # else it has offsets in another chain
+        ]
+        referenced = [
+            (
+                PartitionName(UUID(bytes=row.topic_id), row.partition),
+                referenced_slice(sequence, row),
+            )
+            for row in footer.references
+        ]
+        foreign: Mapping[StoredSlice, bytearray] = {}
+        # The own slices come first in the object, whatever the offsets.
+        found = sorted((*own, *referenced), key=lambda one: one[1].base_offset)
+        for at, (name, one) in enumerate(found):
+            if one.is_reference and one not in foreign and self._wants(name, one) is not None:
+                foreign = await self._read_referenced(self._wanted_references(found, at))
+            await self._take(name, one, head, key, foreign)
+
+    def _wanted_references(
+        self, found: Sequence[tuple[PartitionName, StoredSlice]], at: int
+    ) -> list[StoredSlice]:
+        """Return the references from there on that replicas want, as many as memory may have.
+
+        While a leader cannot store its objects, the references of many megabytes fit into one.
+        """
+        wanted: list[StoredSlice] = []
+        size_bytes = 0
+        for name, one in itertools.islice(found, at, None):
+            if one.is_reference and self._wants(name, one) is not None:
+                size_bytes += one.size_bytes
+                if wanted and size_bytes > REFERENCED_BYTES_MAX:
+                    break
+                wanted.append(one)
+        return wanted
+
+    async def _read_referenced(self, slices: Sequence[StoredSlice]) -> dict[StoredSlice, bytearray]:
+        """Return the bytes of gateways' slices, with their offsets: one read for neighbours."""
+        of_object: dict[str, list[StoredSlice]] = {}
+        for one in slices:
+            key = wal_key(self._cluster_id, one.chain, one.sequence)
+            of_object.setdefault(key, []).append(one)
+        found: dict[StoredSlice, bytearray] = {}
+        for key, some in of_object.items():
+            places = [SlicePlace(one.position, one.size_bytes, one.crc32c) for one in some]
+            for one, data in zip(some, await read_places(self._store, key, places), strict=True):
+                found[one] = placed(data, one, key=key)
+        return found
+
+    async def _footer(self, head: bytes, key: str) -> WalFooter:
+        header = parse_header(head[:HEADER_SIZE], key=key)
+        if header.kind is not WalKind.DATA or header.sequence != self._replicas.next_sequence:
+            # A late seal is in the place of a collected object; or this is no leader any more.
+            self._replicas.joined.clear()
+            raise StoreUnavailable(f"{key} has no records, and more are committed")
+        if header.size_bytes <= len(head):
+            return parse_footer(head, object_size=header.size_bytes, key=key)
+        listed = ListedObject(self._replicas.next_sequence, header.size_bytes)
+        return await self._chains.footer(self._chain, listed)
+
+    def _wants(self, name: PartitionName, one: StoredSlice) -> Fed | None:
+        """Return the replica that lacks the slice, if one follows by this feed in its epoch."""
+        fed = self._replicas.get(name)
+        if fed is None or name not in self._replicas.joined or not fed.is_current:
+            return None
+        if one.leader_epoch != fed.follower.leader_epoch:
+            return None  # From before the partition left and came back.
+        return fed if one.end_offset > fed.replica.log.high_watermark else None
+
+    async def _take(
+        self,
+        name: PartitionName,
+        one: StoredSlice,
+        head: bytes,
+        key: str,
+        foreign: Mapping[StoredSlice, bytearray],
+    ) -> None:
+        fed = self._wants(name, one)
+        if fed is None:
+            return
+        if not fed.continues_at(one.base_offset):
+            self._replicas.joined.discard(name)
+            return
+        data: bytes | bytearray | memoryview
+        end = one.position + one.size_bytes
+        if one.is_reference:
+            if one not in foreign:  # The replica has begun to want it while others were read.
+                self._replicas.joined.discard(name)
+                return
+            data = foreign[one]
+        else:
+            if end <= len(head):
+                data = memoryview(head)[one.position : end]
+            else:
+                data = await self._read(key, one.position, end)
+            if len(data) != one.size_bytes or crc32c(data) != one.crc32c:
+                raise CorruptObject(key, f"the CRC of the slice at {one.position} does not match")
+        self._replicas.append(
+            name, fed, data, base_offset=one.base_offset, end_offset=one.end_offset
+        )
+
+    def _key(self, sequence: int) -> str:
+        return wal_key(self._cluster_id, self._chain, sequence)
