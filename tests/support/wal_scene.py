@@ -34,8 +34,9 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 from tidelog_node.counters import ChainTraffic
-from tidelog_node.diskless.chain.owned_chain import OwnedChain, kept_bytes_max
+from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.wal_client import WalClient
+from tidelog_node.diskless.chain.writer_limits import kept_bytes_max
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.protocol import (
     Fields,

@@ -25,8 +25,9 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_node.counters import ChainTraffic
-from tidelog_node.diskless.chain.owned_chain import OwnedChain, kept_bytes_max
+from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.wal_client import WalClient
+from tidelog_node.diskless.chain.writer_limits import kept_bytes_max
 from tidelog_node.diskless.gateway.gateway import Gateway
 from tidelog_node.diskless.gateway.links import NotSent
 from tidelog_node.diskless.gateway.spool import GatewaySpool

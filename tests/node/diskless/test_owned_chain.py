@@ -14,18 +14,15 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.location import parse_object_location
-from tidelog_node.diskless.chain import owned_chain
-from tidelog_node.diskless.chain.owned_chain import (
-    OwnedChain,
-    kept_bytes_max,
-    writer_limits,
-)
+from tidelog_node.diskless.chain import chain_work
+from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.pending_appends import PENDING_APPEND_BYTES
 from tidelog_node.diskless.chain.pending_objects import (
     BUILD_FAILURES_MAX,
     PUT_SECONDS_MAX,
     put_timeout_s,
 )
+from tidelog_node.diskless.chain.writer_limits import kept_bytes_max, writer_limits
 from tidelog_node.monitoring.chain_source import ChainSource
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
 from tidelog_node.tier.protocol import Fields, Request
@@ -149,7 +146,7 @@ async def test_a_read_that_never_ends_keeps_no_ack_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The chain asks whose object is in its place. A worker that was stopped answers nothing."""
-    monkeypatch.setattr(owned_chain, "HEADER_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(chain_work, "HEADER_SECONDS_MAX", 0.05)
     scene = WalScene(tmp_path)
     hung_count = 0
     read = scene.worker.get_range
@@ -220,7 +217,7 @@ async def test_a_store_that_is_away_fills_the_buffer_and_nothing_else(tmp_path: 
         if not scene.chain.is_full:  # else the connections are not read
             logs[number % 4].append(1, 1_000)
         await asyncio.sleep(0)
-        task_count_max = max(task_count_max, len(scene.chain._tasks))
+        task_count_max = max(task_count_max, len(scene.chain._work.tasks))
     buffered_bytes = scene.chain.buffered_bytes
     append_count = sum(log.log.log_end_offset for log in logs)
     assert scene.chain.is_full
@@ -342,7 +339,7 @@ async def test_the_order_of_the_loop_is_kept_when_a_partition_leaves_and_returns
     log.append()  # of another epoch; this chain takes nothing of it
     assert scene.chain.has_uncommitted(log)
     await eventually_async(lambda: log.committed == [2])
-    assert scene.chain._replicas == {}
+    assert scene.chain._partitions.pending == {}
     stored = (EpochChain(0, scene.name, 0), EpochChain(1, scene.name, 3))
     with pytest.raises(ValueError, match="does not begin there"):
         scene.chain.enter(log, stored, end_offset=4)
@@ -387,7 +384,7 @@ async def test_a_dropped_partition_is_left_out_and_holds_nobody_up(tmp_path: Pat
     dropped.log.delete()
     await eventually_async(lambda: kept.committed == [1])
     assert dropped.committed == []
-    assert list(scene.chain._replicas) == [kept.name]
+    assert list(scene.chain._partitions.pending) == [kept.name]
     assert set(await scene.committed_content()) == {kept.name}
     await scene.close()
 
@@ -450,7 +447,7 @@ async def test_closing_waits_for_what_is_pending_and_no_longer_than_it_may(tmp_p
     assert log.committed[-1] == 5
     assert log.chain is None
     await scene.running
-    assert scene.chain._tasks == set()
+    assert scene.chain._work.tasks == set()
     other = WalScene(tmp_path / "other")
     other.store.held.clear()
     (log,) = other.lead(1)
@@ -459,7 +456,7 @@ async def test_closing_waits_for_what_is_pending_and_no_longer_than_it_may(tmp_p
     await other.chain.close(0.05)
     assert log.committed == []
     await other.running
-    assert other.chain._tasks == set()
+    assert other.chain._work.tasks == set()
     other.store.held.set()
     await other.close()
     await scene.close()

@@ -38,8 +38,9 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.diskless.chain.former_chains import seal_former_chains
-from tidelog_node.diskless.chain.owned_chain import OwnedChain, kept_bytes_max, writer_limits
+from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.wal_client import WalClient
+from tidelog_node.diskless.chain.writer_limits import kept_bytes_max, writer_limits
 from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.protocol import NICENESS

@@ -1,39 +1,26 @@
 """The chain that this node writes: appends come in, commits and a deposal come out.
 
-``ChainWriter`` decides. This drives it on the node's event loop: it notes what the logs have got
-once a turn of the loop, wakes it when it has something to do, and has the WAL worker build and put
-objects from the logs' files.
+    ChainWriter        decides
+    OwnedPartitions    whose appends it takes, and where their bytes are
+    ChainWork          builds, puts and reads objects
+    ChainFullness      says when clients are not read
 
-**What may happen between an append and the building of its object.** Only offsets at or above the
-high watermark are built, because the high watermark of a diskless partition follows commits; and
-those of a partition that becomes diskless, whose log holds their segments until they are committed.
+This drives them on the node's event loop: it notes what the logs have got once a turn of the loop,
+wakes the writer when it has something to do, and has the WAL worker build and put objects from the
+logs' files.
 
-- Segments are rolled: the files stay, and a range may cross them.
-- Compaction, eviction and retention replace and remove segments that are wholly below the high
-  watermark and not held, and never those.
-- The log moves to another directory, or is opened again: the files are looked up again whenever an
-  object is built, also for the second time. The worker checks the offsets that it finds.
-- The log was cut, because its disk has failed: nobody was told of these records. The object can
-  never be built, so the chain ends itself, as if it were sealed.
-- A gateway's slices are not of a log: its spool keeps them until they are committed.
-- The partition is dropped, or has left and its log was cut: its records are left out of objects
-  that were never built. If others were built and have to be built again, the chain ends itself.
-
-**Errors.** Nothing that the store answers ends a chain, except that somebody else has its next
-place. While it cannot store, it waits, and says that it is full: then clients are not read.
+While the store fails, the chain waits, and is full at last. It ends when somebody else has its next
+place, or when an object can never be built.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any
 
 from tidelog_core.clock import wall_clock_ms
-from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.chain.chain_writer import (
     BuildObject,
     ChainWriter,
@@ -41,72 +28,31 @@ from tidelog_core.diskless.chain.chain_writer import (
     Decision,
     Deposed,
     PutObject,
-    PutOutcome,
     ReadHeader,
     WriterLimits,
 )
 from tidelog_core.diskless.chain.noted_ranges import ForeignRange, NotedRange, ObjectContent
-from tidelog_core.diskless.chain.put_pace import PaceLimits
 from tidelog_core.diskless.collection.collection import OwnedObjects as CommittedObjects
 from tidelog_core.diskless.wal.build import ForeignSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
-from tidelog_core.diskless.wal.header import HEADER_SIZE
 from tidelog_core.diskless.wal.rows import MarkRow
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.epoch_chains import EpochChains
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.counters import ChainTraffic
+from tidelog_node.diskless.chain.chain_fullness import ChainFullness
 from tidelog_node.diskless.chain.chain_partition import ChainPartition, let_go_of_files
-from tidelog_node.diskless.chain.pending_appends import PendingAppends
-from tidelog_node.diskless.chain.pending_objects import ChainBroken, PendingObject, PendingObjects
+from tidelog_node.diskless.chain.chain_work import ChainWork
+from tidelog_node.diskless.chain.owned_partitions import OwnedPartitions
+from tidelog_node.diskless.chain.pending_objects import ChainBroken, PendingObjects
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.replica import Replica
-from tidelog_node.tier.wal_messages import FileRange, SliceFiles
+from tidelog_node.tier.wal_messages import SliceFiles
 
 logger = logging.getLogger(__name__)
 
 TIMER_MS_MIN = 0.2
-FREE_FLUSH_MS = 10.0  # while another object is being written
-FREE_IDLE_FLUSH_MS = 0.5  # as long as a turn of the loop may take, which brings several appends
-# What came while an object was written would go into the next one alone, and what its clients send
-# once they are acknowledged would wait for that one: twice the objects, and no ack comes sooner.
-FREE_GATHER_MS = 1.0
-HEADER_SECONDS_MAX = 5.0  # of one read: all later acks wait for it
-ROOM_PART = 0.75  # a full chain is not full any more once it owes this part of its limit
-
-
-def writer_limits(config: NodeConfig, *, pays_for_requests: bool = True) -> WriterLimits:
-    """Return the limits of a chain by the node's settings.
-
-    Where requests cost nothing there is no budget for them, and what waits is put soon after
-    nothing is in flight: the store's own pace decides how much goes into an object. Nothing is
-    written twice at once: on one machine that would only delay the first write.
-    """
-    limits = WriterLimits(
-        flush_bytes=config.diskless_append_buffer_max_bytes,
-        flush_ms=config.diskless_append_commit_interval_ms,
-        buffer_bytes_max=config.diskless_buffer_max_bytes,
-        pace=PaceLimits(
-            in_flight_max=config.diskless_append_uploads_max,
-            hedge_percentile=config.diskless_append_hedge_percentile,
-            puts_per_second_max=config.diskless_append_puts_per_second_max,
-        ),
-    )
-    if pays_for_requests:
-        return limits
-    return replace(
-        limits,
-        flush_ms=min(limits.flush_ms, FREE_FLUSH_MS),
-        idle_flush_ms=FREE_IDLE_FLUSH_MS,
-        gather_ms=FREE_GATHER_MS,
-        pace=replace(limits.pace, hedge_percentile=0.0, puts_per_second_max=0.0),
-    )
-
-
-def kept_bytes_max(limits: WriterLimits) -> int:
-    """Return the bytes of objects that the worker may keep: those in flight, and one more."""
-    return (limits.pace.in_flight_max + 1) * limits.object_bytes_max
 
 
 class OwnedChain:
@@ -121,48 +67,54 @@ class OwnedChain:
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self.name = wal.chain
-        self.fullness = Subscribers[[bool]]()
         self.deposed = Subscribers[[OwnedChain]]()
         # Notified with the sequence of a committed object, and the numbers and positions of the
         # foreign slices in it.
         self.foreign_committed = Subscribers[[int, Sequence[tuple[int, int]]]]()
-        self.is_full = False  # requests of clients must wait
         self.is_deposed = False
         self.committed = CommittedObjects()  # what each of them is needed for
         self._loop = asyncio.get_running_loop()
         self._writer = ChainWriter(wal.chain, now_ms=self._now_ms(), limits=limits)
         self._wal = wal
-        self._objects = PendingObjects(wal, slices_of=self._slices_of, clock_ms=clock_ms)
         self._traffic = traffic
-        self._partitions: dict[Replica, ChainPartition] = {}  # entered
-        self._replicas: dict[PartitionName, Replica] = {}  # also those with objects pending
+        self._partitions = OwnedPartitions(self._writer.has_uncommitted)
+        self._objects = PendingObjects(wal, slices_of=self._files_of, clock_ms=clock_ms)
+        self._work = ChainWork(self, self._writer, wal=wal, objects=self._objects, traffic=traffic)
+        self._fullness = ChainFullness(limits.buffer_bytes_max, traffic)
+        self.fullness = self._fullness.changed
         self._unnoted: list[ChainPartition] = []  # appended to in this turn
-        self._foreign: dict[int, SliceFiles] = {}  # a gateway's slices that are not committed
         self._unnoted_foreign: list[ForeignRange] = []  # of this turn
-        self._appends = PendingAppends()
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_dropping = False
         self._settled = asyncio.Event()  # nothing is pending; set only while closing
         self._is_closing = False
         self._ended = asyncio.Event()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether requests of clients must wait."""
+        return self._fullness.is_full
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the chain was deposed or closed."""
+        return self._ended.is_set()
 
     # -- partitions --
 
     @property
     def replicas(self) -> tuple[Replica, ...]:
         """The replicas that have entered."""
-        return tuple(self._partitions)
+        return tuple(self._partitions.entered)
 
     @property
     def partitions(self) -> tuple[ChainPartition, ...]:
         """The partitions that have entered."""
-        return tuple(self._partitions.values())
+        return tuple(self._partitions.entered.values())
 
     @property
     def partition_count(self) -> int:
         """The number of partitions that have entered."""
-        return len(self._partitions)
+        return len(self._partitions.entered)
 
     def enter(
         self,
@@ -197,24 +149,21 @@ class OwnedChain:
             refer=self._note_reference,
             object_count=tail_count,
         )
-        self._partitions[replica] = partition
-        self._replicas[name] = replica
-        replica.chain = partition
+        self._partitions.add(partition)
 
     def leave(self, replica: Replica) -> None:
         """Take nothing more of the partition. What was appended is still put."""
-        partition = self._partitions.get(replica)
+        partition = self._partitions.entered.get(replica)
         if partition is None:
             return
         self._note_all()
-        self._partitions.pop(replica, None)
-        replica.chain = None
+        self._partitions.remove(replica)
         self._writer.leave(partition.name)
-        self._forget_if_settled(partition.name)
+        self._partitions.forget_if_settled(partition.name)
 
     def has_uncommitted(self, replica: Replica) -> bool:
         """Return whether something of the partition is not committed yet."""
-        partition = self._partitions.get(replica)
+        partition = self._partitions.entered.get(replica)
         name = replica.name
         return (partition is not None and partition.size_bytes > 0) or (
             self._writer.has_uncommitted(name)
@@ -224,7 +173,7 @@ class OwnedChain:
         self, replica: Replica, base_offset: int, end_offset: int, size_bytes: int
     ) -> None:
         """Note an append; ``replica.chain`` does it without looking the replica up."""
-        partition = self._partitions.get(replica)
+        partition = self._partitions.entered.get(replica)
         if partition is not None:
             partition.on_append(replica, base_offset, end_offset, size_bytes)
 
@@ -236,7 +185,7 @@ class OwnedChain:
         """
         if self.is_deposed or self._is_closing or self._ended.is_set():
             return False
-        self._foreign[number] = files
+        self._partitions.add_foreign(number, files)
         if not (self._unnoted or self._unnoted_foreign):
             self._loop.call_soon(self._note_all)
         name = PartitionName(files.topic_id, files.partition)
@@ -245,7 +194,7 @@ class OwnedChain:
 
     def note_mark(self, replica: Replica, *, log_start_offset: int, tiered_end_offset: int) -> None:
         """Have the next object say how far the log is deleted and tiered."""
-        if replica in self._partitions and not self.is_deposed:
+        if replica in self._partitions.entered and not self.is_deposed:
             topic_id, partition = replica.topic_id.bytes, replica.partition.partition
             row = MarkRow(topic_id, partition, 0, log_start_offset, tiered_end_offset)
             self._writer.note_mark(row)
@@ -254,7 +203,7 @@ class OwnedChain:
         """Put an object without records if none is pending: the last one can be collected then."""
         self._note_all()
         if not (self.is_deposed or self._is_closing or self._ended.is_set()):
-            self._act(self._writer.advance(self._now_ms()))
+            self.act(self._writer.advance(self._now_ms()))
 
     @property
     def buffered_bytes(self) -> int:
@@ -311,10 +260,8 @@ class OwnedChain:
             async with asyncio.timeout(seconds_max):
                 if self._writer.buffered_bytes and not self._ended.is_set():
                     await self._settled.wait()
-        for replica in self.replicas:
-            replica.chain = None
-        self._partitions.clear()
-        self._let_go()
+        self._partitions.detach()
+        self._partitions.entered.clear()
         await self._end()
 
     def abandon(self, reason: str) -> None:
@@ -324,12 +271,7 @@ class OwnedChain:
     async def _end(self) -> None:
         self._ended.set()
         self._cancel_timer()
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._writer.next_sequence:
-            await self._objects.drop(self._writer.next_sequence)
+        await self._work.end()
 
     def _depose(self, reason: str) -> None:
         if self.is_deposed:
@@ -345,24 +287,16 @@ class OwnedChain:
             },
         )
         self._traffic.deposed_count += 1
-        self._traffic.buffered_bytes = self._traffic.kept_count = 0
+        self._traffic.kept_count = 0
         self._cancel_timer()
-        for replica in self._partitions:
-            replica.chain = None
-        self._let_go()
+        self._partitions.detach()
+        self._partitions.clear_foreign()
         self._unnoted.clear()
         self._unnoted_foreign.clear()
-        self._foreign.clear()
-        self._appends.clear()
-        self._set_full(False)
+        self._fullness.clear()
         self._settled.set()
         self.deposed.notify(self)
         self._ended.set()
-
-    def _let_go(self) -> None:
-        """Let go of the files of all logs: nothing more is built from them."""
-        for replica in self._replicas.values():
-            let_go_of_files(replica)
 
     # -- events --
 
@@ -383,7 +317,7 @@ class OwnedChain:
             noted = NotedRange(
                 one.name, one.leader_epoch, one.base_offset, one.end_offset, one.size_bytes
             )
-            self._appends.add(one.name, one.end_offset, one.append_count)
+            self._fullness.appends.add(one.name, one.end_offset, one.append_count)
             one.size_bytes = one.append_count = 0
             try:
                 decisions += self._writer.note(noted, now_ms)
@@ -394,7 +328,7 @@ class OwnedChain:
                 return
         for part in foreign:
             decisions += self._writer.note_foreign(part, now_ms)
-        self._act(decisions)
+        self.act(decisions)
 
     def _note_reference(self, reference: ForeignSlice, gateway_committed_end: int) -> None:
         """Note that a log has got a gateway's slice, behind what was appended to it before."""
@@ -409,30 +343,29 @@ class OwnedChain:
             logger.exception("a reference does not follow the append before")
             self._depose(str(error))
             return
-        self._act(decisions)
+        self.act(decisions)
 
     def _on_timer(self) -> None:
         self._timer = None
         if not self.is_deposed:
-            self._act(self._writer.tick(self._now_ms()))
+            self.act(self._writer.tick(self._now_ms()))
 
-    def _act(self, decisions: Sequence[Decision]) -> None:
+    def act(self, decisions: Sequence[Decision]) -> None:
+        """Carry out what the writer has decided."""
         for decision in decisions:
             match decision:
-                case BuildObject(sequence):
-                    if self._objects.get(sequence) is None:  # else its build has failed before
-                        self._objects.add(decision)
-                    self._spawn(self._build(sequence))
+                case BuildObject():
+                    self._work.build(decision)
                 case PutObject(sequence, attempt):
-                    self._spawn(self._put(sequence, attempt))
+                    self._work.put(sequence, attempt)
                 case ReadHeader(sequence):
-                    self._spawn(self._read(sequence))
+                    self._work.read_header(sequence)
                 case Committed():
                     self._on_committed(decision)
                 case Deposed(_, reason):
                     self._depose(reason)
         if not self.is_deposed:
-            self._note_fullness()
+            self._fullness.note(self._writer.buffered_bytes)
             self._set_timer()
 
     def _set_timer(self) -> None:
@@ -450,83 +383,10 @@ class OwnedChain:
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
 
-    # -- building, putting, reading --
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._ended.is_set():
-            work.close()
-            return
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_done)
-
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            if not isinstance(error, ChainBroken):
-                logger.error("chain has failed unexpectedly", exc_info=error)
-            self._depose(str(error) or repr(error))
-
-    async def _build(self, sequence: int) -> None:
-        try:
-            header = await self._objects.build(sequence)
-        except ChainBroken:
-            raise
-        except (TidelogError, OSError) as error:
-            # The worker is starting or full, or the log is being exchanged.
-            logger.info("object is not built yet", extra={"reason": str(error)})
-            self._act(self._writer.on_build_failed(sequence, self._now_ms()))
-        else:
-            self._act(self._writer.on_built(sequence, header, self._now_ms()))
-
-    async def _put(self, sequence: int, attempt: int) -> None:
-        pending = self._objects.get(sequence)
-        if pending is None:
-            return  # The first PUT has been answered in this turn.
-        self._count_attempt(pending)
-        outcome = await self._objects.put(sequence, attempt)
-        pending.open -= 1
-        self._count_outcome(outcome, self._loop.time() - pending.began_s)
-        self._act(self._writer.on_put(sequence, attempt, outcome, self._now_ms()))
-
-    async def _read(self, sequence: int) -> None:
-        header, is_known = None, True
-        try:
-            async with asyncio.timeout(HEADER_SECONDS_MAX):
-                header = await self._wal.header(sequence)
-        except (TidelogError, TimeoutError) as error:
-            is_known = False
-            logger.warning(
-                "the object in a place of the chain cannot be read, will retry",
-                extra={"sequence": sequence, "reason": repr(error)},
-            )
-        decisions = self._writer.on_header(sequence, header, self._now_ms(), is_known=is_known)
-        self._act(decisions)
-
-    def _slices_of(self, content: ObjectContent) -> Sequence[SliceFiles]:
-        """Return where the logs have the ranges now. Raises their errors.
-
-        Foreign slices come first, so where they will be in the object depends on no log.
-        """
+    def _files_of(self, content: ObjectContent) -> Sequence[SliceFiles]:
         if self.is_deposed:
             raise ChainBroken("the chain has ended")
-        found = [self._foreign[part.number] for part in content.foreign]
-        for name, leader_epoch, base_offset, end_offset, _ in content.ranges:
-            replica = self._replicas[name]
-            if replica.is_dropped or self._has_cut(replica, end_offset):
-                continue
-            ranges = replica.log.file_ranges(base_offset, end_offset)
-            files = tuple(FileRange(str(path), start, end) for path, start, end in ranges)
-            topic_id, partition = name
-            found.append(
-                SliceFiles(topic_id, partition, leader_epoch, base_offset, end_offset, files)
-            )
-        return found
-
-    def _has_cut(self, replica: Replica, end_offset: int) -> bool:
-        """Whether the partition has left, and its log no longer has the records below this."""
-        return replica not in self._partitions and replica.log.log_end_offset < end_offset
+        return self._partitions.files_of(content)
 
     # -- committing --
 
@@ -541,12 +401,12 @@ class OwnedChain:
             traffic.object_bytes += content.size_bytes
         traffic.kept_count = len(self.committed)
         for name, end_offset in committed.ends.items():
-            self._appends.settle(name, end_offset)
-            replica = self._replicas.get(name)
-            self._forget_if_settled(name)
+            self._fullness.appends.settle(name, end_offset)
+            replica = self._partitions.pending.get(name)
+            self._partitions.forget_if_settled(name)
             if replica is None or replica.is_dropped:
                 continue
-            if (partition := self._partitions.get(replica)) is not None:
+            if (partition := self._partitions.entered.get(replica)) is not None:
                 partition.object_count += 1
             try:
                 replica.on_chain_committed(end_offset)
@@ -557,66 +417,7 @@ class OwnedChain:
                 )
         for sequence, content in committed.contents:
             if content.foreign:
-                self.foreign_committed.notify(sequence, self._take_foreign(content))
-        if not (self._is_dropping or self._wal.is_local):
-            self._is_dropping = True
-            self._spawn(self._drop_committed())
+                self.foreign_committed.notify(sequence, self._partitions.take_foreign(content))
+        self._work.drop_committed()
         if self._is_closing and not self._writer.buffered_bytes:
             self._settled.set()
-
-    def _take_foreign(self, content: ObjectContent) -> list[tuple[int, int]]:
-        """Forget the foreign slices of a committed object; return where it has them."""
-        found: list[tuple[int, int]] = []
-        position = HEADER_SIZE
-        for part in content.foreign:
-            found.append((part.number, position))
-            position += part.size_bytes
-            self._foreign.pop(part.number, None)
-        return found
-
-    def _forget_if_settled(self, name: PartitionName) -> None:
-        """Forget the replica of a partition that has left, once nothing of it is pending."""
-        replica = self._replicas.get(name)
-        if replica is None or replica in self._partitions or self._writer.has_uncommitted(name):
-            return
-        del self._replicas[name]
-
-    async def _drop_committed(self) -> None:
-        end = -1
-        while end != self._writer.committed_end:
-            end = self._writer.committed_end
-            await self._objects.drop(end)
-        self._is_dropping = False
-
-    def _note_fullness(self) -> None:
-        self._traffic.buffered_bytes = self._writer.buffered_bytes
-        pending_bytes = self._writer.buffered_bytes + self._appends.size_bytes
-        limit_bytes = self._writer.limits.buffer_bytes_max
-        if self.is_full:
-            if pending_bytes < ROOM_PART * limit_bytes:
-                self._set_full(False)
-        elif pending_bytes >= limit_bytes:
-            self._set_full(True)
-
-    def _set_full(self, is_full: bool) -> None:
-        if is_full != self.is_full:
-            self.is_full = is_full
-            self.fullness.notify(is_full)
-
-    # -- counting --
-
-    def _count_attempt(self, pending: PendingObject) -> None:
-        if pending.open:
-            self._traffic.hedge_count += 1
-        elif pending.attempt_count:
-            self._traffic.retry_count += 1
-        pending.attempt_count += 1
-        pending.open += 1
-
-    def _count_outcome(self, outcome: PutOutcome, seconds: float) -> None:
-        if outcome is PutOutcome.STORED:
-            self._traffic.puts.observe(seconds)
-        elif outcome is PutOutcome.THROTTLED:
-            self._traffic.throttled_count += 1
-        elif outcome is PutOutcome.UNKNOWN:
-            self._traffic.unknown_count += 1

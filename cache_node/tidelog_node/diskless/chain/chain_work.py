@@ -1,0 +1,169 @@
+"""Carries out what a chain's writer decides about objects, each request in a task of its own.
+
+**Errors.** Nothing that the store answers ends a chain, except that somebody else has its next
+place. Requests are repeated by the writer's decision alone. An object that can never be built
+(``ChainBroken``), and any unexpected failure, end the chain.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol
+
+from tidelog_core.diskless.chain.chain_writer import BuildObject, ChainWriter, Decision, PutOutcome
+from tidelog_core.errors import TidelogError
+
+from tidelog_node.counters import ChainTraffic
+from tidelog_node.diskless.chain.pending_objects import ChainBroken, PendingObject, PendingObjects
+from tidelog_node.diskless.chain.wal_client import WalClient
+
+logger = logging.getLogger(__name__)
+
+HEADER_SECONDS_MAX = 5.0  # of one read: all later acks wait for it
+
+
+class WorkedChain(Protocol):
+    """The chain that has objects built and put; ``OwnedChain``."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is to be done."""
+
+    def act(self, decisions: Sequence[Decision], /) -> None:
+        """Carry out what the writer has decided."""
+
+    def abandon(self, reason: str, /) -> None:
+        """End the chain as if it were deposed."""
+
+
+class ChainWork:
+    """The requests of one chain that are under way. For the node's event loop."""
+
+    def __init__(
+        self,
+        chain: WorkedChain,
+        writer: ChainWriter,
+        *,
+        wal: WalClient,
+        objects: PendingObjects,
+        traffic: ChainTraffic,
+    ) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._chain = chain
+        self._writer = writer
+        self._wal = wal
+        self._objects = objects
+        self._traffic = traffic
+        self._is_dropping = False
+
+    def build(self, decision: BuildObject) -> None:
+        """Have an object built: the next one, or one whose build has failed before."""
+        if self._objects.get(decision.sequence) is None:
+            self._objects.add(decision)
+        self._spawn(self._build(decision.sequence))
+
+    def put(self, sequence: int, attempt: int) -> None:
+        """Put an object by one request."""
+        self._spawn(self._put(sequence, attempt))
+
+    def read_header(self, sequence: int) -> None:
+        """Read what is in a place of the chain."""
+        self._spawn(self._read(sequence))
+
+    def drop_committed(self) -> None:
+        """Have the worker forget the committed objects."""
+        if not (self._is_dropping or self._wal.is_local):
+            self._is_dropping = True
+            self._spawn(self._drop_committed())
+
+    async def end(self) -> None:
+        """Cancel all requests; the worker forgets the objects."""
+        tasks = [task for task in self.tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._writer.next_sequence:
+            await self._objects.drop(self._writer.next_sequence)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._chain.has_ended:
+            work.close()
+            return
+        task = self._loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            if not isinstance(error, ChainBroken):
+                logger.error("chain has failed unexpectedly", exc_info=error)
+            self._chain.abandon(str(error) or repr(error))
+
+    async def _build(self, sequence: int) -> None:
+        try:
+            header = await self._objects.build(sequence)
+        except ChainBroken:
+            raise
+        except (TidelogError, OSError) as error:
+            # The worker is starting or full, or the log is being exchanged.
+            logger.info("object is not built yet", extra={"reason": str(error)})
+            self._chain.act(self._writer.on_build_failed(sequence, self._now_ms()))
+        else:
+            self._chain.act(self._writer.on_built(sequence, header, self._now_ms()))
+
+    async def _put(self, sequence: int, attempt: int) -> None:
+        pending = self._objects.get(sequence)
+        if pending is None:
+            return  # The first PUT has been answered in this turn.
+        self._count_attempt(pending)
+        outcome = await self._objects.put(sequence, attempt)
+        pending.open -= 1
+        self._count_outcome(outcome, self._loop.time() - pending.began_s)
+        self._chain.act(self._writer.on_put(sequence, attempt, outcome, self._now_ms()))
+
+    async def _read(self, sequence: int) -> None:
+        header, is_known = None, True
+        try:
+            async with asyncio.timeout(HEADER_SECONDS_MAX):
+                header = await self._wal.header(sequence)
+        except (TidelogError, TimeoutError) as error:
+            is_known = False
+            logger.warning(
+                "the object in a place of the chain cannot be read, will retry",
+                extra={"sequence": sequence, "reason": repr(error)},
+            )
+        decisions = self._writer.on_header(sequence, header, self._now_ms(), is_known=is_known)
+        self._chain.act(decisions)
+
+    def _now_ms(self) -> float:
+        return self._loop.time() * 1000
+
+    async def _drop_committed(self) -> None:
+        end = -1
+        while end != self._writer.committed_end:
+            end = self._writer.committed_end
+            await self._objects.drop(end)
+        self._is_dropping = False
+
+    # -- counting --
+
+    def _count_attempt(self, pending: PendingObject) -> None:
+        if pending.open:
+            self._traffic.hedge_count += 1
+        elif pending.attempt_count:
+            self._traffic.retry_count += 1
+        pending.attempt_count += 1
+        pending.open += 1
+
+    def _count_outcome(self, outcome: PutOutcome, seconds: float) -> None:
+        if outcome is PutOutcome.STORED:
+            self._traffic.puts.observe(seconds)
+        elif outcome is PutOutcome.THROTTLED:
+            self._traffic.throttled_count += 1
+        elif outcome is PutOutcome.UNKNOWN:
+            self._traffic.unknown_count += 1
