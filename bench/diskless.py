@@ -87,6 +87,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--intervals", type=int, nargs="+", default=list(INTERVALS_MS))
     parser.add_argument("--only", choices=["folder", "s3", "gateway"])
+    parser.add_argument(
+        "--overlap", action="store_true", help="gateways' leaders read while they store"
+    )
     arguments = parser.parse_args()
     figures: dict[str, object] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
     problems: list[str] = []
@@ -153,7 +156,8 @@ def _measure_s3(arguments: argparse.Namespace) -> Iterator[tuple[int, Waits, Wai
 
 
 def _measure_gateways(arguments: argparse.Namespace) -> Iterator[tuple[str, Waits]]:
-    with tempfile.TemporaryDirectory() as folder, _gateway(Path(folder), {}) as node:
+    overlaps = {"diskless.gateways.overlap.enable": str(arguments.overlap).lower()}
+    with tempfile.TemporaryDirectory() as folder, _gateway(Path(folder), overlaps) as node:
         yield "folder", asyncio.run(time_requests(node.port, arguments.seconds))
     with _bucket() as store:
         for interval_ms in arguments.intervals:
@@ -161,7 +165,7 @@ def _measure_gateways(arguments: argparse.Namespace) -> Iterator[tuple[str, Wait
                 tempfile.TemporaryDirectory() as folder,
                 _gateway(
                     Path(folder),
-                    _settings_of(interval_ms),
+                    _settings_of(interval_ms) | overlaps,
                     objects=f"s3://{BUCKET}/gateway-{interval_ms}",
                     environment={**CREDENTIALS, "AWS_ENDPOINT_URL": store.url},
                 ) as node,

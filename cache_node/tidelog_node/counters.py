@@ -220,6 +220,7 @@ class GatewayTraffic:
         "batch_bytes",
         "batch_count",
         "hedge_count",
+        "late_count",
         "lost_count",
         "pending_bytes",
         "referenced_bytes",
@@ -241,6 +242,7 @@ class GatewayTraffic:
         self.referenced_bytes = 0
         self.refused_count = 0
         self.hedge_count = 0  # reads that were sent once more before the first one was answered
+        self.late_count = 0  # now: requests whose batches have offsets, and could not be read yet
 
 
 class NodeCounters:

@@ -1,16 +1,21 @@
 """How long acks of a gateway's producers wait, by the decisions of two owners and published times.
 
-    append → gateway's object is committed → the leader reads it → reference → leader's object
+    sequential   append → gateway's object is committed → the leader reads it → reference → leader's
+                 object is committed
+    overlapped   the reference is noted when the gateway's object is committed, and read meanwhile
+    early        the reference is noted when the gateway's first PUT begins, as the design has it:
+                 what a leader could gain that has to make references void
 
-Reads are appended in the order of the gateway's chain. The leader's chain may have appends of its
-own. Time is virtual, PUTs and reads take what ``StoreLatency`` draws.
+Reads end in the order of the gateway's chain. The leader's chain may have appends of its own. Time
+is virtual, PUTs and reads take what ``StoreLatency`` draws.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from enum import Enum
 from itertools import count
 from uuid import UUID
 
@@ -27,6 +32,14 @@ from tests.support.chain_latency import Latencies, StoreLatency
 
 GATEWAY, LEADER = ChainName(1, UUID(int=1)), ChainName(2, UUID(int=2))
 PARTITION, OWN = PartitionName(UUID(int=3), 0), PartitionName(UUID(int=3), 1)
+
+
+class Path(Enum):
+    """When the leader notes the reference."""
+
+    SEQUENTIAL = "sequential"
+    OVERLAPPED = "overlapped"
+    EARLY = "early"
 
 
 class _Time:
@@ -56,19 +69,24 @@ class _Chain:
         limits: WriterLimits,
         store: StoreLatency,
         on_committed: Callable[[chain_writer.Committed], None],
+        on_built: Callable[[int, Sequence[int]], None] = lambda _, __: None,
     ) -> None:
+        """``on_built`` gets an object's sequence, and the numbers of its foreign slices."""
         self.writer = ChainWriter(name, now_ms=0.0, limits=limits)
         self.puts = self.in_flight_max = 0
         self._time, self._store, self._on_committed = time, store, on_committed
+        self._on_built = on_built
         self._tick_at = math.inf
 
     def carry_out(self, decisions: list[chain_writer.Decision]) -> None:
         for decision in decisions:
             match decision:
-                case chain_writer.BuildObject(sequence):
+                case chain_writer.BuildObject(sequence, _, _, content):
                     header = WalHeader(
                         WalKind.DATA, 0, b"", self.writer.name, 0, sequence, 0, 0, 0, 0, 0, sequence
                     )
+                    # First, because another object may be built within the next call.
+                    self._on_built(sequence, [part.number for part in content.foreign])
                     self.carry_out(self.writer.on_built(sequence, header, self._time.now))
                 case chain_writer.PutObject():
                     self._put(decision)
@@ -95,15 +113,21 @@ class _Chain:
 
 
 class _Run:
-    def __init__(self, limits: WriterLimits, puts: StoreLatency, gets: StoreLatency) -> None:
+    def __init__(
+        self, limits: WriterLimits, puts: StoreLatency, gets: StoreLatency, path: Path
+    ) -> None:
         self.time = _Time()
+        self._path = path
         self.waits: list[float] = []
         self._gets = gets
         self._sent: list[float] = []  # by the slice's number, which is its offset
         self._acked = 0
+        self._stored_end = self._read_end = 0  # of references, and of records
         self._own_end = 0
         self._read_until = 0.0  # objects are appended in order
-        self.gateway = _Chain(self.time, GATEWAY, limits, puts, self._on_gateway)
+        self.gateway = _Chain(
+            self.time, GATEWAY, limits, puts, self._on_gateway, self._on_gateway_built
+        )
         self.leader = _Chain(self.time, LEADER, limits, puts, self._on_leader)
         for name in (PARTITION, OWN):
             self.leader.writer.enter(name, (EpochChain(0, LEADER, 0),), end_offset=0)
@@ -124,29 +148,43 @@ class _Run:
         if self.time.now < until_ms:
             self.time.after(every_ms, lambda: self.append_own(size_bytes, every_ms, until_ms))
 
+    def _on_gateway_built(self, sequence: int, numbers: Sequence[int]) -> None:
+        if self._path is Path.EARLY:
+            self._refer(sequence, numbers)
+
     def _on_gateway(self, committed: chain_writer.Committed) -> None:
         for sequence, content in committed.contents:
             numbers = [part.number for part in content.foreign]
+            if self._path is Path.OVERLAPPED:
+                self._refer(sequence, numbers)
             self._read_until = max(self._read_until, self.time.now + self._gets.draw())
             self.time.after(
                 self._read_until - self.time.now,
-                lambda s=sequence, n=numbers: self._refer(s, n),  # type: ignore[misc]
+                lambda s=sequence, n=numbers: self._on_read(s, n),  # type: ignore[misc]
             )
 
-    def _refer(self, sequence: int, numbers: list[int]) -> None:
+    def _on_read(self, sequence: int, numbers: Sequence[int]) -> None:
+        if self._path is Path.SEQUENTIAL:
+            self._refer(sequence, numbers)
+        self._read_end = numbers[-1] + 1
+        self._ack()
+
+    def _refer(self, sequence: int, numbers: Sequence[int]) -> None:
         for number in numbers:
             row = SliceRow(PARTITION.topic_id.bytes, 0, -1, -1, 1, 0, 112, 1, 1, 0, 1)
             reference = ForeignSlice(GATEWAY, sequence, 0, number, row, ())
             self.leader.carry_out(
                 self.leader.writer.note_reference(
-                    reference,
-                    self.time.now,
-                    gateway_committed_end=self.gateway.writer.committed_end,
+                    reference, self.time.now, gateway_committed_end=sequence + 1
                 )
             )
 
     def _on_leader(self, committed: chain_writer.Committed) -> None:
-        end = committed.ends.get(PARTITION, 0)
+        self._stored_end = max(self._stored_end, committed.ends.get(PARTITION, 0))
+        self._ack()
+
+    def _ack(self) -> None:
+        end = min(self._stored_end, self._read_end)
         self.waits += [self.time.now - at for at in self._sent[self._acked : end]]
         self._acked = max(self._acked, end)
 
@@ -160,12 +198,13 @@ def measure_gateway(
     seconds: float,
     *,
     leads_others: bool,
+    path: Path,
 ) -> Latencies:
     """Append for so long by a gateway, and return how long the acks took, and the leader's PUTs.
 
     ``leads_others``: the leader's own clients append as much to another partition.
     """
-    run = _Run(limits, puts, gets)
+    run = _Run(limits, puts, gets, path)
     run.append(append_bytes, append_ms, seconds * 1_000)
     if leads_others:
         run.append_own(append_bytes, append_ms, seconds * 1_000)

@@ -84,7 +84,7 @@ def start_diskless(
     node_chain.fullness.subscribe(note_fullness)
     if gateway is not None:
         gateway.fullness.subscribe(note_fullness)
-    appends.store = node_chain.client
+    appends.reads.store = node_chain.client
     appends.is_full = lambda: node_chain.is_full
     serving.dispatch.add(appends.hot_route())
     logs.tier.other_workers.append(node_chain.worker_status)
@@ -196,6 +196,7 @@ def _start_gateway(
     appends: GatewayAppends,
 ) -> Gateway | None:
     """Take records for leaders in other zones, if the node is to be a gateway."""
+    stack.push_async_callback(appends.close)
     folder = settings.data_dir / GATEWAY_DIR
     if not node.static_config.diskless_gateways_enable:
         remove_spool(folder)

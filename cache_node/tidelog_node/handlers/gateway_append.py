@@ -4,6 +4,9 @@ The request says where the batches are in a committed object. They are read from
 of one object by as few requests as possible, appended as a producer's are, and the chain gets
 references to them instead of their bytes. The answer comes when the references are committed.
 
+From version 1 on the request has the headers, too. Then the batches are appended before they are
+read, and the references are put meanwhile (``UnreadBatches``).
+
 Requests of one gateway are appended in the order in which they came, whatever the reads take, also
 if it has begun another chain: so a producer's batches stay in order. A batch whose transaction must
 be verified first waits with those of its own transactional id.
@@ -21,28 +24,29 @@ from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import (
-    CorruptObject,
     MessageTooLarge,
     NotLeaderOrFollower,
-    ObjectNotFound,
     RequestTimedOut,
     TidelogError,
     UnknownProducerId,
 )
+from tidelog_core.log.append_checks import CheckedBatches, check_header
 from tidelog_core.log.verification import VerificationGuard
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.model import NO_LEADER_EPOCH
-from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.batch import HEADER_SIZE, parse_header
 
 from tidelog_node.answers import Answer, CloseConnection, Reply, TaskReply
 from tidelog_node.diskless.chain.chain_partition import ChainPartition, CommittedForeign
 from tidelog_node.diskless.gateway.broken_producers import producer_batch
 from tidelog_node.diskless.gateway.gateway import may_pass
+from tidelog_node.diskless.gateway.gateway_reads import GatewayReads
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches
 from tidelog_node.diskless.gateway.read_slots import ReadSlots
 from tidelog_node.diskless.gateway.strange_producers import GatewaySource, StrangeProducers
-from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
+from tidelog_node.diskless.gateway.unread_batches import UnreadBatch, UnreadBatches
+from tidelog_node.diskless.recovery.slice_reads import SlicePlace
+from tidelog_node.handlers.gateway_acks import GatewayAck, results_of
 from tidelog_node.handlers.produce_batch import append_batch
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
@@ -61,14 +65,6 @@ from tidelog_node.wire.produce import ProduceRequest
 
 logger = logging.getLogger(__name__)
 
-READ_SECONDS_MAX = 10.0
-HEDGE_PART = 3.0  # a read that takes so many times the usual one is sent once more
-HEDGE_SECONDS_MIN = 0.05
-USUAL_SECONDS = 0.05  # at first
-USUAL_WEIGHT = 0.05  # of each read in the average
-COMMIT_SECONDS_MAX = 30.0
-RETRY_SECONDS = 0.1
-
 Turn = asyncio.Future[None]
 
 
@@ -78,23 +74,6 @@ class _TooEarly(RequestTimedOut):
 
 class _NotFirst(UnknownProducerId):
     """An earlier batch of the producer may be one that was missed."""
-
-
-class _Ack:
-    """Waits for the commit of one batch."""
-
-    __slots__ = ("result", "settled")
-
-    def __init__(self, result: GatewayResult) -> None:
-        self.result = result
-        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_ack(self, error: TidelogError | None) -> None:
-        """Take the ack, or the error instead."""
-        if error is not None:
-            self.result = self.result._replace(error_code=error.code)
-        if not self.settled.done():
-            self.settled.set_result(None)
 
 
 class GatewayAppends:
@@ -112,23 +91,28 @@ class GatewayAppends:
         self._node = node
         self._replicas = replicas
         self._gate = gate
-        self.store: ObjectStore | None = None  # of the chains; None: nothing is led yet
         self.is_full: Callable[[], bool] = lambda: False  # whether the chain owes too much
-        self._reads = ReadSlots()
+        traffic = node.counters.gateway
+        self.reads = GatewayReads(traffic)
+        self._slots = ReadSlots()
+        self._unread = UnreadBatches(replicas, self.reads, self._slots, traffic=traffic)
         self._missed = MissedBatches(asyncio.get_running_loop().time)
         self._strange = strange
-        self._usual_s = USUAL_SECONDS  # the average time of a read
         self._turns: dict[int, Turn] = {}  # the last request in line, by gateway
         self._tasks: set[asyncio.Task[Reply]] = set()
         self._pending: Counter[int] = Counter()  # tasks by gateway
+
+    async def close(self) -> None:
+        """Read nothing more."""
+        await self._unread.close()
 
     def hot_route(self) -> HotRoute:
         """Return the route, for other nodes only."""
         return HotRoute(
             api_key=gateway_append.API_KEY,
             min_version=0,
-            max_version=0,
-            flexible_from=1,
+            max_version=gateway_append.VERSION_MAX,
+            flexible_from=gateway_append.VERSION_MAX + 1,
             parse=gateway_append.parse_request,
             handle=self.handle,
             advertised_min_version=0,
@@ -161,29 +145,60 @@ class GatewayAppends:
         """Append what the broker of that id has in its chain; return the results."""
         gateway = ChainName(broker_id, request.chain_id)
         before, turn = self._take_turn(broker_id)
-        waits: list[_Ack | asyncio.Task[_Ack]] = []
+        waits: list[GatewayAck | asyncio.Task[GatewayAck]] = []
+        unread: list[UnreadBatch] = []
+        key = wal_key(self._node.view.image.cluster_id, gateway, request.sequence)
         try:
-            async with self._reads.of(broker_id):
-                await self._append_in_turn(gateway, request, before, waits)
+            async with self._slots.of(broker_id):
+                if request.has_headers:
+                    await self._append_unread(gateway, request, before, waits, unread)
+                    turn.set_result(None)
+                    read_now, unread = unread, []
+                    await self._unread.fill(broker_id, key, read_now)
+                else:
+                    await self._append_in_turn(key, gateway, request, before, waits)
         finally:
             for one in request.slices[len(waits) :]:  # The gateway has closed the connection.
                 self._missed.note(_name_of(one))
-            turn.set_result(None)
-        return await _results(waits)
+            if not turn.done():
+                turn.set_result(None)
+            if unread:  # Something unexpected has happened: nobody else would read them.
+                self._unread.fill_later(broker_id, key, unread)
+        return await results_of(waits)
 
-    async def _append_in_turn(
+    async def _append_unread(
         self,
         gateway: ChainName,
         request: GatewayAppend,
         before: Turn | None,
-        waits: list[_Ack | asyncio.Task[_Ack]],
+        waits: list[GatewayAck | asyncio.Task[GatewayAck]],
+        unread: list[UnreadBatch],
+    ) -> None:
+        """Add what each slice's answer waits for, and the batches that are to be read."""
+        if before is not None:
+            await asyncio.wait([before])
+        size_bytes_max = self._node.static_config.socket_request_max_bytes
+        for one in request.slices:
+            if one.size_bytes > size_bytes_max:
+                waits.append(self._refused(one, _too_large()))
+            else:
+                data = one.batch_of_zeros()
+                waits.append(self._append_or_refuse(gateway, request, one, data, unread))
+
+    async def _append_in_turn(
+        self,
+        key: str,
+        gateway: ChainName,
+        request: GatewayAppend,
+        before: Turn | None,
+        waits: list[GatewayAck | asyncio.Task[GatewayAck]],
     ) -> None:
         """Add what each slice's answer waits for. The bytes go when this returns."""
-        parts = await self._read(gateway, request)
+        parts = await self._read(key, request)
         if before is not None:
             await asyncio.wait([before])
         for one, data in zip(request.slices, parts, strict=True):
-            waits.append(self._append_or_refuse(gateway, request, one, data))
+            waits.append(self._append_or_refuse(gateway, request, one, data, None))
 
     def _take_turn(self, broker_id: int) -> tuple[Turn | None, Turn]:
         before = self._turns.get(broker_id)
@@ -197,19 +212,15 @@ class GatewayAppends:
         own.add_done_callback(on_done)
         return before, own
 
-    async def _read(
-        self, gateway: ChainName, request: GatewayAppend
-    ) -> Sequence[bytearray | TidelogError]:
+    async def _read(self, key: str, request: GatewayAppend) -> Sequence[bytearray | TidelogError]:
         """Return each slice's bytes, or the error instead."""
         size_bytes_max = self._node.static_config.socket_request_max_bytes
         if any(one.size_bytes > size_bytes_max for one in request.slices):
-            # No client can have sent it to an honest gateway.
-            return [MessageTooLarge("a slice is larger than a request")] * len(request.slices)
-        key = wal_key(self._node.view.image.cluster_id, gateway, request.sequence)
+            return [_too_large()] * len(request.slices)
         places = [SlicePlace(one.position, one.size_bytes, one.crc32c) for one in request.slices]
         error: TidelogError
         try:
-            return await self._read_until(key, places)
+            return await self.reads.read(key, places)
         except TimeoutError:
             error = RequestTimedOut(f"{key} could not be read in time")
         except TidelogError as problem:
@@ -217,51 +228,18 @@ class GatewayAppends:
         logger.warning("a gateway's object cannot be read", extra={"reason": str(error)})
         return [error] * len(places)
 
-    async def _read_until(self, key: str, places: Sequence[SlicePlace]) -> list[bytearray]:
-        store = self.store
-        if store is None:
-            raise NotLeaderOrFollower("this node leads nothing yet")
-        async with asyncio.timeout(READ_SECONDS_MAX):
-            while True:
-                try:
-                    return await self._read_once(store, key, places)
-                except (CorruptObject, ObjectNotFound):
-                    raise
-                except TidelogError as error:
-                    if not error.retriable:
-                        raise
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def _read_once(
-        self, store: ObjectStore, key: str, places: Sequence[SlicePlace]
-    ) -> list[bytearray]:
-        """Read, and read once more if it takes long: a slow read keeps all behind it back."""
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        reads = {asyncio.create_task(read_places(store, key, places))}
-        try:
-            hedge_s = max(HEDGE_SECONDS_MIN, HEDGE_PART * self._usual_s)
-            done, _ = await asyncio.wait(reads, timeout=hedge_s)
-            if not done:
-                self._node.counters.gateway.hedge_count += 1
-                reads.add(asyncio.create_task(read_places(store, key, places)))
-                done, _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
-            found = done.pop().result()
-        finally:
-            for read in reads:
-                read.cancel()
-            await asyncio.gather(*reads, return_exceptions=True)
-        self._usual_s += USUAL_WEIGHT * (loop.time() - began_s - self._usual_s)
-        return found
-
     def _append_or_refuse(
         self,
         gateway: ChainName,
         request: GatewayAppend,
         one: GatewaySlice,
         data: bytearray | TidelogError,
-    ) -> _Ack | asyncio.Task[_Ack]:
-        """Append the batch, or have it wait until its transaction is verified."""
+        unread: list[UnreadBatch] | None,
+    ) -> GatewayAck | asyncio.Task[GatewayAck]:
+        """Append the batch, or have it wait until its transaction is verified.
+
+        ``unread`` gets the batch if ``data`` has its header alone, and it need not wait.
+        """
         if isinstance(data, TidelogError):
             return self._refused(one, data)
         foreign = CommittedForeign(
@@ -270,6 +248,8 @@ class GatewayAppends:
             request.sequence,
             one.position,
             WalSlice(one.topic_id, one.partition, NO_LEADER_EPOCH, bytes(data), is_foreign=True),
+            None if unread is None else one.crc32c,
+            asyncio.get_running_loop().time(),
         )
         produced = ProduceRequest(
             one.transactional_id,
@@ -285,7 +265,7 @@ class GatewayAppends:
                 task = asyncio.create_task(self._append_verified(produced, one, foreign, before))
                 task.add_done_callback(lambda _: turn.set_result(None))
                 return task
-        return self._append(produced, one, foreign, None)
+        return self._append(produced, one, foreign, None, unread)
 
     async def _append_verified(
         self,
@@ -293,7 +273,7 @@ class GatewayAppends:
         one: GatewaySlice,
         foreign: CommittedForeign,
         before: Turn | None,
-    ) -> _Ack:
+    ) -> GatewayAck:
         if before is not None:
             await asyncio.wait([before])
         led_by = self._replicas.led_by_id
@@ -302,7 +282,12 @@ class GatewayAppends:
             guard = verified.guard(one.topic_id.bytes, one.partition)
         except TidelogError as error:
             return self._refused(one, error)
-        return self._append(produced, one, foreign, guard)
+        unread: list[UnreadBatch] = []
+        ack = self._append(produced, one, foreign, guard, unread)
+        if unread:
+            key = wal_key(self._node.view.image.cluster_id, foreign.gateway, foreign.sequence)
+            self._unread.fill_later(foreign.gateway.broker_id, key, unread)
+        return ack
 
     def _append(
         self,
@@ -310,20 +295,34 @@ class GatewayAppends:
         one: GatewaySlice,
         foreign: CommittedForeign,
         guard: VerificationGuard | None,
-    ) -> _Ack:
+        unread: list[UnreadBatch] | None,
+    ) -> GatewayAck:
+        checked: CheckedBatches | None = None
         try:
             replica, chain = self._led(one)
+            self._unread.require_room(chain)
             batch = produced.topics[0][1][0][1]
             assert batch is not None
+            if foreign.crc32c is not None:
+                header = parse_header(batch)
+                check_header(header, replica.config, now_ms=self._node.clock_ms())
+                checked = batch, [(0, header)]
             self._require_order(foreign.gateway.broker_id, _name_of(one), replica, batch)
             with chain.referring_to(foreign):
-                info = append_batch(replica, batch, produced, one.produce_version, guard, None)
+                info = append_batch(
+                    replica, batch, produced, one.produce_version, guard, None, checked=checked
+                )
         except TidelogError as error:
             return self._refused(one, error)
+        ack = GatewayAck(GatewayResult(0, info.base_offset, not info.is_duplicate))
         if not info.is_duplicate:
             self._node.counters.gateway.referenced_count += 1
             self._node.counters.gateway.referenced_bytes += info.size_bytes
-        ack = _Ack(GatewayResult(0, info.base_offset, not info.is_duplicate))
+            if unread is not None and checked is not None:
+                self._unread.note(chain)
+                place = SlicePlace(one.position, one.size_bytes, one.crc32c)
+                written = bytes(batch[:HEADER_SIZE])
+                unread.append(UnreadBatch(chain, info.base_offset, written, place, ack))
         role = replica.role
         if role is None or role.leader is None:
             ack.on_ack(NotLeaderOrFollower("another node leads the partition"))
@@ -354,12 +353,12 @@ class GatewayAppends:
             )
         raise _TooEarly("an earlier batch of the producer may be with another gateway")
 
-    def _refused(self, one: GatewaySlice, error: TidelogError) -> _Ack:
+    def _refused(self, one: GatewaySlice, error: TidelogError) -> GatewayAck:
         # Those behind it are refused as it was, and it comes before them: nothing has got lost.
         if not isinstance(error, _TooEarly | _NotFirst):
             self._missed.note(_name_of(one))
         self._node.counters.gateway.refused_count += 1
-        ack = _Ack(GatewayResult(error.code, -1, is_referenced=False))
+        ack = GatewayAck(GatewayResult(error.code, -1, is_referenced=False))
         ack.on_ack(None)
         return ack
 
@@ -370,27 +369,18 @@ class GatewayAppends:
         if replica is None:
             raise self._replicas.leaders.refusal(topic, one.partition, is_id=True)
         chain = replica.chain
-        if not isinstance(chain, ChainPartition) or not may_pass(replica):
+        is_led = isinstance(chain, ChainPartition) and replica.is_diskless
+        if not isinstance(chain, ChainPartition) or not is_led or not may_pass(replica):
             raise NotLeaderOrFollower(f"{replica.partition} takes nothing from gateways now")
         if self.is_full():
             raise RequestTimedOut("the object store takes no records")
         return replica, chain
 
 
+def _too_large() -> MessageTooLarge:
+    """Return the error of a slice that no client can have sent to an honest gateway."""
+    return MessageTooLarge("a slice is larger than a request")
+
+
 def _name_of(one: GatewaySlice) -> PartitionName:
     return PartitionName(one.topic_id, one.partition)
-
-
-async def _results(waits: Sequence[_Ack | asyncio.Task[_Ack]]) -> list[GatewayResult]:
-    """Wait until every batch is committed or refused, at most so long."""
-    deadline = asyncio.get_running_loop().time() + COMMIT_SECONDS_MAX
-    results: list[GatewayResult] = []
-    for wait in waits:
-        ack = wait if isinstance(wait, _Ack) else await wait
-        try:
-            async with asyncio.timeout_at(deadline):
-                await ack.settled
-        except TimeoutError:
-            ack.on_ack(RequestTimedOut("not committed in time"))
-        results.append(ack.result)
-    return results

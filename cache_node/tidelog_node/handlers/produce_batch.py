@@ -19,6 +19,7 @@ from tidelog_core.errors import (
     TransactionalIdAuthorizationFailed,
     UnsupportedCompression,
 )
+from tidelog_core.log.append_checks import CheckedBatches
 from tidelog_core.log.values import AppendInfo
 from tidelog_core.log.verification import VerificationGuard
 from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_header
@@ -55,8 +56,13 @@ def append_batch(  # noqa: PLR0917
     version: int,
     guard: VerificationGuard | None,
     known: tuple[InspectionResults, int] | None,
+    *,
+    checked: CheckedBatches | None = None,
 ) -> AppendInfo:
-    """Append one batch of a request to a led replica. Raises the errors of ``Replica.append``."""
+    """Append one batch of a request to a led replica. Raises the errors of ``Replica.append``.
+
+    ``checked`` is the result of an earlier check of the batch.
+    """
     batch = require_batch(records, request, version, known)
     attributes = _BATCH_HEAD.unpack_from(batch, 8)[2]
     if replica.checks_schemas:
@@ -69,7 +75,7 @@ def append_batch(  # noqa: PLR0917
         if attributes & _TRANSACTIONAL_BIT:
             replica.log.producers.require_verified(parse_header(batch), guard)
         if known is None or not replica.inspects_records:
-            return replica.append(batch)
+            return replica.append(batch, checked=checked)
         inspected, place = known
         return replica.append(batch, checked=inspected.checked(place, batch, replica.config))
     except OSError as error:

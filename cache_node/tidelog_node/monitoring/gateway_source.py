@@ -26,6 +26,7 @@ class GatewaySource:
             ("referenced_bytes_total", traffic.referenced_bytes),
             ("refused_batches_total", traffic.refused_count),
             ("read_hedges_total", traffic.hedge_count),
+            ("late_reads", traffic.late_count),
         ):
             scrape.add(f"tidelog_diskless_gateway_{name}", count)
         scrape.add("tidelog_diskless_gateway_ack_seconds", histogram(traffic.acks))

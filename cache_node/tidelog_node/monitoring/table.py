@@ -391,6 +391,11 @@ _DISKLESS = (
         "tidelog_diskless_gateway_read_hedges_total",
         "Reads of gateways' objects that were sent once more before the first one was answered",
     ),
+    _gauge(
+        "tidelog_diskless_gateway_late_reads",
+        "Objects of gateways whose batches have offsets and could not be read yet. Their partitions"
+        " wait",
+    ),
 )
 _SCHEMAS = (
     _counter(

@@ -151,8 +151,13 @@ class Scrubber:
 
 
 def _next_sealed(replica: Replica, after: int) -> SealedSegment | None:
-    """Return the first sealed segment past a base offset, ``None`` if there is none."""
+    """Return the first sealed segment past a base offset, ``None`` if there is none.
+
+    What a diskless leader has not committed may lack the records of gateways' batches.
+    """
     log = replica.opened_log
     if log is None or log.is_offline:
         return None
-    return next((s for s in log.sealed_above(after) if s.base_offset > after), None)
+    found = next((s for s in log.sealed_above(after) if s.base_offset > after), None)
+    is_whole = found is not None and found.end_offset <= log.high_watermark
+    return found if is_whole or not replica.is_diskless else None

@@ -1,4 +1,4 @@
-"""GatewayAppend, version 0: a gateway names slices of its chain, their leader appends them.
+"""GatewayAppend, versions 0 and 1: a gateway names slices of its chain, their leader appends them.
 
 An API of Tidelog's own, which ApiVersions does not show and only nodes may send. Big-endian, behind
 the usual headers without tagged fields:
@@ -7,13 +7,14 @@ the usual headers without tagged fields:
               number of slices:32, and of each slice
                   topic id:16 bytes, partition:32, position:u32, size:u32, CRC-32C:u32,
                   version of Produce:8, acks:8, timeout ms:32,
-                  size of the transactional id:16 (-1: none), transactional id
+                  size of the transactional id:16 (-1: none), transactional id,
+                  from version 1 on: the batch's header from its CRC on, 44 bytes
     answer    of each slice, in their order: error:16, base offset:64, is it referred to:8
 
 A slice is the one batch that a client has sent, with base offset 0 and leader epoch -1. Its records
-do not cross zones by this: the leader reads them from the gateway's object. So the slices of a
-request must not overlap, and are bounded together: else a small request would make a leader read
-the same bytes again and again.
+do not cross zones by this: the leader reads them from the gateway's object. With the header it may
+give the batch its offsets before it has read it. The slices of a request must not overlap, and are
+bounded together: else a small request would make a leader read the same bytes again and again.
 """
 
 from __future__ import annotations
@@ -23,9 +24,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from tidelog_core.model import NO_LEADER_EPOCH
+from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, Buffer
+
 from tidelog_node.wire.primitives import ELEMENTS_UNBOUNDED, MalformedRequest, spend
 
 API_KEY = 20_005  # far from Kafka's
+VERSION_MAX = HEADERS_FROM = 1
 REQUESTS_MAX = 1_000  # of one gateway without an answer: a leader closes the connection
 SLICES_MAX = 1_000  # in a request: no node allows fewer elements
 # Of all slices of a request, unless it has one alone: a gateway's object has no more.
@@ -34,6 +39,9 @@ TRANSACTIONAL_ID_BYTES_MAX = 4_096
 _REQUEST_HEAD = struct.Struct(">ihhih")  # size, key, version, correlation id, no client id
 _ANSWER_HEAD = struct.Struct(">ii")  # size, correlation id
 _OBJECT = struct.Struct(">16sqqi")
+HEADER_REST_SIZE = 44
+_REST_AT = HEADER_SIZE - HEADER_REST_SIZE
+_BATCH_START = struct.Struct(">qiib")  # base offset, length, leader epoch, magic
 _SLICE = struct.Struct(">16siIIIbbih")
 _RESULT = struct.Struct(">hq?")
 
@@ -50,6 +58,21 @@ class GatewaySlice(NamedTuple):
     acks: int
     timeout_ms: int
     transactional_id: bytes | None
+    header_rest: bytes | None = None  # ``None``: version 0
+
+    def batch_of_zeros(self) -> bytearray:
+        """Return the batch with zeros for its records. ``header_rest`` must be there."""
+        assert self.header_rest is not None
+        batch = bytearray(self.size_bytes)
+        length = self.size_bytes - LOG_OVERHEAD
+        _BATCH_START.pack_into(batch, 0, 0, length, NO_LEADER_EPOCH, MAGIC)
+        batch[_REST_AT:HEADER_SIZE] = self.header_rest
+        return batch
+
+
+def header_rest(batch: Buffer) -> bytes:
+    """Return what of a batch's header its size does not say."""
+    return bytes(memoryview(batch)[_REST_AT:HEADER_SIZE])
 
 
 class GatewayAppend(NamedTuple):
@@ -65,6 +88,11 @@ class GatewayAppend(NamedTuple):
         """The number of slices."""
         return len(self.slices)
 
+    @property
+    def has_headers(self) -> bool:
+        """Whether the slices have the headers of their batches: all have, or none."""
+        return self.slices[0].header_rest is not None
+
 
 class GatewayResult(NamedTuple):
     """What became of a slice."""
@@ -76,6 +104,7 @@ class GatewayResult(NamedTuple):
 
 def encode_request(request: GatewayAppend, correlation_id: int) -> bytes:
     """Return the request, with its size."""
+    version = 1 if request.slices and request.has_headers else 0
     parts = [
         _OBJECT.pack(
             request.chain_id.bytes, request.committed_end, request.sequence, len(request.slices)
@@ -86,8 +115,10 @@ def encode_request(request: GatewayAppend, correlation_id: int) -> bytes:
         parts.append(_SLICE.pack(one.topic_id.bytes, *one[1:8], -1 if name is None else len(name)))
         if name:
             parts.append(name)
+        if one.header_rest is not None:
+            parts.append(one.header_rest)
     body = b"".join(parts)
-    return _REQUEST_HEAD.pack(10 + len(body), API_KEY, 0, correlation_id, -1) + body
+    return _REQUEST_HEAD.pack(10 + len(body), API_KEY, version, correlation_id, -1) + body
 
 
 def parse_request(
@@ -97,7 +128,6 @@ def parse_request(
 
     Raises ``MalformedRequest``, ``struct.error`` and ``TooManyElements``.
     """
-    del version
     chain_id, committed_end, sequence, count = _OBJECT.unpack_from(frame, position)
     position += _OBJECT.size
     if not 0 < count <= SLICES_MAX:
@@ -116,7 +146,13 @@ def parse_request(
             position += name_size
             if name_size > TRANSACTIONAL_ID_BYTES_MAX or position > len(frame):
                 raise MalformedRequest("a transactional id does not fit its request")
-        slices.append(GatewaySlice._make((UUID(bytes=fields[0]), *fields[1:-1], name)))
+        rest: bytes | None = None
+        if version >= HEADERS_FROM:
+            rest = bytes(frame[position : position + HEADER_REST_SIZE])
+            position += HEADER_REST_SIZE
+            if len(rest) < HEADER_REST_SIZE or fields[3] < HEADER_SIZE:
+                raise MalformedRequest("a slice is smaller than the header of a batch")
+        slices.append(GatewaySlice._make((UUID(bytes=fields[0]), *fields[1:-1], name, rest)))
     if position != len(frame):
         raise MalformedRequest(f"{len(frame) - position} bytes behind the last slice")
     _require_bounded(slices)

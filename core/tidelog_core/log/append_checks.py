@@ -26,6 +26,7 @@ from tidelog_core.records.batch import (
     check_crc,
     convert_compression,
     parse_header,
+    validate_fields,
     validate_produced,
     validate_records,
     validate_timestamps,
@@ -133,6 +134,24 @@ def check_headers(
         position += size_bytes
         if position >= end:
             return batches
+
+
+def check_header(header: BatchHeader, config: TopicConfig, *, now_ms: int) -> None:
+    """Check a client's batch of which only the header is here. Raises as ``check_produced``."""
+    if header.size_bytes > config.max_message_bytes:
+        raise _message_too_large(header.size_bytes, config)
+    validate_fields(header)
+    validate_timestamps(
+        header,
+        now_ms=now_ms,
+        before_max_ms=config.message_timestamp_before_max_ms,
+        after_max_ms=config.message_timestamp_after_max_ms,
+    )
+    if header.size_bytes > config.segment_bytes:
+        raise RecordListTooLarge(
+            f"a batch of {header.size_bytes} bytes does not fit into a segment of "
+            f"segment.bytes={config.segment_bytes}"
+        )
 
 
 def check_own(buffer: WritableBuffer, config: TopicConfig) -> CheckedBatches:

@@ -146,6 +146,13 @@ class Durability:
             if pending.seals is not None:
                 self._segments.seal_file.give_up(pending.seals)
 
+    def may_count(self, offset: int) -> bool:
+        """Return whether what is at this offset is flushed, or a flush under way may say so."""
+        pending = self._pending
+        return self.recovery_point > offset or (
+            pending is not None and pending.recovery_point > offset
+        )
+
     def set_recovery_point(self, offset: int) -> None:
         """Move the recovery point, durably on return. Raises ``OSError``.
 

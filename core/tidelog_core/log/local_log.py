@@ -68,6 +68,7 @@ from tidelog_core.log.values import (
 )
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import (
+    Buffer,
     WritableBuffer,
     find_record,
 )
@@ -322,6 +323,18 @@ class LocalLog:
             batches, leader_epoch=leader_epoch, origin=origin, checked=checked
         )
 
+    def complete(self, base_offset: int, batch: Buffer) -> bool:
+        """Write the records of a batch that was appended with its header alone.
+
+        ``batch`` is whole, with the offset and epoch that the log has given it. Until then the
+        caller keeps the high watermark at or below ``base_offset``. Returns false if the log has
+        no batch with this header there: it was cut. Raises ``StorageError``.
+        """
+        self._segments.check_online()
+        # A flush may have counted the batch without its records.
+        is_durable = self._durability.may_count(base_offset)
+        return self._segments.complete(base_offset, batch, is_durable=is_durable)
+
     def append_as_follower(self, batches: WritableBuffer) -> AppendInfo:
         """Append batches with the leader's offsets and epochs.
 
@@ -459,7 +472,11 @@ class LocalLog:
         start_offset = self.local_log_start_offset
         with self._segments.storage_errors("search by time"):
             return find_offset_by_time(
-                self._segments, timestamp_ms, start_offset=start_offset, search=search
+                self._segments,
+                timestamp_ms,
+                start_offset=start_offset,
+                end_offset=self._whole_end,
+                search=search,
             )
 
     def max_timestamp(self, search: BatchSearch = find_record) -> tuple[int, int] | None:
@@ -467,7 +484,18 @@ class LocalLog:
         self._segments.check_online()
         start_offset = self.local_log_start_offset
         with self._segments.storage_errors("search by time"):
-            return find_max_timestamp(self._segments, start_offset=start_offset, search=search)
+            return find_max_timestamp(
+                self._segments,
+                start_offset=start_offset,
+                end_offset=self._whole_end,
+                search=search,
+            )
+
+    @property
+    def _whole_end(self) -> int:
+        """The end of the batches whose records may be read: see ``complete``."""
+        is_diskless = self._segments.config.diskless_enable
+        return self._high_watermark if is_diskless else self._segments.end_offset
 
     # -- leader epochs --
 

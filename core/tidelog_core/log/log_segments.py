@@ -170,6 +170,21 @@ class LogSegments:
                 self.go_offline()
             raise self._storage_error("append", error) from error
 
+    def complete(self, base_offset: int, batch: Buffer, *, is_durable: bool) -> bool:
+        """Write the records of a batch whose header is there; return false if it is not.
+
+        ``is_durable``: the disk has them on return. Raises ``StorageError``, and goes offline then.
+        """
+        if not self.start_offset <= base_offset < self.end_offset:
+            return False
+        segment = self.all[self.floor_index(base_offset)]
+        self.note_open(segment)
+        try:
+            return segment.complete(base_offset, batch, is_durable=is_durable)
+        except OSError as error:
+            self.go_offline()
+            raise self._storage_error("append", error) from error
+
     def should_roll(self, size_bytes: int, *, last_offset: int, max_timestamp_ms: int) -> bool:
         """Whether batches of that size, offset and time belong into a new segment.
 

@@ -226,6 +226,25 @@ class LogSegment:
         self.size_bytes = end_position
         self.end_offset = end_offset
 
+    def complete(self, base_offset: int, batch: Buffer, *, is_durable: bool) -> bool:
+        """Write the records of a batch whose header is in the file; return false if it is not.
+
+        Raises ``OSError``.
+        """
+        located = self.locate(base_offset)
+        if located is None or located[1] != base_offset:
+            return False
+        position, size_bytes = located[0], len(batch)
+        with memoryview(batch) as view:
+            header = os.pread(self.reader.fileno(), HEADER_SIZE, position)
+            if position + size_bytes > self.size_bytes or header != view[:HEADER_SIZE]:
+                return False
+            file = ReadableFile(self.path, flags=os.O_WRONLY)
+            write_fully(file.fileno(), view[HEADER_SIZE:], position + HEADER_SIZE)
+        if is_durable:
+            os.fsync(file.fileno())
+        return True
+
     def note_scanned(self, span: BatchSpan, *, interval_bytes: int) -> None:
         """Index a batch that is in the file already. Recovery calls this in log order."""
         if span.base_offset != self.end_offset:

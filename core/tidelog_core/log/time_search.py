@@ -13,11 +13,17 @@ BatchSearch = Callable[[bytes, int | None, int], tuple[int, int] | None]
 
 
 def find_offset_by_time(
-    segments: LogSegments, timestamp_ms: int, *, start_offset: int, search: BatchSearch
+    segments: LogSegments,
+    timestamp_ms: int,
+    *,
+    start_offset: int,
+    end_offset: int,
+    search: BatchSearch,
 ) -> tuple[int, int] | None:
     """Return timestamp and offset of the first record at or after both arguments.
 
-    «First» is by offset. None if there is no such record in the local segments.
+    «First» is by offset. None if there is no such record in the local segments below
+    ``end_offset``. Nothing is read from there on.
     Raises ``CorruptRecordBatch`` if a client has stored records that cannot be read.
     """
     for segment in segments.all:
@@ -27,6 +33,8 @@ def find_offset_by_time(
         indexes = segment.indexes
         first_offset = max(indexes.time.lookup(timestamp_ms), start_offset)
         for span in segment.spans(indexes.offset.lookup(first_offset)):
+            if span.base_offset >= end_offset:
+                return None
             if span.max_timestamp_ms < timestamp_ms or span.last_offset < start_offset:
                 continue
             found = search(_batch(segment, span), timestamp_ms, start_offset)
@@ -36,16 +44,20 @@ def find_offset_by_time(
 
 
 def find_max_timestamp(
-    segments: LogSegments, *, start_offset: int, search: BatchSearch
+    segments: LogSegments, *, start_offset: int, end_offset: int, search: BatchSearch
 ) -> tuple[int, int] | None:
     """Return the greatest timestamp and the offset of the first record that has it.
 
-    None if no local record has a timestamp.
+    None if no local record has a timestamp. From ``end_offset`` on nothing is read: the offset is
+    that of the record's batch.
     """
     found: tuple[int, int] | None = None
     for segment in segments.all:
         is_older = segment.max_timestamp_ms <= (-1 if found is None else found[0])
         if is_older or segment.end_offset <= start_offset:
+            continue
+        if segment.max_timestamp_offset >= end_offset:
+            found = segment.max_timestamp_ms, segment.max_timestamp_offset
             continue
         segments.note_open(segment)
         newest = _newest_record(segment, start_offset, search)

@@ -34,6 +34,7 @@ from tidelog_core.records.header import (
 )
 from tidelog_core.records.record import Headers, Record, record_size_bytes_max
 from tidelog_core.records.validation import (
+    validate_fields,
     validate_produced,
     validate_records,
     validate_timestamps,
@@ -73,6 +74,7 @@ __all__ = [
     "record_size_bytes_max",
     "set_log_append_time",
     "set_max_timestamp",
+    "validate_fields",
     "validate_produced",
     "validate_records",
     "validate_timestamps",

@@ -34,6 +34,11 @@ def validate_produced(header: BatchHeader, buffer: Buffer, position: int) -> Non
     if header.base_offset != 0:
         raise InvalidRecord(f"the base offset of a produced batch is {header.base_offset}, not 0")
     check_crc(buffer, position, header)
+    validate_fields(header)
+
+
+def validate_fields(header: BatchHeader) -> None:
+    """Raise as ``validate_produced``, but for base offset and CRC."""
     count = header.record_count
     if count <= 0:
         raise InvalidRecord(f"a produced batch has {count} records")

@@ -15,6 +15,7 @@ from uuid import NAMESPACE_OID, uuid5
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 from tidelog_core.config import NodeConfig
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata import records
 from tidelog_core.metadata.cluster_view import ClusterView
@@ -24,7 +25,10 @@ from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.records.batch import HEADER_SIZE
+from tidelog_core.records.header import iter_headers
 from tidelog_node.counters import ChainTraffic
+from tidelog_node.diskless.chain.chain_partition import ChainPartition
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.diskless.chain.writer_limits import kept_bytes_max
@@ -48,6 +52,7 @@ from tidelog_node.wire.gateway_append import (
     GatewayResult,
     encode_answer,
     encode_request,
+    header_rest,
     parse_answer,
     parse_request,
 )
@@ -145,7 +150,7 @@ class Node:
         self.appends = GatewayAppends(
             self.context, replicas=self.replicas, gate=gate, strange=self.produce.strange
         )
-        self.appends.store = self.worker
+        self.appends.reads.store = self.worker
         self.gateway = Gateway(
             self.context,
             spool=GatewaySpool(self.folder / "gateway"),
@@ -161,6 +166,7 @@ class Node:
         for chain in self.chains:
             await chain.close(1.0)
         self.gateway.close()
+        await self.appends.close()
         await self.worker.close()
         await self.inspector.close()
         await self.flusher.close()
@@ -196,6 +202,18 @@ class Node:
             raise AssertionError("it is cancelled")
 
         store.get_range = hang  # type: ignore[method-assign]
+
+    def hold_reads(self) -> asyncio.Event:
+        """Have reads of this node's store wait for the event that is returned."""
+        store, held = self.worker, asyncio.Event()
+        read = store.get_range
+
+        async def wait(key: str, start: int, end: int) -> bytes:
+            await held.wait()
+            return await read(key, start, end)
+
+        store.get_range = wait  # type: ignore[method-assign]
+        return held
 
     @property
     def chain(self) -> OwnedChain:
@@ -265,18 +283,23 @@ class World:
         objects: ObjectStore | None = None,
         executor: Executor | None = None,
         chance: Random | None = None,
+        overlaps: bool = False,
         **topic_configs: str,
     ) -> None:
-        """For virtual time ``objects`` and ``executor`` have no threads."""
+        """For virtual time ``objects`` and ``executor`` have no threads.
+
+        ``overlaps``: the leader reads batches while it stores references to them.
+        """
         self.folder = folder
         self.executor = executor
         self.configs = {"diskless.enable": "true", **topic_configs}
-        self.config = NodeConfig(diskless_gateways_enable=True)
+        self.config = NodeConfig(
+            diskless_gateways_enable=True, diskless_gateways_overlap_enable=overlaps
+        )
         self.partition_count = 1
         self.metadata = MemoryMetadataStore(latency=0)
-        self.store = FaultyStore(
-            objects or FolderObjectStore(folder / "objects"), chance or Random(1)
-        )
+        self.objects = objects or FolderObjectStore(folder / "objects")
+        self.store = FaultyStore(self.objects, chance or Random(1))
         self.is_leader_reachable = True
         self.is_answer_lost = False
         self.is_hanging = False  # requests get nowhere until ``break_connection``
@@ -322,9 +345,13 @@ class World:
         leader.replicas.confirm_lead(replica, item.leader_epoch)
 
     async def kill_leader(self, process: str) -> None:
-        """Have another process lead, in its own chain: what was not committed is gone."""
+        """Have another process lead, in its own chain: what was not committed is gone.
+
+        It reads what the chain has committed and the dead one has not read.
+        """
         leader = self.leader
         replica = leader.replica
+        committed = await self._unread_tail(replica)
         item = leader.view.image.partition(PLACE)
         assert item is not None
         for task in tuple(self._tasks):
@@ -332,8 +359,11 @@ class World:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         leader.chain.abandon("killed")
         leader.replicas.end_lead(replica)
-        end_offset = replica.log.high_watermark
-        replica.log.truncate_to(end_offset)
+        replica.log.truncate_to(replica.log.high_watermark)
+        if committed:
+            replica.log.append_as_follower(committed)
+            replica.log.advance_high_watermark(replica.log.log_end_offset)
+        end_offset = replica.log.log_end_offset
         chain, epoch = await leader._own_chain(), item.leader_epoch + 1
         wal = (*item.wal, EpochChain(epoch, chain.name, end_offset))
         await self.metadata.commit(
@@ -343,6 +373,32 @@ class World:
         for node in (leader, self.gateway):
             await node.view.refresh()
         self.lead()
+
+    async def _unread_tail(self, replica: Replica) -> bytearray:
+        """Return what the chain has committed of the partition, from the first unread batch on."""
+        tail, chain = bytearray(), replica.chain
+        if not isinstance(chain, ChainPartition) or not chain.unread:
+            return tail
+        content = self.log_content()
+        for position, header in iter_headers(content):
+            if replica.log.high_watermark <= header.base_offset < chain.chain_end:
+                one = content[position : position + header.size_bytes]
+                tail += await self._read_again(one) if header.base_offset in chain.unread else one
+        return tail
+
+    async def _read_again(self, zeros: bytes) -> bytes:
+        """Return the batch of which a log has the header, from the gateway's object."""
+        rest = header_rest(zeros)
+        found = (
+            (wal_key(self.leader.view.image.cluster_id, gateway, request.sequence), one.position)
+            for request in self.forwarded
+            for gateway in [ChainName(GATEWAY, request.chain_id)]
+            for one in request.slices
+            if one.header_rest == rest
+        )
+        key, position = next(found)
+        read = (await self.objects.get(key))[position : position + len(zeros)]
+        return zeros[:HEADER_SIZE] + read[HEADER_SIZE:]
 
     async def set_isr(self, *isr: int) -> None:
         """Store the partition's ISR, and have both nodes see it."""
@@ -376,7 +432,8 @@ class World:
         if not self.is_leader_reachable:
             results.set_exception(NotSent("the leader is away"))
             return results
-        received = parse_request(memoryview(encode_request(request, 1)), 14, 0)
+        version = 1 if request.has_headers else 0
+        received = parse_request(memoryview(encode_request(request, 1)), 14, version)
         self.forwarded.append(received)
         if self.is_hanging:
             self._hanging.append(results)
@@ -430,8 +487,10 @@ class World:
 
 
 @asynccontextmanager
-async def gateway_world(folder: Path, **topic_configs: str) -> AsyncIterator[World]:
-    world = World(folder, **topic_configs)
+async def gateway_world(
+    folder: Path, *, overlaps: bool = False, **topic_configs: str
+) -> AsyncIterator[World]:
+    world = World(folder, overlaps=overlaps, **topic_configs)
     await world.start()
     try:
         yield world

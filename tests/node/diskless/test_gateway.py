@@ -378,6 +378,7 @@ async def test_what_goes_through_a_gateway_is_counted_and_served(world: World) -
         "referenced_bytes_total": 0,
         "refused_batches_total": 0,
         "read_hedges_total": 0,
+        "late_reads": 0,
     }
     assert served[LEADER]["referenced_batches_total"] == 3
     assert served[LEADER]["referenced_bytes_total"] == sizes[0] + sizes[1] + sizes[4]

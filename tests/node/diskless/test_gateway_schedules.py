@@ -13,10 +13,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tidelog_core.errors import ErrorCode
+from tidelog_core.errors import CorruptRecordBatch, ErrorCode
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.decode import decode_records
 from tidelog_core.records.header import iter_headers
+from tidelog_node.diskless.chain.chain_partition import ChainPartition
 
 from tests.node.diskless.gateway_world import Node, World
 from tests.support import virtual_time
@@ -186,11 +187,17 @@ TROUBLE: tuple[Callable[[World, Random], Awaitable[None]], ...] = (
 )
 
 
-async def run_schedule(folder: Path, seed: int, ways: str = "g") -> list[Producer]:
+async def run_schedule(
+    folder: Path, seed: int, ways: str = "g", *, overlaps: bool = False
+) -> list[Producer]:
     """Run one schedule; return its producers."""
     chance = Random(seed)
     world = World(
-        folder, objects=MemoryObjectStore(), executor=InlineExecutor(), chance=Random(seed)
+        folder,
+        objects=MemoryObjectStore(),
+        executor=InlineExecutor(),
+        chance=Random(seed),
+        overlaps=overlaps,
     )
     await world.start()
     if ways == DIRECT:
@@ -243,8 +250,40 @@ def test_what_a_producer_takes_for_delivered_is_in_the_log(
     virtual_time.run(run_schedule(tmp_path, seed, ways))
 
 
+@pytest.mark.parametrize(("ways", "seed"), [("g", 1), ("g", 3), ("gl", 4)])
+def test_it_is_in_the_log_if_references_are_stored_before_it_is_read(
+    tmp_path: Path, ways: str, seed: int
+) -> None:
+    virtual_time.run(run_schedule(tmp_path, seed, ways, overlaps=True))
+
+
+def run_some(folder: Path, *seeds: int) -> None:
+    for seed in seeds:
+        virtual_time.run(run_schedule(folder / str(seed), seed, overlaps=True))
+
+
+def test_without_its_stop_the_high_watermark_passes_batches_without_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What makes the schedules above pass: the checker sees it if it is left out."""
+
+    def forget(partition: ChainPartition, end_offset: int) -> int:
+        return end_offset
+
+    monkeypatch.setattr(ChainPartition, "note_committed", forget)
+    with pytest.raises((AssertionError, CorruptRecordBatch)):
+        run_some(tmp_path, 11, 13, 24)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ways", ["g", "l", "gl"])
 @pytest.mark.parametrize("seed", range(10, 40))
 def test_many_schedules(tmp_path: Path, seed: int, ways: str) -> None:
     virtual_time.run(run_schedule(tmp_path, seed, ways))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ways", ["g", "gl"])
+@pytest.mark.parametrize("seed", range(10, 60))
+def test_many_overlapped_schedules(tmp_path: Path, seed: int, ways: str) -> None:
+    virtual_time.run(run_schedule(tmp_path, seed, ways, overlaps=True))

@@ -52,8 +52,11 @@ def leaders_seen(cluster: ReplicatedCluster) -> list[int]:
     return found
 
 
-def test_producers_of_every_zone_write_to_its_node_and_all_read_the_same(tmp_path: Path) -> None:
-    with gateways(tmp_path) as cluster:
+@pytest.mark.parametrize("overlaps", ["false", "true"])
+def test_producers_of_every_zone_write_to_its_node_and_all_read_the_same(
+    tmp_path: Path, overlaps: str
+) -> None:
+    with gateways(tmp_path, **{"diskless.gateways.overlap.enable": overlaps}) as cluster:
         assert leaders_seen(cluster) == [1, 2, 3]
         acked: dict[int, bytes] = {}
         for broker_id in (1, 2, 3):
@@ -146,8 +149,11 @@ def named_leader(client: WireClient) -> int:
     return leader_id
 
 
-def test_transactions_through_a_gateway_are_read_when_they_are_committed(tmp_path: Path) -> None:
-    with gateways(tmp_path) as cluster:
+@pytest.mark.parametrize("overlaps", ["false", "true"])
+def test_transactions_through_a_gateway_are_read_when_they_are_committed(
+    tmp_path: Path, overlaps: str
+) -> None:
+    with gateways(tmp_path, **{"diskless.gateways.overlap.enable": overlaps}) as cluster:
         gateway = cluster.followers(TOPIC)[0]
         zone = {"client.id": in_zone(gateway.broker_id)}
         producer = cluster.producer(**zone, **{"transactional.id": "tx"})
@@ -232,10 +238,11 @@ class Load:
             assert not wrong, "offset: (acknowledged, read)"
 
 
+@pytest.mark.parametrize("overlaps", ["false", "true"])
 @pytest.mark.parametrize("who", ["gateway", "leader"])
-def test_a_killed_node_loses_and_doubles_nothing(tmp_path: Path, who: str) -> None:
+def test_a_killed_node_loses_and_doubles_nothing(tmp_path: Path, who: str, overlaps: str) -> None:
     """Of any producer, wherever it is, in its order."""
-    with gateways(tmp_path) as cluster:
+    with gateways(tmp_path, **{"diskless.gateways.overlap.enable": overlaps}) as cluster:
         load = Load(cluster)
         try:
             eventually(load.has(100), "all zones produce")

@@ -36,6 +36,9 @@ class CommittedForeign(NamedTuple):
     sequence: int
     position: int
     content: WalSlice
+    # Of the slice if the content has only the header of its batch: the log gets the rest later.
+    crc32c: int | None = None
+    now_s: float = 0.0  # the loop's time
 
 
 class ChainPartition:
@@ -49,6 +52,7 @@ class ChainPartition:
         "_referring",
         "append_count",
         "base_offset",
+        "chain_end",
         "end_offset",
         "leader_epoch",
         "name",
@@ -57,6 +61,7 @@ class ChainPartition:
         "sealed_s",
         "segment_base_offset",
         "size_bytes",
+        "unread",
     )
 
     def __init__(
@@ -82,6 +87,10 @@ class ChainPartition:
         self.end_offset = 0
         self.size_bytes = 0  # 0: nothing was appended in this turn
         self.append_count = 0
+        self.chain_end = 0  # the chain has every record below, as far as was heard
+        # Base offsets of batches whose records the log does not have yet, ascending, and since when
+        # by the loop's time. The high watermark does not pass the first one.
+        self.unread: dict[int, float] = {}
         # Of ``LongTails``: objects with records of the active segment, as far as it was seen.
         self.object_count = object_count
         self.segment_base_offset = -1
@@ -103,6 +112,17 @@ class ChainPartition:
             yield
         finally:
             self._referring = None
+
+    def note_committed(self, end_offset: int) -> int:
+        """Note that the chain has every record below; return where the high watermark may go."""
+        self.chain_end = max(self.chain_end, end_offset)
+        return min(end_offset, next(iter(self.unread), end_offset))
+
+    def note_read(self, base_offset: int) -> None:
+        """Note that the log has the records of a batch now."""
+        self.unread.pop(base_offset, None)
+        if self.replica.chain is self:
+            self.replica.on_chain_committed(self.note_committed(self.chain_end))
 
     def leave(self, replica: Replica) -> None:
         """Take nothing more of the partition: another leader epoch began, or it was dropped."""
@@ -126,6 +146,10 @@ class ChainPartition:
                 leader_epoch=self.leader_epoch,
                 base_offset=base_offset,
             )
+            if foreign.crc32c is not None:
+                self.unread[base_offset] = foreign.now_s
+                row = reference.row._replace(crc32c=foreign.crc32c)
+                reference = reference._replace(row=row)
             self._refer(reference, foreign.committed_end)
             return
         if self.size_bytes == 0:

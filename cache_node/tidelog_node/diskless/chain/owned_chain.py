@@ -133,8 +133,9 @@ class OwnedChain:
         """
         if self.is_deposed or self._is_closing:
             raise ValueError(f"the chain {self.name} has ended")
+        is_read = not self._has_unread(replica)
         self.leave(replica)
-        if self.has_uncommitted(replica):
+        if not is_read or self.has_uncommitted(replica):
             raise ValueError(f"{replica.partition} has records of an earlier epoch in the chain")
         name = replica.name
         self._writer.enter(name, stored, end_offset=end_offset, previous_sequence=previous_sequence)
@@ -162,12 +163,17 @@ class OwnedChain:
         self._partitions.forget_if_settled(partition.name)
 
     def has_uncommitted(self, replica: Replica) -> bool:
-        """Return whether something of the partition is not committed yet."""
+        """Return whether something of the partition is not committed yet, or not in its log."""
         partition = self._partitions.entered.get(replica)
-        name = replica.name
-        return (partition is not None and partition.size_bytes > 0) or (
-            self._writer.has_uncommitted(name)
+        return (
+            (partition is not None and partition.size_bytes > 0)
+            or self._has_unread(replica)
+            or self._writer.has_uncommitted(replica.name)
         )
+
+    def _has_unread(self, replica: Replica) -> bool:
+        partition = self._partitions.entered.get(replica)
+        return partition is not None and bool(partition.unread)
 
     def on_append(
         self, replica: Replica, base_offset: int, end_offset: int, size_bytes: int
@@ -406,10 +412,12 @@ class OwnedChain:
             self._partitions.forget_if_settled(name)
             if replica is None or replica.is_dropped:
                 continue
+            readable_end = end_offset
             if (partition := self._partitions.entered.get(replica)) is not None:
                 partition.object_count += 1
+                readable_end = partition.note_committed(end_offset)
             try:
-                replica.on_chain_committed(end_offset)
+                replica.on_chain_committed(readable_end)
                 let_go_of_files(replica, end_offset)
             except Exception:  # One partition's trouble must not keep the others' acks back.
                 logger.exception(

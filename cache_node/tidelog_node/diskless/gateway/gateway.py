@@ -72,6 +72,7 @@ from tidelog_node.wire.gateway_append import (
     GatewayAppend,
     GatewayResult,
     GatewaySlice,
+    header_rest,
 )
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class Gateway:
         self._spool = spool
         self._own_chain = own_chain
         self._append_here = append_here
+        self._overlaps = node.static_config.diskless_gateways_overlap_enable
         self._bytes_max = node.static_config.diskless_buffer_max_bytes
         self._send_to = send
         self._loop = asyncio.get_running_loop()
@@ -184,6 +186,7 @@ class Gateway:
             offset_count,
             crc32c(batch),
             self._loop.time(),
+            header_rest=header_rest(batch) if self._overlaps else None,
         )
         self._batches[number] = one
         if producer is not None:
@@ -395,6 +398,7 @@ class Gateway:
                     one.produced.acks,
                     one.produced.timeout_ms,
                     one.produced.transactional_id,
+                    one.header_rest,
                 )
                 for one in batches
             ],

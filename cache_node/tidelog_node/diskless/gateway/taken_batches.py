@@ -33,6 +33,7 @@ class TakenBatch:
     __slots__ = (
         "crc",
         "files",
+        "header_rest",
         "made",
         "name",
         "number",
@@ -57,7 +58,10 @@ class TakenBatch:
         offset_count: int,
         crc: int,
         taken_s: float,
+        *,
+        header_rest: bytes | None,
     ) -> None:
+        """``header_rest`` is for a leader that is to read the batch later, see ``GatewaySlice``."""
         self.number = number
         self.replica = replica
         self.name = replica.name
@@ -68,6 +72,7 @@ class TakenBatch:
         self.files = SliceFiles(*self.name, NO_LEADER_EPOCH, -1, offset_count, (place,), True)
         self.offset_count = offset_count
         self.crc = crc
+        self.header_rest = header_rest
         self.taken_s = taken_s  # the loop's time
         self.made: GatewayObject | None = None  # the committed object that has it
         self.position = 0  # there
