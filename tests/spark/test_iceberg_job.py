@@ -17,6 +17,7 @@ from pyiceberg.types import IntegerType
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.job_iceberg import FAILURES_MAX, parse_time, run_again_and_again
 from tidelog_core.errors import StoreUnavailable
+from tidelog_spark.jobs import table_lease
 from tidelog_spark.jobs.export_table import SchemaConflict, TimePartitions
 from tidelog_spark.jobs.iceberg_table import SUMMARY_OFFSETS, IcebergTable, open_catalog
 
@@ -214,6 +215,38 @@ def rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             yield {"type": "rest", "uri": url}
     except ToolAbsent as error:
         pytest.skip(str(error))
+
+
+@pytest.mark.slow
+def test_a_run_leaves_a_backlog_to_the_one_that_is_still_at_work_until_that_is_killed(
+    source, tmp_path, monkeypatch
+):
+    source.grow(1000)
+    properties = sql_catalog(tmp_path)
+    asked = arguments(source, properties)
+    command = [sys.executable, "-m", "tidelog_cli", *asked, "--max-offsets", "1"]
+    log = (tmp_path / "log").open("wb")
+    first = subprocess.Popen(command, stdout=log, stderr=log)
+    catalog = open_catalog(properties)
+
+    def is_at_work() -> bool:
+        return catalog.table_exists("lake.t") and len(rows(catalog)) > 0
+
+    try:
+        eventually(is_at_work, (tmp_path / "log").read_text, SECONDS_MAX)
+        monkeypatch.setattr(table_lease, "LIVE_MS", 1000 * 1000)  # however busy this machine is
+        told = called(*asked)
+        assert first.poll() is None  # It has a thousand commits to go.
+        assert told.lines == []
+        assert f"another run is at work on {catalog.load_table('lake.t').location()}" in told.errors
+    finally:
+        first.kill()
+        first.wait()
+        log.close()
+    # Its process is gone, so its lease is, too.
+    assert called(*asked).errors == ""
+    assert rows(catalog) == source.all()
+    catalog.close()
 
 
 @pytest.mark.slow
