@@ -30,6 +30,7 @@ SCHEMA_IDENTITY_COLLECTION_PREFIX = "schema-identity:"
 SCHEMA_SUBJECT_COLLECTION = "schema-subject"
 SCHEMA_SETTINGS_COLLECTION = "schema-settings"
 SCHEMA_JOURNAL_COLLECTION = "schema-journal"
+LATER_CONTEXTS = "__LATER"  # no context's name: where those begin that are not there yet
 EVERYTHING = "__GLOBAL"  # the scope of the settings that count where there are no others
 
 

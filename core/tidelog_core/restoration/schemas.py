@@ -15,6 +15,7 @@ from uuid import uuid4
 from tidelog_core.errors import CorruptItem, ObjectExists, VersionConflict
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.schema_records import (
+    LATER_CONTEXTS,
     SCHEMA_CONTEXT_COLLECTION,
     SCHEMA_SUBJECT_COLLECTION,
     SCHEMA_TEXT_COLLECTION_PREFIX,
@@ -34,6 +35,7 @@ from tidelog_core.metadata.store import (
 )
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.restoration.selection import Remark
+from tidelog_core.schema_registry.journal_gaps import import_scopes, jumped
 from tidelog_core.schema_registry.journal_objects import JournalEntry
 from tidelog_core.schema_registry.journal_reading import (
     FoundJournal,
@@ -41,11 +43,9 @@ from tidelog_core.schema_registry.journal_reading import (
     read_journal,
     read_texts,
 )
-from tidelog_core.schemas.model import ID_MAX
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 from tidelog_core.tier.keys import schema_key
 
-ID_JUMP = 1_000  # of every context, if an object of the journal is damaged
 SEAL_ATTEMPTS_MAX = 1_000  # each means that a node of the old cluster has put one more entry
 COMMIT_BYTES_MAX = 2_000_000
 COMMIT_ITEMS_MAX = 80
@@ -131,6 +131,7 @@ def _jump(items: dict[ItemKey, Body], found: FoundJournal) -> None:
     A lost entry may also have been the one that has the context.
     """
     greatest = _greatest_ids(found)
+    scopes = import_scopes(items)
     for name, last_id in greatest.items():
         context = SchemaContext(context=name, last_id=last_id)
         items.setdefault(schema_context_key(name), context.to_body())
@@ -142,14 +143,13 @@ def _jump(items: dict[ItemKey, Body], found: FoundJournal) -> None:
         except CorruptItem as error:
             found.problems.append((f"{key.collection}/{key.key}", str(error)))
             continue
-        known = max(context.last_id, greatest.get(context.context, 0))
-        last_id = min(known + ID_JUMP, ID_MAX)
-        items[key] = replace(context, last_id=last_id).to_body()
+        known = greatest.get(context.context, 0)
+        items[key] = jumped(context, known, scopes).to_body()
 
 
 def _greatest_ids(found: FoundJournal) -> dict[str, int]:
     """Return the contexts that are known without their own items, with the greatest known id."""
-    greatest = {DEFAULT_CONTEXT: 0}
+    greatest = {DEFAULT_CONTEXT: 0, LATER_CONTEXTS: 0}
     for key in found.state.items:
         if key.collection == SCHEMA_SUBJECT_COLLECTION:
             greatest.setdefault(SubjectName.parse(key.key).context, 0)

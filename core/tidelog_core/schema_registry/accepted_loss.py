@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidelog_core.errors import CorruptObject, ObjectNotFound, SchemasMovedOn, VersionConflict
-from tidelog_core.metadata.records import put
+from tidelog_core.metadata.records import check, put
 from tidelog_core.metadata.schema_records import SchemaJournal
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.schema_registry.change_log import JOURNAL, JOURNAL_NAME
+from tidelog_core.schema_registry.journal_gaps import LostChanges
+from tidelog_core.schema_registry.journal_mending import WRITTEN_AT_ONCE
 from tidelog_core.schema_registry.journal_objects import JournalEntry, void_object
 from tidelog_core.tier.keys import SchemaObject, schema_key
 from tidelog_core.tier.persisting import persist
@@ -49,6 +51,10 @@ async def accept_loss(
     position = await _position(store)
     if key != schema_key(cluster_id, position.sequence):
         raise VersionConflict([JOURNAL_NAME])
+    # Before all else: once the entry is void, nothing tells that it may have given out an id.
+    raised = await LostChanges(store, objects, cluster_id).raised(position)
+    for start in range(0, len(raised), WRITTEN_AT_ONCE):
+        await store.commit(raised[start : start + WRITTEN_AT_ONCE], checks=[check(position)])
     # First: with the void entry alone nobody would know that its items are not in the journal.
     await store.commit([put(replace(position, is_whole=False), is_logged=False)])
     key = schema_key(cluster_id, position.sequence, SchemaObject.VOID)

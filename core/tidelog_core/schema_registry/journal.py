@@ -28,7 +28,8 @@ A put whose number was free tells the same, unless the bucket has lost the entry
 a writer whose commit is refused by a later position looks at its items before it answers.
 
 A metadata store may also be set back. Its items may be a moment ahead of the position then, or
-behind it. So the first change of a process looks at the newest entries (``journal_replay``).
+behind it. So the first change of a process looks at the newest entries (``journal_replay``), and if
+some of those are lost, at the ids that they may have given out (``journal_gaps``).
 
 Every 128th entry is followed by a checkpoint. Entries that are 1,024 older are removed then, if
 they have no text that counts: as long as a position is no older than that, a successful put means
@@ -66,7 +67,8 @@ from tidelog_core.schema_registry.journal_checkpoints import (
     JournalCheckpoints,
     JournalHealth,
 )
-from tidelog_core.schema_registry.journal_mending import JournalMending, has_items
+from tidelog_core.schema_registry.journal_gaps import LostChanges
+from tidelog_core.schema_registry.journal_mending import WRITTEN_AT_ONCE, JournalMending, has_items
 from tidelog_core.schema_registry.journal_objects import (
     JournalEntry,
     is_text,
@@ -104,6 +106,7 @@ class RegistryJournal:
         self._is_open = False
         self._mending = JournalMending(self, store, objects, cluster_id)
         self._replay = JournalReplay(store, objects, cluster_id)
+        self._losses = LostChanges(store, objects, cluster_id)
         self._checkpoints = JournalCheckpoints(objects, cluster_id, self._mending)
 
     @property
@@ -189,7 +192,7 @@ class RegistryJournal:
         """Make the position if there is none, and commit what others have only put."""
         if await self._store.get(JOURNAL) is None:
             await self._create()
-        await retried(self._replay.on_opening, pause_seconds_max=REFUSAL_PAUSE_SECONDS)
+        has_lost = await retried(self._replay.on_opening, pause_seconds_max=REFUSAL_PAUSE_SECONDS)
         position = await self._catch_up()
         await self._require_bucket(position)
         after = schema_key(self._cluster_id, position.sequence, SchemaObject.VOID)
@@ -197,12 +200,22 @@ class RegistryJournal:
             found = parse_schema_key(one.key)
             if found is None or found.sequence <= position.sequence:
                 continue
-            if found.sequence > (await self._position()).sequence + 1:
+            # A checkpoint says that the entry of its own number was done.
+            is_done = found.kind is SchemaObject.CHECKPOINT
+            last = found.sequence if is_done else found.sequence - 1
+            if last > (await self._position()).sequence:
                 raise SchemasMovedOn(
                     f"the metadata store has {position.sequence} entries of its journal, and the"
                     f" bucket those up to {found.sequence} or more"
                 )
-            return
+            break
+        if has_lost:
+            await retried(self._raise_counters, pause_seconds_max=REFUSAL_PAUSE_SECONDS)
+
+    async def _raise_counters(self) -> None:
+        """Have no id given again that an entry may have given which the bucket has lost."""
+        while writes := await self._losses.raised(position := await self._position()):
+            await self.commit(position, writes[:WRITTEN_AT_ONCE])
 
     async def _create(self) -> None:
         """Make the position, with the id that the bucket's first entry has.

@@ -131,32 +131,53 @@ class JournalReplay:
         self._objects = objects
         self._cluster_id = cluster_id
 
-    async def on_opening(self) -> None:
+    async def on_opening(self) -> bool:
         """Write items that are ahead of the position or behind it as the journal has them.
 
+        Return whether entries before the position are lost: ``journal_gaps`` looks at those then.
         If the position moves, another process uses this metadata store, and has looked already.
         Raises ``VersionConflict`` if another process does the same, and the stores' errors.
         """
         position = await self._position()
         if position is None:
-            return
+            return False
         recent = await self._recent(position)
         plan = await self._plan(recent, position, may_be_behind=True)
         now = await self._position()
         if not plan.is_needed or now is None or now.version != position.version:
-            return
+            return recent.has_lost
         if plan.unexplained:
             names = [f"{one.collection}/{one.key}" for one in plan.unexplained]
             logger.warning(
                 "schema items differ from the journal",
                 extra={"items": names[:10], "hint": "`tidelog verify` names what differs"},
             )
-            return
+            return recent.has_lost
         await self._commit(plan, position, recent)
         logger.warning(
             "metadata store was set back, the schema journal is replayed",
             extra={"item_count": len(plan.writes), "sequence": recent.last},
         )
+        return recent.has_lost
+
+    async def around_losses(self, position: SchemaJournal) -> Nearby | None:
+        """Return the entries up to the position; ``None`` if none of their numbers is lost."""
+        here, voids = await self._numbers(position.sequence)
+        first = max(position.sequence - RECENT, 0) + 1
+        numbers = [one for one in range(first, position.sequence + 1) if one not in voids]
+        entries = await self._entries([one for one in numbers if one in here])
+        found: list[JournalEntry] = []
+        lost: list[int] = []
+        for number in numbers:
+            entry = entries.get(number)
+            if entry is None:
+                lost.append(number)
+            elif entry.store_id == position.store_id:
+                found.append(entry)
+            else:  # A restoration followed: it has dealt with what was lost before it.
+                found.clear()
+                lost.clear()
+        return Nearby(tuple(found), tuple(lost)) if lost else None
 
     async def refused(self, entry: JournalEntry, position: SchemaJournal) -> bool:
         """Do an entry whose commit was refused though the position stays, if that is safe.
@@ -222,6 +243,7 @@ class JournalReplay:
         newest = last
         entries = await self._entries(sorted(one for one in here if one <= last))
         found: list[JournalEntry] = []
+        has_lost = False
         for number in range(first, last + 1):
             entry, is_void = entries.get(number), number in voids
             if entry is not None and entry.store_id == position.store_id:
@@ -233,8 +255,10 @@ class JournalReplay:
                 break
             else:
                 found.clear()  # What it has written is not known, or has other versions here.
+                # A restoration has dealt with what was lost before it.
+                has_lost = entry is None and (has_lost or not is_void)
         void_count = sum(position.sequence < one <= last for one in voids)
-        return _Recent(tuple(found), last, newest, void_count)
+        return _Recent(tuple(found), last, newest, void_count, has_lost)
 
     async def _numbers(self, sequence: int) -> tuple[set[int], set[int]]:
         """Return the numbers of the entries around a position, and of those that are void."""
@@ -269,8 +293,17 @@ class JournalReplay:
 
 
 @dataclass(frozen=True, slots=True)
+class Nearby:
+    """The entries before a position, all of one metadata store."""
+
+    entries: tuple[JournalEntry, ...]  # in order, without the void ones
+    lost: tuple[int, ...]  # numbers in between that are missing or damaged
+
+
+@dataclass(frozen=True, slots=True)
 class _Recent:
     entries: tuple[JournalEntry, ...]  # in order
     last: int  # the number of the last one that may be done, or is void
     newest: int  # the same, or that of the void object behind it
     void_count: int  # of those behind the position
+    has_lost: bool  # whether entries before the position are missing or damaged

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tidelog_core.metadata.schema_records import (
     SCHEMA_CONTEXT_COLLECTION,
+    LATER_CONTEXTS,
     SCHEMA_SUBJECT_COLLECTION,
     SchemaContext,
     SchemaIdentity,
@@ -88,17 +89,23 @@ class RegistryReader:
         return None if item is None else SchemaIdentity.from_item(item)
 
     async def context(self, context: str) -> SchemaContext:
-        """Return the context; one that is not stored has given out no id."""
+        """Return the context; one that is not stored has given out no id that is known.
+
+        Entries that the bucket has lost may have made it: then it does not begin with 1.
+        """
         item = await self._store.get(schema_context_key(context))
-        if item is None:
-            return SchemaContext(context=context, last_id=0)
-        return SchemaContext.from_item(item)
+        if item is not None:
+            return SchemaContext.from_item(item)
+        later = await self._store.get(schema_context_key(LATER_CONTEXTS))
+        last_id = 0 if later is None else SchemaContext.from_item(later).last_id
+        return SchemaContext(context=context, last_id=last_id)
 
     async def contexts(self) -> list[str]:
         """Return the names of all contexts, the default one first."""
         items = await self._store.list(SCHEMA_CONTEXT_COLLECTION)
         names = [SchemaContext.from_item(one).context for one in items]
-        return [DEFAULT_CONTEXT, *(one for one in names if one != DEFAULT_CONTEXT)]
+        others = (one for one in names if one not in (DEFAULT_CONTEXT, LATER_CONTEXTS))
+        return [DEFAULT_CONTEXT, *others]
 
     async def settings(self, scope: str) -> SchemaSettings:
         """Return the settings of one scope; empty if it has none."""

@@ -28,11 +28,12 @@ from tidelog_core.metadata.store import ANY_VERSION, Check, Item, ItemKey, Metad
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.restoration import schemas as restoring
-from tidelog_core.restoration.schemas import ID_JUMP, restore_schemas
+from tidelog_core.restoration.schemas import restore_schemas
 from tidelog_core.schema_registry import journal as journal_module
 from tidelog_core.schema_registry import journal_checkpoints as checkpoints_module
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.journal_gaps import ID_JUMP
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
 from tidelog_core.schemas.model import Compatibility

