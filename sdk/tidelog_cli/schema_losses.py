@@ -21,13 +21,15 @@ def accept_loss(
 ) -> None:
     """Go on without the newest entry of the journal of schemas, which the bucket has lost.
 
-    Put the object back from an older version of the bucket if you can. Stop every node that serves
-    the registry before, and see that the bucket is the right one. No schema is lost: nodes write
-    into the journal again what the metadata store has. Exit status: 0 accepted, 2 it is not lost.
+    Put the object back from an older version of the bucket if you can. Before, stop all that serve
+    the registry: nodes with a registry port, and the schemas function of the AWS stack (give it a
+    reserved concurrency of 0). See that the bucket is the right one. No schema is lost: what serves
+    the registry next writes into the journal again what the metadata store has. Exit status: 0
+    accepted, 2 it is not lost.
     """
     locations = locate_stores(data_dir, metadata, objects)
     asyncio.run(_accept(key, locations.metadata, locations.objects))
-    note("accepted; start the nodes, and run tidelog verify")
+    note("accepted; start the nodes and the schemas function, and run tidelog verify")
 
 
 async def _accept(key: str, metadata_url: str, objects_url: str) -> None:

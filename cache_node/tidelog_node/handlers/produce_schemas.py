@@ -127,7 +127,7 @@ class ProduceSchemas:
                 raise RecordsRefused([(0, f"{text} {CHARACTERS_MAX}")])
             sources = tuple(one.source for one in schemas.values())
             problems = await self._inspector.schemas.values(
-                records, parts, sources, found.uses, host=host
+                records, parts, sources, found, host=host
             )
         return RecordsRefused(problems[:PROBLEMS_MAX]) if problems else None
 

@@ -1,6 +1,8 @@
-"""The node's side of the schema worker.
+"""The node's side of the schema workers.
 
 Hosts take turns of ``slice_seconds`` of CPU time, and one host may have half of the waiting bytes.
+Nothing can come in between while one value is checked, and a large one may take 10 seconds. So
+batches with large values have a process of their own, and delay each other only.
 A schema that takes more time or memory than it may is refused: at once to the batch that it took
 too long for, and for a while to later ones of the host, without a look at them. A turn runs to its
 end also if its caller leaves: a client cannot hide what its schema costs by hanging up.
@@ -13,13 +15,20 @@ import logging
 import signal
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from tidelog_core.errors import TidelogError
 
 from tidelog_node.host_lock import HostLock
 from tidelog_node.inspection.costly_schemas import REFUSED_SECONDS, CostlySchemas
 from tidelog_node.inspection.host_bytes import HostBytes
-from tidelog_node.inspection.schema_frames import PROBLEMS_MAX, Problem, RecordsRefused, SchemaUse
+from tidelog_node.inspection.schema_frames import (
+    PROBLEMS_MAX,
+    FramesFound,
+    Problem,
+    RecordsRefused,
+    SchemaUse,
+)
 from tidelog_node.inspection.schema_messages import (
     NO_MEMORY,
     NO_TIME,
@@ -38,6 +47,7 @@ logger = logging.getLogger(__name__)
 MODULE = "tidelog_node.inspection.schema_worker"
 LIMITS = ValueLimits()
 DATA_BYTES_MAX = 640 << 20  # of the process: the largest batch takes 160 MiB, and Python 30
+LARGE_BYTES = 262_144  # a value that may take more than two seconds
 TURN_SECONDS_MAX = 60.0  # on the clock, also if the machine is busy
 QUEUED_BYTES_MAX = 67_108_864
 FATAL = "it ends the process that works with it"
@@ -51,37 +61,49 @@ _REASONS = {
 }
 
 
-class SchemaChecks:
-    """Has schemas worked with in a process. For the tasks of one event loop."""
+class _Lane:
+    """A process, and the hosts that wait for it."""
 
     def __init__(self) -> None:
-        self._turns = HostLock()
+        self.turns = HostLock()
+        self.process = WorkerProcess(MODULE, str(DATA_BYTES_MAX))
+
+
+class SchemaChecks:
+    """Has schemas worked with in processes. For the tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self._lane = _Lane()
+        self._large_lane = _Lane()  # for batches with large values
         self._queued = HostBytes(QUEUED_BYTES_MAX)
         self._costly = CostlySchemas(time.monotonic)
-        self._process = WorkerProcess(MODULE, str(DATA_BYTES_MAX))
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def close(self) -> None:
-        """Kill the process."""
+        """Kill the processes."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._process.end()
+        for lane in (self._lane, self._large_lane):
+            await lane.process.end()
 
     async def values(
         self,
         batch: memoryview,
         parts: tuple[str, ...],
         schemas: tuple[SchemaSource, ...],
-        uses: Sequence[SchemaUse],
+        found: FramesFound,
         *,
         host: str,
     ) -> list[Problem]:
         """Return the records that their schemas do not allow. ``batch`` must not change.
 
+        ``found`` is what ``frames_of`` has found in it.
         Raises ``RecordsRefused`` if a schema is too costly: the producer is not to try again.
         Raises ``NotInspected``, and as ``check_values`` does.
         """
+        uses = found.uses
+        lane = self._large_lane if found.largest_bytes > LARGE_BYTES else self._lane
         self._require_affordable(schemas, uses, host)
         if not self._queued.take(host, len(batch)):
             raise NotInspected("too many bytes of batches wait to be inspected")
@@ -91,7 +113,7 @@ class SchemaChecks:
             spent_seconds = 0.0
             while start is not None and len(problems) < PROBLEMS_MAX:
                 job = ValuesJob(len(batch), parts, schemas, LIMITS, start, spent_seconds)
-                answer = await self._turn(job, batch, host)
+                answer = await self._turn(lane, job, batch, host)
                 if isinstance(answer, TooCostly):
                     raise _refusal(answer, uses)
                 assert isinstance(answer, ValuesChecked)
@@ -107,7 +129,8 @@ class SchemaChecks:
         Raises ``RecordsRefused`` if it is too costly, and ``NotInspected``.
         """
         self._require_affordable([schema], (), host)
-        answer = await self._turn(NamesJob(0, schema, LIMITS.open_seconds), memoryview(b""), host)
+        job = NamesJob(0, schema, LIMITS.open_seconds)
+        answer = await self._turn(self._lane, job, memoryview(b""), host)
         if isinstance(answer, TooCostly):
             raise _refusal(answer, ())
         assert isinstance(answer, list)
@@ -128,24 +151,28 @@ class SchemaChecks:
                 f"to {REFUSED_SECONDS / 60:.0f} minutes"
             )
 
-    async def _turn(self, job: ValuesJob | NamesJob, batch: memoryview, host: str) -> object:
+    async def _turn(
+        self, lane: _Lane, job: ValuesJob | NamesJob, batch: memoryview, host: str
+    ) -> object:
         """Return the answer of the process to one job."""
-        await self._turns.acquire(host)
+        await lane.turns.acquire(host)
         task: asyncio.Task[object] = asyncio.get_running_loop().create_task(
-            self._work(job, batch, host)
+            self._work(lane, job, batch, host)
         )
         self._tasks.add(task)
-        task.add_done_callback(self._end_turn)
+        task.add_done_callback(partial(self._end_turn, lane))
         answer = await asyncio.shield(task)
         if isinstance(answer, TidelogError):
             raise answer
         return answer
 
-    def _end_turn(self, task: asyncio.Task[object]) -> None:
+    def _end_turn(self, lane: _Lane, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
-        self._turns.release()
+        lane.turns.release()
 
-    async def _work(self, job: ValuesJob | NamesJob, batch: memoryview, host: str) -> object:
+    async def _work(
+        self, lane: _Lane, job: ValuesJob | NamesJob, batch: memoryview, host: str
+    ) -> object:
         # While it waited for its turn, another batch may have shown what a schema costs.
         found = self._costly.any_of(host, _schema_ids(job))
         if found is not None:
@@ -153,7 +180,7 @@ class SchemaChecks:
         self._require_few(host)
         answer: object
         try:
-            answer = await self._process.ask(
+            answer = await lane.process.ask(
                 encode_message(job), batch, seconds_max=TURN_SECONDS_MAX
             )
         except WorkerDied as died:

@@ -47,6 +47,7 @@ class FramesFound(NamedTuple):
 
     uses: list[SchemaUse]
     problems: list[Problem]
+    largest_bytes: int  # of the keys and values
 
 
 class RecordsRefused(InvalidRecord):
@@ -75,12 +76,14 @@ def frames_of(batch: bytes | bytearray | memoryview, parts: Sequence[str]) -> Fr
     records = read_records(batch)
     uses: dict[tuple[str, int], list[int]] = {}
     problems: list[Problem] = []
+    largest_bytes = 0
     for part in parts:
         read = reader_of(part)
         for index, record in enumerate(records):
             data = read(record)
             if data is None:
                 continue
+            largest_bytes = max(largest_bytes, len(data))
             try:
                 schema_id, _ = split_frame(data)
             except UnreadableValue as error:
@@ -93,7 +96,7 @@ def frames_of(batch: bytes | bytearray | memoryview, parts: Sequence[str]) -> Fr
             if len(uses) > SCHEMAS_MAX:
                 raise RecordsRefused([(index, f"a batch has more than {SCHEMAS_MAX} schemas")])
     found = [SchemaUse(part, schema_id, indexes) for (part, schema_id), indexes in uses.items()]
-    return FramesFound(found, problems)
+    return FramesFound(found, problems, largest_bytes)
 
 
 def read_records(batch: bytes | bytearray | memoryview) -> list[Record]:

@@ -26,12 +26,17 @@ class ValueLimits(NamedTuple):
     base_seconds: float = 1.0  # for values of any size
     seconds_per_mib: float = 4.0  # of values
     seconds_max: float = 20.0
+    run_seconds_max: float = 10.0  # of values between which nothing else can be done
     slice_seconds: float = 1.0  # of one job
 
     def allowed(self, size_bytes: int) -> float:
         """Return the seconds for values of this size."""
         wanted = self.base_seconds + self.seconds_per_mib * size_bytes / MIB
         return min(wanted, self.seconds_max)
+
+    def allowed_at_once(self, size_bytes: int) -> float:
+        """Return the seconds for one value of this size, or for several small ones."""
+        return min(self.allowed(size_bytes), self.run_seconds_max)
 
 
 class SchemaSource(NamedTuple):

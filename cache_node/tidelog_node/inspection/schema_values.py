@@ -176,7 +176,7 @@ class _SchemaCheck:
                 return at
             end, size_bytes = _run_end(self._values, at)
             before = time.process_time()
-            with self._turn.measured(min(left, self._turn.limits.allowed(size_bytes))):
+            with self._turn.measured(min(left, self._turn.limits.allowed_at_once(size_bytes))):
                 self._check(codec, at, end)
             self.spent_seconds += time.process_time() - before
             at = end

@@ -3,7 +3,8 @@
 Theory of operation. aiohttp reads and writes HTTP, and connections are kept for further requests.
 Each connection has one timer that ends it (``BoundedHttpServer``): until its next request is there,
 and then until that is answered. At most ``REQUESTS_MAX`` requests of known callers have a body in
-memory or are answered; the others wait for their turn, and the client's data waits in its socket.
+memory or are answered, a few of them of one host: one whose bodies come slowly holds up no other.
+The others wait for their turn, and the client's data waits in its socket.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ from tidelog_node.http_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
 from tidelog_node.http_listener import HttpListener
 from tidelog_node.registry.call_records import CallRecords
 from tidelog_node.registry.callers import KnownCaller, RequestOfCaller
+from tidelog_node.registry.host_slots import HostSlots, TooManyWait
 
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 256
 REQUESTS_MAX = 16
+HOST_REQUESTS_MAX = 4  # of those
+HOST_WAITING_MAX = 64  # requests; fewer than connections, which others need too
 HANDSHAKE_SECONDS_MAX = 10.0
 SILENT_SECONDS_MAX = 10.0  # until the first request
 IDLE_SECONDS_MAX = 60.0  # between two requests
@@ -90,7 +94,9 @@ class RegistryServer:
             read_buffer_bytes=READ_BUFFER_BYTES,
         )
         self._http = BoundedHttpServer(self._answer, limits)
-        self._turns = asyncio.Semaphore(REQUESTS_MAX)
+        self._turns = HostSlots(
+            REQUESTS_MAX, of_host_max=HOST_REQUESTS_MAX, waiting_max=HOST_WAITING_MAX
+        )
         self._listener = HttpListener("schemas", self._accept)
         self._beginning: dict[asyncio.Task[None], None] = {}  # oldest first
 
@@ -165,14 +171,18 @@ class RegistryServer:
         A caller who is not known gets no turn, and its body, which may come slowly, is not read.
         """
         try:
+            caller = _caller(request)
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                permissions = await self._admit(request)
-            async with self._turns:
+                permissions = await self._admit(request, caller)
+            async with self._turns.slot(caller.host):
                 body = await _read_body(request)
                 async with asyncio.timeout(ANSWER_SECONDS_MAX):
                     return await self._call(request, permissions, body), True
         except BodyUnread as error:
             return Answer.refused(error.error_code, str(error)), False
+        except TooManyWait:
+            text = f"{HOST_WAITING_MAX} requests of this host wait: try again"
+            return Answer.refused(429, text), not request.can_read_body
         except RegistryRefusal as refusal:
             return Answer.refused(refusal.error_code, str(refusal)), not request.can_read_body
         except TimeoutError:
@@ -184,14 +194,14 @@ class RegistryServer:
             answer = Answer.refused(500, "Internal Server Error; the node's log has more")
             return answer, not request.can_read_body
 
-    async def _admit(self, request: web.BaseRequest) -> Permissions:
+    async def _admit(self, request: web.BaseRequest, caller: RequestOfCaller) -> Permissions:
         """Return what the caller may do. Raises ``RegistryRefusal``."""
         unknown = self._hosts.refusal(request.transport, request.headers.getall("Host", ()))
         if unknown is not None:
             raise RegistryRefusal(REFUSED_STATUS, f"HTTP 403 Forbidden: {unknown}")
         if _is_of_foreign_page(request):
             raise RegistryRefusal(403, "HTTP 403 Forbidden: a page of another site asks")
-        return await self._desk.admit(_caller(request))
+        return await self._desk.admit(caller)
 
     async def _call(
         self, request: web.BaseRequest, permissions: Permissions, body: bytes

@@ -17,7 +17,12 @@ from tidelog_node.inspection import costly_schemas, schema_checks, schema_frames
 from tidelog_node.inspection.costly_schemas import OF_HOST_MAX, REFUSED_SECONDS, CostlySchemas
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.inspection.schema_checks import SchemaChecks
-from tidelog_node.inspection.schema_frames import Problem, RecordsRefused, SchemaUse
+from tidelog_node.inspection.schema_frames import (
+    FramesFound,
+    Problem,
+    RecordsRefused,
+    SchemaUse,
+)
 from tidelog_node.inspection.schema_messages import (
     NO_MEMORY,
     NO_TIME,
@@ -83,7 +88,8 @@ async def check(
     checks: SchemaChecks, source: SchemaSource, *payloads: bytes, host: str = "h"
 ) -> list[Problem]:
     batch = batch_of(*(framed(source.schema_id, one) for one in payloads))
-    return await checks.values(batch, ("value",), (source,), uses(source.schema_id), host=host)
+    found = FramesFound(uses(source.schema_id), [], max(map(len, payloads)))
+    return await checks.values(batch, ("value",), (source,), found, host=host)
 
 
 @pytest.fixture
@@ -153,7 +159,8 @@ async def test_what_one_host_sends_has_no_schema_refused_to_others() -> None:
 async def test_the_schema_is_blamed_that_took_the_time() -> None:
     sources = (NUMBER, takes_years(), NUMBER._replace(schema_id=7))
     values = [framed(1, b"1"), framed(YEARS, b'"x"'), framed(7, b"1"), framed(YEARS, b'"x"')]
-    found = [SchemaUse("value", 1, [0]), SchemaUse("value", YEARS, [1, 3]), *uses(7)]
+    use = [SchemaUse("value", 1, [0]), SchemaUse("value", YEARS, [1, 3]), *uses(7)]
+    found = FramesFound(use, [], 10)
     async with running() as checks:
         with pytest.raises(RecordsRefused) as refused:
             await checks.values(batch_of(*values), ("value",), sources, found, host="h")
@@ -198,7 +205,7 @@ async def test_a_host_with_many_such_schemas_waits_whatever_it_sends(asked: list
 async def test_batches_of_other_topics_are_inspected_while_a_schema_takes_its_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for_ever = LIMITS._replace(base_seconds=1_000.0, seconds_max=1_000.0)
+    for_ever = LIMITS._replace(base_seconds=1_000.0, seconds_max=1_000.0, run_seconds_max=1_000.0)
     monkeypatch.setattr(schema_checks, "LIMITS", for_ever)
     compacted = TopicConfig(cleanup_policy=("compact",))
     records = [Record(offset, 1_000, b"k", b"", ()) for offset in range(5_000)]
@@ -232,6 +239,38 @@ async def test_hosts_take_turns_within_a_batch(
         await asyncio.gather(send("many", *[text] * 6), send("one", b'"x"'))
     assert done == ["one", "many"]
     assert len(asked) == 7
+
+
+async def test_a_large_value_that_takes_its_time_holds_up_only_large_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No other schema can be worked with while it is checked, for ten seconds at most."""
+    for_ever = LIMITS._replace(base_seconds=1_000.0, seconds_max=1_000.0, run_seconds_max=1_000.0)
+    monkeypatch.setattr(schema_checks, "LIMITS", for_ever)
+    large = json.dumps("x" * schema_checks.LARGE_BYTES).encode()
+    text = SchemaSource(6, "JSON", '{"type":"string"}', ())
+    async with running() as checks:
+        years = asyncio.create_task(check(checks, takes_years(), large, host="many"))
+        while not checks._tasks:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        late = asyncio.create_task(check(checks, text, large, host="late"))
+        for host in ("many", "one"):
+            assert await check(checks, text, b'"x"', host=host) == []
+        assert not years.done()
+        assert not late.done()
+        late.cancel()
+        await asyncio.gather(late, return_exceptions=True)
+    await asyncio.gather(years, return_exceptions=True)
+
+
+async def test_a_value_that_takes_longer_than_one_may_is_refused_before_the_batchs_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = LIMITS._replace(base_seconds=1_000.0, seconds_max=1_000.0, run_seconds_max=0.2)
+    monkeypatch.setattr(schema_checks, "LIMITS", limits)
+    async with running() as checks:
+        with pytest.raises(RecordsRefused, match=NO_TIME):
+            await check(checks, takes_years(), b'"x"')
 
 
 async def test_a_batch_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,7 +336,9 @@ def test_what_a_schema_has_spent_counts_in_the_next_part_and_for_no_other_schema
 
 def test_the_time_for_values_grows_with_their_size_up_to_a_limit() -> None:
     limits = ValueLimits()
-    assert [limits.allowed(size) for size in (0, 1 << 20, 32 << 20)] == [1.0, 5.0, 20.0]
+    sizes = (0, 1 << 20, 32 << 20)
+    assert [limits.allowed(size) for size in sizes] == [1.0, 5.0, 20.0]
+    assert [limits.allowed_at_once(size) for size in sizes] == [1.0, 5.0, 10.0]
 
 
 # -- what is remembered -------------------------------------------------------------------------

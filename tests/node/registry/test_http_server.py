@@ -187,3 +187,62 @@ async def test_pages_of_other_sites_are_refused(connect: Connect) -> None:
         assert (await client.answer())[0] == 403, origin
     client = await connect(GET[:-2] + b"Origin: http://localhost\r\n\r\n")
     assert (await client.answer())[0] == 200
+
+
+class HostsDesk:
+    """Lets everyone in."""
+
+    async def admit(self, request: RequestOfCaller) -> Permissions:
+        del request
+        return Everything()
+
+
+@pytest.fixture
+async def hosts() -> AsyncIterator[Callable[[str, bytes], Awaitable[Client]]]:
+    """Connections to one server from addresses of the caller's choice."""
+    api = RegistryApi(SchemaRegistry(MemoryMetadataStore(latency=0)), cluster_id="c", version="1")
+    server = RegistryServer(api, HostsDesk(), lambda: None)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.close)
+        port = await server.start("127.0.0.1", 0)
+
+        async def connected(host: str, data: bytes) -> Client:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
+            stack.callback(writer.close)
+            writer.write(data)
+            return Client(reader, writer)
+
+        yield connected
+
+
+SLOW = POST + b"Content-Length: 10\r\n\r\n{"  # and no more
+
+
+async def test_a_host_whose_bodies_come_slowly_holds_up_no_other(
+    hosts: Callable[[str, bytes], Awaitable[Client]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bodies are awaited for longer than a client would wait for an answer."""
+    monkeypatch.setattr(http_server, "BODY_SECONDS_MAX", 10 * SECONDS_MAX)
+    slow = [await hosts("127.0.0.2", SLOW) for _ in range(4 * http_server.REQUESTS_MAX)]
+    client = await hosts("127.0.0.3", GET)
+    assert await client.answer() == (200, b"[]")
+    for one in slow:
+        one.writer.write(b'"schema":')
+    answers = await asyncio.gather(*(one.answer() for one in slow))
+    assert {status for status, _ in answers} == {400}, "each has had its turn"
+
+
+async def test_a_host_with_too_many_requests_is_told_and_others_are_served(
+    hosts: Callable[[str, bytes], Awaitable[Client]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_server, "BODY_SECONDS_MAX", 10 * SECONDS_MAX)
+    count = http_server.HOST_REQUESTS_MAX + http_server.HOST_WAITING_MAX
+    slow = [await hosts("127.0.0.2", SLOW) for _ in range(count + 1)]
+    answers = [asyncio.create_task(one.answer()) for one in slow]
+    done, others = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+    (status, body), *more = [one.result() for one in done]
+    assert (status, json.loads(body)["error_code"], more) == (429, 429, [])
+    assert await (await hosts("127.0.0.3", GET)).answer() == (200, b"[]")
+    for one in others:
+        one.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
