@@ -219,6 +219,7 @@ class SchemaSettings(Record):
     ] = None
     mode: Annotated[Mode | None, Stored(_read_mode, _write_mode)] = None
     normalize: Annotated[bool | None, Stored(_read_normalize, _write_normalize)] = None
+    compatibility_group: Omitted[str] = ""  # the property whose values make groups; "": none
 
 
 @key_form

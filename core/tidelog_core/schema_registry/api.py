@@ -9,7 +9,6 @@ of Confluent's Schema Registry 8.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,17 +17,19 @@ from tidelog_core.schema_registry.calls import (
     V1_JSON,
     Answer,
     Call,
+    Handle,
     Options,
     Right,
-    parse_id,
+    forbidden,
     parse_version,
     parse_wanted,
 )
 from tidelog_core.schema_registry.changes import Change, Unchanged, change_of
 from tidelog_core.schema_registry.deletion import SchemaDeletion
+from tidelog_core.schema_registry.ids_api import IdsApi
 from tidelog_core.schema_registry.registration import ANY_ID
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
-from tidelog_core.schema_registry.schema_answers import schema_answer, version_answer
+from tidelog_core.schema_registry.schema_answers import version_answer
 from tidelog_core.schema_registry.settings_api import SettingsApi
 from tidelog_core.schemas.languages import supported_types
 from tidelog_core.schemas.model import SUBJECT_BYTES_MAX
@@ -37,7 +38,6 @@ from tidelog_core.schemas.refusals import (
     TIMEOUT_ERROR,
     RegistryRefusal,
     invalid_subject,
-    schema_not_found,
     subject_not_found,
 )
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, EVERY_CONTEXT, SubjectName
@@ -46,7 +46,6 @@ logger = logging.getLogger(__name__)
 
 NOT_FOUND = RegistryRefusal(404, "HTTP 404 Not Found")
 NOT_ALLOWED = RegistryRefusal(405, "HTTP 405 Method Not Allowed")
-FORBIDDEN = 40301
 SCHEMAS_MAX = 1_000  # in one answer; clients ask for pages
 PAGE_CHARACTERS_MAX = 32_000_000  # of all schemas in one answer: 100 of full length
 PAGE_TOO_LONG = f"more than {PAGE_CHARACTERS_MAX} characters in one answer: ask for a lower limit"
@@ -54,8 +53,6 @@ INVALID_SCHEMA = 42201
 # What comes after these parts of a path is a name, whatever it says.
 _NAMED_AFTER = frozenset({"subjects", "versions", "ids", "guids", "config", "mode"})
 RETRY = "The store's answer was lost: try again, which is safe."
-
-Handle = Callable[[Call, Options, list[str]], Awaitable[object]]
 
 
 class RegistryApi:
@@ -66,11 +63,12 @@ class RegistryApi:
         self._deletion = SchemaDeletion(registry)
         self._cluster_id = cluster_id
         self._version = version
-        settings = SettingsApi(registry, require)
+        settings, ids = SettingsApi(registry, require), IdsApi(registry, require)
         self._routes: dict[tuple[str, ...], dict[str, Handle]] = {
             (): {"GET": self._root},
             ("subjects",): {"GET": self._subjects},
             ("subjects", "*"): {"POST": self._look_up, "DELETE": self._delete_subject},
+            ("subjects", "*", "metadata"): {"GET": self._latest_with},
             ("subjects", "*", "versions"): {"GET": self._versions, "POST": self._register},
             ("subjects", "*", "versions", "*"): {
                 "GET": self._get_version,
@@ -80,18 +78,14 @@ class RegistryApi:
             ("subjects", "*", "versions", "*", "referencedby"): {"GET": self._referenced_by},
             ("schemas",): {"GET": self._schemas},
             ("schemas", "types"): {"GET": self._types},
-            ("schemas", "ids", "*"): {"GET": self._by_id},
-            ("schemas", "ids", "*", "schema"): {"GET": self._text_by_id},
-            ("schemas", "ids", "*", "subjects"): {"GET": self._subjects_by_id},
-            ("schemas", "ids", "*", "versions"): {"GET": self._versions_by_id},
-            ("schemas", "guids", "*"): {"GET": self._by_guid},
-            ("schemas", "guids", "*", "ids"): {"GET": self._ids_by_guid},
             ("compatibility", "subjects", "*", "versions"): {"POST": self._check_all},
             ("compatibility", "subjects", "*", "versions", "*"): {"POST": self._check_one},
             ("contexts",): {"GET": self._contexts},
+            ("v1", "metadata", "deployment"): {"GET": self._metadata_deployment},
             ("v1", "metadata", "id"): {"GET": self._metadata_id},
             ("v1", "metadata", "version"): {"GET": self._metadata_version},
             **settings.routes(),
+            **ids.routes(),
         }
 
     async def answer(self, call: Call) -> Answer:
@@ -132,7 +126,7 @@ class RegistryApi:
     async def _subjects(self, call: Call, options: Options, path: list[str]) -> object:
         del path
         prefix = options.text("subjectPrefix", EVERY_CONTEXT)
-        only_deleted = options.is_set("deletedOnly")
+        only_deleted = _is_only_deleted(options)
         with_deleted = options.is_set("deleted") or only_deleted
         found = []
         for one in await self._registry.read.subjects(_stored_prefix(prefix)):
@@ -154,6 +148,16 @@ class RegistryApi:
         )
         return await version_answer(self._registry, found, options)
 
+    async def _latest_with(self, call: Call, options: Options, path: list[str]) -> object:
+        require(call, Right.READ, path[1])
+        keys, values = options.repeated.get("key", ()), options.repeated.get("value", ())
+        found = await self._registry.latest_with(
+            path[1],
+            dict(zip(keys, values, strict=False)),  # what has no partner does not count
+            with_deleted=options.is_set("deleted"),
+        )
+        return await version_answer(self._registry, found, options)
+
     async def _delete_subject(self, call: Call, options: Options, path: list[str]) -> object:
         require(call, Right.DELETE, path[1])
         is_permanent = options.is_set("permanent")
@@ -163,13 +167,15 @@ class RegistryApi:
         require(call, Right.READ, path[1])
         name = SubjectName.parse(path[1])
         subject = await self._registry.read.subject(name)
-        versions = subject.live
-        if options.is_set("deletedOnly"):
-            versions = tuple(one for one in subject.versions if one.is_deleted)
-        elif options.is_set("deleted"):
-            versions = subject.versions
-        if not versions:
+        only_deleted = _is_only_deleted(options)
+        if not (subject.versions if only_deleted or options.is_set("deleted") else subject.live):
             raise subject_not_found(name.text)
+        if options.is_set("deletedAsNegative"):
+            signed = [-one.version if one.is_deleted else one.version for one in subject.versions]
+            return options.page(signed)
+        versions = subject.versions if options.is_set("deleted") else subject.live
+        if only_deleted:
+            versions = tuple(one for one in subject.versions if one.is_deleted)
         return options.page([one.version for one in versions])
 
     async def _register(self, call: Call, options: Options, path: list[str]) -> object:
@@ -239,63 +245,6 @@ class RegistryApi:
         del call, options, path
         return [one.value for one in supported_types()]
 
-    async def _by_id(self, call: Call, options: Options, path: list[str]) -> object:
-        schema_id, subject = parse_id(path[2]), options.text("subject")
-        schema = await self._registry.schema(schema_id, subject)
-        await self._require_user(call, schema_id, subject)
-        answered = await schema_answer(self._registry, subject, schema, options)
-        if options.is_set("fetchMaxId"):
-            context = SubjectName.parse(subject).context
-            answered["maxId"] = (await self._registry.read.context(context)).last_id
-        return answered
-
-    async def _text_by_id(self, call: Call, options: Options, path: list[str]) -> object:
-        found: Any = await self._by_id(call, options, path)
-        return found["schema"].encode(errors="replace")
-
-    async def _subjects_by_id(self, call: Call, options: Options, path: list[str]) -> object:
-        uses = await self._uses(call, options, path)
-        return options.page(list(dict.fromkeys(one.subject for one in uses)))
-
-    async def _versions_by_id(self, call: Call, options: Options, path: list[str]) -> object:
-        uses = await self._uses(call, options, path)
-        return options.page([{"subject": one.subject, "version": one.version} for one in uses])
-
-    async def _uses(self, call: Call, options: Options, path: list[str]) -> list[Any]:
-        found = await self._registry.uses(
-            parse_id(path[2]), options.text("subject"), with_deleted=options.is_set("deleted")
-        )
-        return [one for one in found if call.permissions.sees(Right.READ, one.subject)]
-
-    async def _require_user(self, call: Call, schema_id: int, subject: str) -> None:
-        """Refuse a caller who may read none of the subjects that have the schema."""
-        if call.permissions.sees(Right.READ, ""):
-            return
-        uses = await self._registry.uses(schema_id, subject, with_deleted=True)
-        if not any(call.permissions.sees(Right.READ, one.subject) for one in uses):
-            raise _forbidden(Right.READ, f"the schema {schema_id}")
-
-    async def _by_guid(self, call: Call, options: Options, path: list[str]) -> object:
-        for context, schema_id in await self._ids_of(path[2]):
-            prefix = SubjectName(context, "").context_prefix
-            schema = await self._registry.schema(schema_id, prefix)
-            await self._require_user(call, schema_id, prefix)
-            return await schema_answer(self._registry, prefix, schema, options)
-        raise schema_not_found(path[2])
-
-    async def _ids_by_guid(self, call: Call, options: Options, path: list[str]) -> object:
-        del options
-        require(call, Right.READ, "")
-        return [{"context": one, "id": found} for one, found in await self._ids_of(path[2])]
-
-    async def _ids_of(self, guid: str) -> list[tuple[str, int]]:
-        found = []
-        for context in await self._registry.read.contexts():
-            identity = await self._registry.read.identity(context, guid.lower() or "-")
-            if identity is not None:
-                found.append((context, identity.schema_id))
-        return found
-
     # -- compatibility, and the registry itself --------------------------------------------
 
     async def _check_all(self, call: Call, options: Options, path: list[str]) -> object:
@@ -342,9 +291,18 @@ class RegistryApi:
         }
         return {"scope": {"path": [], "clusters": clusters}}
 
+    async def _metadata_deployment(self, call: Call, options: Options, path: list[str]) -> object:
+        del call, options, path
+        return {"attributes": []}
+
     async def _metadata_version(self, call: Call, options: Options, path: list[str]) -> object:
         del call, options, path
         return {"version": self._version, "commitId": ""}
+
+
+def _is_only_deleted(options: Options) -> bool:
+    """Return whether only what is deleted is asked for; confluent-kafka for Python says it so."""
+    return options.is_set("deletedOnly") or options.is_set("deleted_only")
 
 
 def interrupted(call: Call) -> Change | None:
@@ -364,11 +322,7 @@ def _refused(call: Call, error_code: int, message: str, content_type: str) -> An
 def require(call: Call, right: Right, subject: str) -> None:
     """Raise ``RegistryRefusal`` unless the caller has the right; "": to everything."""
     if not call.permissions.may(right, subject):
-        raise _forbidden(right, f"Subject: {subject}" if subject else "the registry")
-
-
-def _forbidden(right: Right, what: str) -> RegistryRefusal:
-    return RegistryRefusal(FORBIDDEN, f"User is denied operation {right.value} on {what}")
+        raise forbidden(right, f"Subject: {subject}" if subject else "the registry")
 
 
 def _parse_readable(call: Call, subject: str) -> Wanted:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote
 
 from tidelog_core.schema_registry.changes import Change
+from tidelog_core.schema_registry.reading import LATEST
 from tidelog_core.schema_registry.registration import ANY_ID, NEXT_VERSION
-from tidelog_core.schema_registry.registry import LATEST, Wanted
+from tidelog_core.schema_registry.registry import Wanted
 from tidelog_core.schemas.model import (
     EXTRAS_CHARACTERS_MAX,
     ID_MAX,
@@ -31,6 +32,7 @@ from tidelog_core.schemas.subject_names import is_valid_subject
 
 V1_JSON = "application/vnd.schemaregistry.v1+json"
 JSON_TYPES = (V1_JSON, "application/vnd.schemaregistry+json", "application/json")
+FORBIDDEN = 40301
 OCTETS = "application/octet-stream"
 QUERY_FIELDS_MAX = 50
 STRINGS_MAX = 10_000  # of a body; its schema is one
@@ -95,7 +97,7 @@ class Call:
             found = parse_qs(self.query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
         except ValueError:
             raise RegistryRefusal(400, "HTTP 400 Bad Request") from None
-        return Options({name: values[-1] for name, values in found.items()})
+        return Options({name: values[-1] for name, values in found.items()}, found)
 
     def json(self) -> Mapping[str, Any]:
         """Return the object in the body. Raises ``RegistryRefusal``."""
@@ -130,7 +132,8 @@ class Call:
 class Options:
     """The fields of a query."""
 
-    values: Mapping[str, str]
+    values: Mapping[str, str]  # the last of each name
+    repeated: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all of them
 
     def text(self, name: str, default: str = "") -> str:
         """Return a field's text."""
@@ -149,6 +152,10 @@ class Options:
         """Return the part that ``offset`` and ``limit`` name; a limit below 0 is none."""
         start, limit = max(self.number("offset", 0), 0), self.number("limit", -1)
         return list(found[start:] if limit < 0 else found[start : start + limit])
+
+
+Handle = Callable[[Call, Options, list[str]], Awaitable[object]]
+Require = Callable[[Call, Right, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +179,11 @@ class Answer:
         """Return the answer to a request that fails."""
         body = {"error_code": error_code, "message": message}
         return cls.of(body, content_type, int(str(error_code)[:3]))
+
+
+def forbidden(right: Right, what: str) -> RegistryRefusal:
+    """Return the refusal of a caller who has no right."""
+    return RegistryRefusal(FORBIDDEN, f"User is denied operation {right.value} on {what}")
 
 
 def parse_version(text: str) -> int:
@@ -239,7 +251,7 @@ def _reference(value: Any) -> Reference:
     name, subject, version = (value.get(one) for one in ("name", "subject", "version"))
     if not (isinstance(name, str) and isinstance(subject, str) and type(version) is int):
         raise invalid_schema("a reference needs the texts name and subject, and the number version")
-    if not 1 <= version <= ID_MAX:
+    if version != LATEST and not 1 <= version <= ID_MAX:
         raise invalid_version(str(version))
     if not is_valid_subject(subject):
         raise invalid_subject(subject)

@@ -91,7 +91,7 @@ _OPERATIONS = {
     **{("PUT", "config", count): Operation.SET_CONFIG for count in (1, 2)},
     **{("DELETE", "config", count): Operation.DELETE_CONFIG for count in (1, 2)},
     **{("PUT", "mode", count): Operation.SET_MODE for count in (1, 2)},
-    ("DELETE", "mode", 2): Operation.DELETE_MODE,
+    **{("DELETE", "mode", count): Operation.DELETE_MODE for count in (1, 2)},
 }
 
 

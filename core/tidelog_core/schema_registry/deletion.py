@@ -24,9 +24,9 @@ from tidelog_core.metadata.schema_records import (
 )
 from tidelog_core.metadata.store import ABSENT, Check, Write
 from tidelog_core.metadata.update import retried
+from tidelog_core.schema_registry.reading import LATEST
 from tidelog_core.schema_registry.registry import (
     ATTEMPTS_MAX,
-    LATEST,
     PAUSE_SECONDS_MAX,
     SchemaRegistry,
 )

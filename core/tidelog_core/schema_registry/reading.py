@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from tidelog_core.metadata.schema_records import (
-    SCHEMA_CONTEXT_COLLECTION,
     LATER_CONTEXTS,
+    SCHEMA_CONTEXT_COLLECTION,
+    SCHEMA_SETTINGS_COLLECTION,
     SCHEMA_SUBJECT_COLLECTION,
     SchemaContext,
     SchemaIdentity,
     SchemaSettings,
     SchemaSubject,
     SchemaText,
+    SubjectVersion,
     schema_context_key,
     schema_identity_key,
     schema_settings_key,
@@ -30,6 +33,8 @@ from tidelog_core.schemas.model import (
 )
 from tidelog_core.schemas.refusals import invalid_schema
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
+
+LATEST = -1  # as the version that a client wants
 
 
 class ItemSource(Protocol):
@@ -112,6 +117,12 @@ class RegistryReader:
         item = await self._store.get(schema_settings_key(scope))
         return SchemaSettings(scope=scope) if item is None else SchemaSettings.from_item(item)
 
+    async def settings_with_mode(self) -> list[str]:
+        """Return the scopes that have a mode of their own."""
+        items = await self._store.list(SCHEMA_SETTINGS_COLLECTION)
+        found = [SchemaSettings.from_item(one) for one in items if one.problem is None]
+        return [one.scope for one in found if one.mode is not None]
+
     async def settings_of(self, name: SubjectName) -> SettingsInScope:
         """Return the settings of all scopes of a subject or a context."""
         keys = {scope: schema_settings_key(scope) for scope in scopes_of(name)}
@@ -124,6 +135,22 @@ class RegistryReader:
                 for scope, key in keys.items()
             ]
         )
+
+    async def with_versions(
+        self, name: SubjectName, references: Sequence[Reference]
+    ) -> tuple[Reference, ...]:
+        """Return references with the numbers of the latest versions where they name those.
+
+        What has no version stays, and ``resolve`` refuses it.
+        """
+        found = []
+        for one in references:
+            live = () if one.version != LATEST else await self._live(name.reference(one.subject))
+            found.append(replace(one, version=live[-1].version) if live else one)
+        return tuple(found)
+
+    async def _live(self, name: SubjectName) -> Sequence[SubjectVersion]:
+        return (await self.subject(name)).live
 
     async def resolve(
         self, name: SubjectName, references: Sequence[Reference], *, with_deleted: bool = False
@@ -173,15 +200,15 @@ class RegistryReader:
     async def schema_of(
         self, name: SubjectName, version: int, *, with_deleted: bool = False
     ) -> Schema | None:
-        """Return the schema of a version, -1 for the latest.
+        """Return the schema of a version, ``LATEST`` for the newest.
 
         A deleted version is found only ``with_deleted``, and is never the latest.
         """
         subject = await self.subject(name)
         live = subject.live
         known = subject.versions if with_deleted else live
-        for one in live[-1:] if version == -1 else known:
-            if version in (-1, one.version):
+        for one in live[-1:] if version == LATEST else known:
+            if version in (LATEST, one.version):
                 text = await self.text(name.context, one.schema_id)
                 return None if text is None else text.schema
         return None

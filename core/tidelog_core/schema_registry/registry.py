@@ -7,24 +7,22 @@ written, and one that ends in the middle of a call leaves all of the call's chan
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from tidelog_core.errors import CommitTooLarge, ItemTooLarge
 from tidelog_core.metadata.records import check
 from tidelog_core.metadata.schema_records import (
     SchemaIdentity,
     SchemaJournal,
-    SchemaSubject,
     SchemaUse,
     SubjectVersion,
 )
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.metadata.update import retried
 from tidelog_core.schema_registry.change_log import ChangeLog, StoreLog
-from tidelog_core.schema_registry.reading import RegistryReader
+from tidelog_core.schema_registry.reading import LATEST, RegistryReader
 from tidelog_core.schema_registry.registration import (
     ANY_ID,
     NEXT_VERSION,
@@ -35,20 +33,18 @@ from tidelog_core.schema_registry.registration import (
     registered,
     require_mode,
 )
+from tidelog_core.schema_registry.schema_parsing import SchemaParsing
 from tidelog_core.schema_registry.scopes import SettingsInScope
-from tidelog_core.schemas.languages import parse, problems
+from tidelog_core.schemas.metadata import completed, group_of, has_properties
 from tidelog_core.schemas.model import (
-    EXTRAS_CHARACTERS_MAX,
-    REFERENCES_MAX,
-    SCHEMA_CHARACTERS_MAX,
     Compatibility,
     Mode,
     Schema,
+    SchemaType,
 )
-from tidelog_core.schemas.parsed import InvalidSchema, ParsedSchema
+from tidelog_core.schemas.parsed import ParsedSchema
 from tidelog_core.schemas.refusals import (
     incompatible,
-    invalid_schema,
     invalid_subject,
     schema_not_found,
     schema_too_large,
@@ -57,12 +53,10 @@ from tidelog_core.schemas.refusals import (
 )
 from tidelog_core.schemas.subject_names import SubjectName, is_valid_subject
 
-LATEST = -1
+RESOLVED = "resolved"  # Avro's format with the types of other schemas written out
 COMPARED_AT_ONCE = 20  # older versions that are read at once
 ATTEMPTS_MAX = 20  # each conflict means that another writer succeeded
 PAUSE_SECONDS_MAX = 0.05
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +97,7 @@ class SchemaRegistry:
         self.store = store
         self.changes: ChangeLog = changes or StoreLog(store)
         self.read = RegistryReader(store)
-        self._executor = executor
+        self.parsing = SchemaParsing(self.read, executor)
         # One process's writers take turns, and do not make each other's commits conflict.
         self.turn = asyncio.Lock()
 
@@ -126,23 +120,26 @@ class SchemaRegistry:
             nonlocal is_new
             begun = await self.changes.begin()
             settings = await self.read.settings_of(name)
-            known = normalize or settings.normalize
-            parsed, schema = await self._canonical(name, wanted.schema, known)
-            reading = await self._reading(name, schema, wanted, settings.mode)
+            parsed, reading = await self._read_for(name, wanted, settings, normalize)
             decision = registered(reading)
             lost_text = mended(reading)
+            if decision is None and wanted.version == NEXT_VERSION:
+                live = reading.subject.live
+                found = await self._written_out(name, live, reading.schema)
+                if found is not None and wanted.schema_id in (ANY_ID, found.schema_id):
+                    return found
             if decision is None:
                 # Only now: producers may send what is registered whatever the mode is.
                 require_mode(name, settings.mode, wanted.schema_id)
                 if settings.mode is not Mode.IMPORT and not force:
-                    await self._require_compatible(name, parsed, reading.subject, settings)
+                    await self._require_compatible(name, parsed, reading, settings)
                 is_new = True  # Also if the answer to this commit is lost, and the next finds it.
                 decision = decide(reading)
                 await self._commit(begun, reading, settings, decision)
             elif lost_text is not None:
                 await self._commit(begun, reading, settings, lost_text)
             return StoredVersion(
-                name.text, decision.version, decision.schema_id, schema, is_new=is_new
+                name.text, decision.version, decision.schema_id, reading.schema, is_new=is_new
             )
 
         async with self.turn:
@@ -152,6 +149,25 @@ class SchemaRegistry:
                 )
             except (ItemTooLarge, CommitTooLarge) as error:
                 raise schema_too_large(str(error)) from None
+
+    async def _read_for(
+        self, name: SubjectName, wanted: Wanted, settings: SettingsInScope, normalize: bool
+    ) -> tuple[ParsedSchema, Reading]:
+        """Return what a registration is decided from: as it is registered, else completed."""
+        known = normalize or settings.normalize
+        is_complete = settings.mode is Mode.IMPORT
+        if wanted.schema.text.strip() or is_complete:
+            parsed, schema = await self.parsing.canonical(name, wanted.schema, known)
+            reading = await self._reading(name, schema, wanted, settings.mode)
+            if is_complete or registered(reading) is not None:
+                return parsed, reading
+            whole = completed(schema, await self.read.schema_of(name, LATEST))
+            if whole == schema:
+                return parsed, reading
+        else:
+            whole = completed(wanted.schema, await self.read.schema_of(name, LATEST))
+        parsed, schema = await self.parsing.canonical(name, whole, known)
+        return parsed, await self._reading(name, schema, wanted, settings.mode)
 
     async def _commit(
         self,
@@ -218,13 +234,49 @@ class SchemaRegistry:
         if not versions:
             return None, False
         settings = await self.read.settings_of(name)
-        _, canonical = await self._canonical(name, schema, normalize or settings.normalize)
-        identity = await self.read.identity(name.context, canonical.guid)
+        known = normalize or settings.normalize
+        _, canonical = await self.parsing.canonical(name, schema, known)
+        found = await self._found_in(name, versions, canonical)
+        if found is None:
+            whole = completed(canonical, await self.read.schema_of(name, LATEST))
+            if whole != canonical:
+                found = await self._found_in(name, versions, whole)
+            if found is None:
+                found = await self._written_out(name, versions, whole)
+        return found, True
+
+    async def _written_out(
+        self, name: SubjectName, versions: Sequence[SubjectVersion], schema: Schema
+    ) -> StoredVersion | None:
+        """Return a version that refers to types which the schema has written out.
+
+        Serializers of Avro send a class's schema so, whatever it was registered as. Only the newest
+        versions are looked at.
+        """
+        if schema.schema_type is not SchemaType.AVRO or schema.references:
+            return None
+        some = versions[-COMPARED_AT_ONCE:]
+        texts = await self.read.texts(name.context, {one.schema_id for one in some})
+        for one in reversed(some):
+            text = texts.get(one.schema_id)
+            if text is None or not text.references:
+                continue
+            if (text.metadata, text.rule_set) != (schema.metadata, schema.rule_set):
+                continue
+            if await self.parsing.formatted(name.text, text.schema, RESOLVED) == schema.text:
+                return _stored(name, one, text.schema)
+        return None
+
+    async def _found_in(
+        self, name: SubjectName, versions: Sequence[SubjectVersion], schema: Schema
+    ) -> StoredVersion | None:
+        """Return the newest of the versions that has the schema, as it is stored."""
+        identity = await self.read.identity(name.context, schema.guid)
         uses = () if identity is None else identity.uses
         for one in reversed(versions):
             if SchemaUse(name.text, one.version, one.schema_id) in uses:
-                return _stored(name, one, canonical), True
-        return None, True
+                return _stored(name, one, schema)
+        return None
 
     async def version(
         self, subject: str, version: int, *, with_deleted: bool = False
@@ -244,6 +296,25 @@ class SchemaRegistry:
                         break  # Another process has removed it, or it is lost.
                     return _stored(name, one, text.schema)
         raise version_not_found(version) if has_subject else subject_not_found(asked.text)
+
+    async def latest_with(
+        self, subject: str, properties: Mapping[str, str], *, with_deleted: bool = False
+    ) -> StoredVersion:
+        """Return the newest version whose metadata has properties. Raises ``RegistryRefusal``."""
+        name = SubjectName.parse(subject)
+        found = await self.read.subject(name)
+        versions = found.versions if with_deleted else found.live
+        if not versions:
+            raise subject_not_found(name.text)
+        newest_first = list(reversed(versions))
+        for start in range(0, len(newest_first), COMPARED_AT_ONCE):
+            some = newest_first[start : start + COMPARED_AT_ONCE]
+            texts = await self.read.texts(name.context, {one.schema_id for one in some})
+            for one in some:
+                text = texts.get(one.schema_id)
+                if text is not None and has_properties(text.schema, properties):
+                    return _stored(name, one, text.schema)
+        raise schema_not_found()
 
     async def schema(self, schema_id: int, subject: str = "") -> Schema:
         """Return the schema with an id, in the context of a subject. Raises ``RegistryRefusal``."""
@@ -329,30 +400,35 @@ class SchemaRegistry:
             if not older and version != LATEST:
                 raise version_not_found(version)
         settings = await self.read.settings_of(name)
-        parsed, _ = await self._canonical(name, schema, normalize or settings.normalize)
-        return await self._problems(name, parsed, older, settings.compatibility)
+        parsed, canonical = await self.parsing.canonical(
+            name, schema, normalize or settings.normalize
+        )
+        return await self._problems(name, (parsed, canonical), older, settings)
 
     async def _require_compatible(
         self,
         name: SubjectName,
         parsed: ParsedSchema,
-        subject: SchemaSubject,
+        reading: Reading,
         settings: SettingsInScope,
     ) -> None:
-        found = await self._problems(name, parsed, subject.live, settings.compatibility)
+        new = (parsed, reading.schema)
+        found = await self._problems(name, new, reading.subject.live, settings)
         if found:
             raise incompatible(name.text, found)
 
     async def _problems(
         self,
         name: SubjectName,
-        new: ParsedSchema,
+        new: tuple[ParsedSchema, Schema],
         older: Sequence[SubjectVersion],
-        level: Compatibility,
+        settings: SettingsInScope,
     ) -> list[str]:
+        level, group = settings.compatibility, settings.compatibility_group
         if level is Compatibility.NONE or not older:
             return []
-        counted = list(reversed(older if level.is_transitive else older[-1:]))
+        parsed, schema = new
+        counted = list(reversed(older if level.is_transitive or group else older[-1:]))
         # A few at a time are in memory, and a caller who has gone ends it between two.
         for start in range(0, len(counted), COMPARED_AT_ONCE):
             some = counted[start : start + COMPARED_AT_ONCE]
@@ -361,78 +437,14 @@ class SchemaRegistry:
                 text = texts.get(one.schema_id)
                 if text is None:
                     continue  # Another process has removed it, or it is lost.
-                found = await self._problems_with(name, new, (one.version, text.schema), level)
-                if found:
+                if group and group_of(text.schema, group) != group_of(schema, group):
+                    continue
+                found = await self.parsing.problems_with(
+                    name, parsed, (one.version, text.schema), level
+                )
+                if found or not level.is_transitive:
                     return found
         return []
-
-    async def _problems_with(
-        self,
-        name: SubjectName,
-        new: ParsedSchema,
-        older: tuple[int, Schema],
-        level: Compatibility,
-    ) -> list[str]:
-        version, schema = older
-        known = await self.read.resolve(name, schema.references)
-
-        def compare() -> list[str]:
-            old = parse(schema.schema_type, schema.text, known)
-            return problems(level, new, [(version, old)])
-
-        return await self._in_thread(compare)
-
-    async def formatted(self, subject: str, schema: Schema, wanted: str) -> str:
-        """Return a stored schema's text in a format. Raises ``RegistryRefusal``."""
-        known = await self.read.resolve(SubjectName.parse(subject), schema.references)
-
-        def understand() -> str:
-            return parse(schema.schema_type, schema.text, known).formatted(wanted)
-
-        return await self._in_thread(understand)
-
-    async def _canonical(
-        self, name: SubjectName, schema: Schema, normalize: bool
-    ) -> tuple[ParsedSchema, Schema]:
-        """Return the schema parsed, and as it is stored. Raises ``RegistryRefusal``."""
-        _require_bounded(schema)
-        known = await self.read.resolve(name, schema.references)
-
-        def understand() -> tuple[ParsedSchema, str]:
-            parsed = parse(schema.schema_type, schema.text, known)
-            parsed = parsed.normalized() if normalize else parsed
-            return parsed, parsed.canonical
-
-        parsed, text = await self._in_thread(understand)
-        references = schema.references
-        if normalize:
-            references = tuple(sorted(set(references)))
-        stored = Schema(schema.schema_type, text, references, schema.metadata, schema.rule_set)
-        _require_bounded(stored)
-        return parsed, stored
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-        except InvalidSchema as error:
-            raise invalid_schema(str(error)) from None
-        except RecursionError:  # Of properties and other values that are not parsed.
-            raise invalid_schema("it nests too deeply") from None
-
-
-def _require_bounded(schema: Schema) -> None:
-    """Raise ``RegistryRefusal`` for more than the registry keeps of one schema."""
-    if not schema.text.strip():
-        raise invalid_schema("Empty schema")
-    if len(schema.text) > SCHEMA_CHARACTERS_MAX:
-        raise schema_too_large(f"{len(schema.text)} characters, {SCHEMA_CHARACTERS_MAX} may be")
-    if len(schema.references) > REFERENCES_MAX:
-        raise invalid_schema(
-            f"{len(schema.references)} references, {REFERENCES_MAX} may be: have one refer to more"
-        )
-    for what, extra in (("metadata", schema.metadata), ("rule set", schema.rule_set)):
-        if len(extra) > EXTRAS_CHARACTERS_MAX:
-            raise schema_too_large(f"the {what} has {len(extra)} characters")
 
 
 def _stored(name: SubjectName, one: SubjectVersion, schema: Schema) -> StoredVersion:

@@ -36,10 +36,12 @@ async def schema_answer(
     wanted = options.text("format").strip()
     text = schema.text
     if wanted:
-        text = await registry.formatted(name.text, schema, wanted)
+        text = await registry.parsing.formatted(name.text, schema, wanted)
     answered: dict[str, Any] = {"guid": schema.guid, "schemaType": schema.schema_type.value}
     if schema.references:
-        is_qualified = options.text("referenceFormat") == QUALIFIED
+        # By the second name confluent-kafka for Python asks for it.
+        wanted_form = options.text("referenceFormat") or options.text("reference_format")
+        is_qualified = wanted_form == QUALIFIED
         answered["references"] = [
             _reference(one, name if is_qualified else None) for one in schema.references
         ]

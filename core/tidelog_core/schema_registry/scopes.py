@@ -55,6 +55,11 @@ class SettingsInScope:
         """Whether new schemas are normalized."""
         return next((one.normalize for one in self.found if one.normalize is not None), False)
 
+    @property
+    def compatibility_group(self) -> str:
+        """The property of schemas' metadata whose values are compared among themselves; "": all."""
+        return next((one.compatibility_group for one in self.found if one.compatibility_group), "")
+
     def checks(self) -> list[Check]:
         """Return the conditions that none of them has changed."""
         return [check(one) for one in self.found]

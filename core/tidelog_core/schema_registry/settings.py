@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from tidelog_core.metadata.records import delete, put
-from tidelog_core.metadata.schema_records import SchemaSettings
+from tidelog_core.metadata.schema_records import EVERYTHING, SchemaSettings
 from tidelog_core.metadata.update import retried
 from tidelog_core.schema_registry.registry import (
     ATTEMPTS_MAX,
@@ -34,6 +34,7 @@ class RegistryConfig:
 
     compatibility: Compatibility | None = None
     normalize: bool | None = None
+    compatibility_group: str | None = None
 
 
 class RegistrySettings:
@@ -52,38 +53,56 @@ class RegistrySettings:
         if or_wider:
             settings = await self._read.settings_of(name)
             known = [one.normalize for one in settings.found if one.normalize is not None]
-            return RegistryConfig(settings.compatibility, known[0] if known else None)
-        own = await self._read.settings(scope_of(name))
-        if own.compatibility is None and own.normalize is None:
-            if not _is_global(name):
-                raise no_own_compatibility(name.text)
-            return RegistryConfig(DEFAULT_COMPATIBILITY)
-        return RegistryConfig(own.compatibility or DEFAULT_COMPATIBILITY, own.normalize)
+            return RegistryConfig(
+                settings.compatibility,
+                known[0] if known else None,
+                settings.compatibility_group or None,
+            )
+        own = _config_of(await self._read.settings(scope_of(name)))
+        if own == RegistryConfig() and not _is_global(name):
+            raise no_own_compatibility(name.text)
+        return dataclasses.replace(own, compatibility=own.compatibility or DEFAULT_COMPATIBILITY)
 
-    async def set_config(self, subject: str, given: RegistryConfig) -> None:
-        """Set what is given. Durable on return. Raises ``RegistryRefusal`` if all is read-only."""
+    async def set_config(
+        self, subject: str, given: RegistryConfig, *, cleared: Collection[str] = ()
+    ) -> RegistryConfig:
+        """Set what is given, and take back the fields ``cleared``; return all that is set now.
+
+        Durable on return. Raises ``RegistryRefusal`` if all is read-only.
+        """
         await self._require_writable(subject)
+        after = SchemaSettings(scope="")
 
         def changed(before: SchemaSettings) -> SchemaSettings:
-            return dataclasses.replace(
+            nonlocal after
+            kept = _config_of(before)
+            kept = dataclasses.replace(kept, **dict.fromkeys(cleared))
+            group = given.compatibility_group or kept.compatibility_group or ""
+            after = dataclasses.replace(
                 before,
-                compatibility=given.compatibility or before.compatibility,
-                normalize=before.normalize if given.normalize is None else given.normalize,
+                compatibility=given.compatibility or kept.compatibility,
+                normalize=kept.normalize if given.normalize is None else given.normalize,
+                compatibility_group=group,
             )
+            return after
 
         await self._change(subject, changed)
+        return _config_of(after)
 
     async def delete_config(self, subject: str) -> RegistryConfig:
         """Return the settings that the scope had. Raises ``RegistryRefusal`` if it had none."""
         name = SubjectName.parse(subject)
-        before = await self._read.settings(scope_of(name))
-        if before.compatibility is None and before.normalize is None and not _is_global(name):
+        before = _config_of(await self._read.settings(scope_of(name)))
+        if before == RegistryConfig() and not _is_global(name):
             raise subject_not_found(name.text)
         await self._require_writable(subject)
-        await self._change(
-            subject, lambda one: dataclasses.replace(one, compatibility=None, normalize=None)
-        )
-        return RegistryConfig(before.compatibility or DEFAULT_COMPATIBILITY, before.normalize)
+
+        def changed(one: SchemaSettings) -> SchemaSettings:
+            return SchemaSettings(scope=one.scope, version=one.version, mode=one.mode)
+
+        await self._change(subject, changed)
+        level = before.compatibility or DEFAULT_COMPATIBILITY
+        return dataclasses.replace(before, compatibility=level)
 
     async def mode(self, subject: str, *, or_wider: bool) -> Mode:
         """Return the mode of a subject; with ``or_wider`` the one that counts for it."""
@@ -108,14 +127,23 @@ class RegistrySettings:
                 raise not_permitted("Cannot import since found existing subjects")
         await self._change(subject, lambda one: dataclasses.replace(one, mode=mode))
 
-    async def delete_mode(self, subject: str) -> Mode:
-        """Return the mode that the scope had. Raises ``RegistryRefusal`` if it had none."""
+    async def delete_mode(self, subject: str, *, is_recursive: bool = False) -> Mode | None:
+        """Return the mode that the scope had; ``None``: it had none.
+
+        ``is_recursive``: those of all subjects of the context too. To repeat it is safe. Raises
+        ``RegistryRefusal`` if it had none and is neither everything nor ``is_recursive``.
+        """
         name = SubjectName.parse(subject)
         own = (await self._read.settings(scope_of(name))).mode
-        if own is None:
+        if own is None and not is_recursive and not _is_global(name):
             raise subject_not_found(name.text)
-        await self._change(subject, lambda one: dataclasses.replace(one, mode=None))
-        return own
+        scopes = [name.text]
+        if is_recursive and not name.subject:
+            known = await self._read.settings_with_mode()
+            scopes += [one for one in known if one != EVERYTHING and _is_in(name, one)]
+        for scope in scopes:
+            await self._change(scope, lambda one: dataclasses.replace(one, mode=None))
+        return Mode.READWRITE if own is None and _is_global(name) else own
 
     async def _require_writable(self, subject: str) -> None:
         mode = (await self._read.settings_of(SubjectName.parse(subject))).mode
@@ -133,12 +161,17 @@ class RegistrySettings:
             after = change(before)
             if after == before:
                 return
-            is_empty = (after.compatibility, after.mode, after.normalize) == (None, None, None)
+            is_empty = after == SchemaSettings(scope=after.scope)
             write = (delete if is_empty else put)(after, is_logged=False)
             await self._registry.changes.commit(begun, [write])
 
         async with self._registry.turn:
             await retried(attempt, attempts_max=ATTEMPTS_MAX, pause_seconds_max=PAUSE_SECONDS_MAX)
+
+
+def _config_of(own: SchemaSettings) -> RegistryConfig:
+    group = own.compatibility_group or None
+    return RegistryConfig(own.compatibility, own.normalize, group)
 
 
 def _is_global(name: SubjectName) -> bool:

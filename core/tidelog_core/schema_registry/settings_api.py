@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from tidelog_core.schema_registry.calls import Call, Options, Right
+from tidelog_core.schema_registry.calls import Call, Handle, Options, Require, Right
 from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
 from tidelog_core.schemas.model import Compatibility, Mode
@@ -20,14 +20,20 @@ from tidelog_core.schemas.subject_names import is_valid_subject
 # Settings of Confluent's that are not here: refused, so that nobody relies on them.
 UNSUPPORTED = frozenset(
     {
-        *("alias", "aliasForDeks", "validateFields", "validateRules", "compatibilityGroup"),
+        *("alias", "aliasForDeks", "validateFields", "validateNewSchemas", "validateRules"),
         *("compatibilityPolicy", "defaultMetadata", "overrideMetadata", "defaultRuleSet"),
         *("overrideRuleSet",),
     }
 )
 
-Handle = Callable[[Call, Options, list[str]], Awaitable[object]]
-Require = Callable[[Call, Right, str], None]
+# What a client may take back by sending null, and the field of ``RegistryConfig``.
+_FIELDS = {
+    "compatibility": "compatibility",
+    "compatibilityLevel": "compatibility",
+    "normalize": "normalize",
+    "compatibilityGroup": "compatibility_group",
+}
+GROUP_CHARACTERS_MAX = 400
 
 
 class SettingsApi:
@@ -40,12 +46,12 @@ class SettingsApi:
     def routes(self) -> dict[tuple[str, ...], dict[str, Handle]]:
         """Return the handlers by path and method."""
         config = {"GET": self._config, "PUT": self._set_config, "DELETE": self._delete_config}
-        mode = {"GET": self._mode, "PUT": self._set_mode}
+        mode = {"GET": self._mode, "PUT": self._set_mode, "DELETE": self._delete_mode}
         return {
             ("config",): dict(config),
             ("config", "*"): dict(config),
             ("mode",): dict(mode),
-            ("mode", "*"): {**mode, "DELETE": self._delete_mode},
+            ("mode", "*"): dict(mode),
         }
 
     async def _config(self, call: Call, options: Options, path: list[str]) -> object:
@@ -58,9 +64,10 @@ class SettingsApi:
         del options
         subject = _subject(path)
         self._require(call, Right.WRITE_SETTINGS, subject)
-        given = _parse_config(call.json())
-        await self._settings.set_config(subject, given)
-        return _shown(given, "compatibility")
+        body = call.json()
+        cleared = [name for key, name in _FIELDS.items() if key in body and body[key] is None]
+        set_now = await self._settings.set_config(subject, _parse_config(body), cleared=cleared)
+        return _shown(set_now, "compatibility")
 
     async def _delete_config(self, call: Call, options: Options, path: list[str]) -> object:
         del options
@@ -89,10 +96,11 @@ class SettingsApi:
         return {"mode": name}
 
     async def _delete_mode(self, call: Call, options: Options, path: list[str]) -> object:
-        del options
         subject = _subject(path)
-        self._require(call, Right.WRITE_SETTINGS, subject)
-        return {"mode": (await self._settings.delete_mode(subject)).value}
+        is_recursive = options.is_set("recursive")
+        self._require(call, Right.WRITE_SETTINGS, "" if is_recursive else subject)
+        mode = await self._settings.delete_mode(subject, is_recursive=is_recursive)
+        return {} if mode is None else {"mode": mode.value}
 
 
 def _subject(path: list[str]) -> str:
@@ -101,17 +109,22 @@ def _subject(path: list[str]) -> str:
 
 def _parse_config(body: Mapping[str, Any]) -> RegistryConfig:
     """Return the settings of a body. Raises ``RegistryRefusal``."""
-    level, normalize = body.get("compatibility"), body.get("normalize")
+    # Answers have it by the second name, and clients send those back.
+    level = body.get("compatibility", body.get("compatibilityLevel"))
+    normalize, group = body.get("normalize"), body.get("compatibilityGroup")
     found = sorted(name for name in UNSUPPORTED & body.keys() if body[name] is not None)
     if found:
         raise RegistryRefusal(422, f"{', '.join(found)}: not supported by this registry")
     if normalize is not None and not isinstance(normalize, bool):
         raise RegistryRefusal(422, "normalize must be true or false")
+    if group is not None and not (isinstance(group, str) and len(group) <= GROUP_CHARACTERS_MAX):
+        text = f"compatibilityGroup must be a text of up to {GROUP_CHARACTERS_MAX} characters"
+        raise RegistryRefusal(422, text)
     if level is None:
-        return RegistryConfig(None, normalize)
+        return RegistryConfig(None, normalize, group)
     if not isinstance(level, str) or level.upper() not in Compatibility.__members__:
         raise invalid_compatibility()
-    return RegistryConfig(Compatibility(level.upper()), normalize)
+    return RegistryConfig(Compatibility(level.upper()), normalize, group)
 
 
 def _shown(config: RegistryConfig, level_name: str) -> dict[str, Any]:
@@ -120,4 +133,6 @@ def _shown(config: RegistryConfig, level_name: str) -> dict[str, Any]:
         shown["normalize"] = config.normalize
     if config.compatibility is not None:
         shown[level_name] = config.compatibility.value
+    if config.compatibility_group is not None:
+        shown["compatibilityGroup"] = config.compatibility_group
     return shown
