@@ -86,9 +86,9 @@ class RecordDecoder:
         """Return the record with JSON as key and value, ``None`` if that is not possible."""
         part, data = "key", record.key
         try:
-            key = self._shown(data, self.key_format)
+            key = self._shown(record, part, data, self.key_format)
             part, data = "value", record.value
-            value = self._shown(data, self.value_format)
+            value = self._shown(record, part, data, self.value_format)
         except _Undecodable as error:
             self._note_failed(record, f"{part} cannot be decoded: {error}")
             return None
@@ -99,21 +99,34 @@ class RecordDecoder:
         if self.failed_count <= NAMED_MAX:
             note(f"{record.topic}-{record.partition} offset {record.offset}: the {problem}")
 
-    def _shown(self, data: bytes | None, wanted: str) -> bytes | None:
+    def _shown(
+        self, record: ConsumerRecord, part: str, data: bytes | None, wanted: str
+    ) -> bytes | None:
         from tidelog_core.schemas.parsed import InvalidSchema
         from tidelog_core.schemas.values.codecs import shown_value
-        from tidelog_core.schemas.values.framing import MAGIC, UnreadableValue, split_frame
+        from tidelog_core.schemas.values.framing import (
+            KEY_HEADER,
+            MAGIC,
+            VALUE_HEADER,
+            UnreadableValue,
+            schema_header,
+            split_named,
+        )
 
         if data is None or wanted == BYTES:
             return data
-        if wanted == AUTO and data[:1] != bytes([MAGIC]):
+        name = KEY_HEADER if part == "key" else VALUE_HEADER
+        header = schema_header(record.headers, name)
+        if wanted == AUTO and header is None and data[:1] != bytes([MAGIC]):
             return data
         try:
-            schema_id, payload = split_frame(data)
-            schema_type, codec = self.codecs.of(schema_id)
+            frame = split_named(data, header)
+            schema_type, codec = self.codecs.of(frame.schema)
             if wanted not in (AUTO, schema_type.lower()):
-                raise _Undecodable(f"its schema {schema_id} is {schema_type}, not {wanted.upper()}")
-            return shown_value(codec.decode(bytes(payload))).encode(errors="replace")
+                text = f"its schema {frame.schema} is {schema_type}, not {wanted.upper()}"
+                raise _Undecodable(text)
+            payload = frame.payload(schema_type)
+            return shown_value(codec.decode(payload)).encode(errors="replace")
         except (InvalidSchema, UnreadableValue) as error:
             raise _Undecodable(str(error)) from None
 

@@ -14,6 +14,7 @@ from tidelog_cli.failures import CommandFailed
 from tidelog_cli.registry_client import RegistryClient, RegistryFailed
 
 if TYPE_CHECKING:
+    from tidelog_core.schemas.model import SchemaType
     from tidelog_core.schemas.values.codecs import ValueCodec
 
 USUAL_REGISTRY = "http://127.0.0.1:8081"
@@ -51,13 +52,13 @@ def registry_client(url: str, ca_file: Path | None = None) -> RegistryClient:
 
 
 class RegistryCodecs:
-    """Codecs by the ids of schemas. An id is asked for once."""
+    """Codecs by the ids and guids of schemas. Each is asked for once."""
 
     def __init__(self, client: RegistryClient) -> None:
         self._client = client
-        self._known: dict[int, tuple[str, ValueCodec] | str] = {}
+        self._known: dict[int | str, tuple[SchemaType, ValueCodec] | str] = {}
 
-    def of(self, schema_id: int) -> tuple[str, ValueCodec]:
+    def of(self, schema_id: int | str) -> tuple[SchemaType, ValueCodec]:
         """Return the schema's type and its codec.
 
         Raises ``InvalidSchema`` if there is no such schema or no codec, and ``CommandFailed`` if
@@ -68,7 +69,8 @@ class RegistryCodecs:
         found = self._known.get(schema_id)
         if found is None:
             try:
-                found = self.made_of(self._client.get(f"/schemas/ids/{schema_id}"))
+                kind = "guids" if isinstance(schema_id, str) else "ids"
+                found = self.made_of(self._client.get(f"/schemas/{kind}/{schema_id}"))
             except RegistryFailed as error:
                 if error.code not in NOT_FOUND:
                     raise
@@ -80,7 +82,7 @@ class RegistryCodecs:
             raise InvalidSchema(found)
         return found
 
-    def made_of(self, answer: Mapping[str, Any]) -> tuple[str, ValueCodec]:
+    def made_of(self, answer: Mapping[str, Any]) -> tuple[SchemaType, ValueCodec]:
         """Return type and codec of a schema that the registry has answered with.
 
         Raises ``InvalidSchema`` and ``CommandFailed``.

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaReference,
+    SchemaRegistryClient,
+    header_schema_id_serializer,
+)
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from tidelog_cli.decoded_records import NAMED_MAX
@@ -80,6 +85,26 @@ def test_values_of_other_clients_are_shown_and_theirs_can_read_ours(
         raw = node.consume(topic, 3, "--format", r"%s").out
         assert raw[: 2 * len(theirs)] == theirs * 2
         assert AvroDeserializer(client)(raw[2 * len(theirs) :], context)["id"] == 8
+
+
+def test_values_whose_schemas_are_in_headers_are_shown(node: RegistryNode) -> None:
+    """confluent-kafka names them by their guid there, and the value is the payload alone."""
+    options = {"schema.id.serializer": header_schema_id_serializer}
+    headers: list[tuple[str, bytes]] = []
+    context = SerializationContext("headed", MessageField.VALUE, headers)
+    with SchemaRegistryClient({"url": node.registry}) as client:
+        data = AvroSerializer(client, USER, conf=options)({"id": 7, "mail": None}, context)
+    producer = Producer({"bootstrap.servers": node.address})
+    producer.produce("headed", data, headers=headers, partition=0)
+    unknown = b"\1" + bytes(16)
+    producer.produce("headed", data, headers=[("__value_schema_id", unknown)], partition=0)
+    assert producer.flush(60) == 0
+    shown = ['{"id":7,"mail":null}']
+    assert node.consume("headed", 1, "--value-format", "auto").lines == shown
+    assert node.consume("headed", 1, "--value-format", "avro").lines == shown
+    done = node.consume("headed", 2, "--value-format", "avro", status=1)
+    assert done.lines == shown
+    assert "the registry has no schema 00000000-0000-0000-0000-000000000000" in done.errors
 
 
 def test_a_file_of_a_schema_is_registered_and_keys_have_their_own(

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from tidelog.arrow.columns import HEADERS_TYPE
 from tidelog_cli.failures import UsageError
 from tidelog_cli.spark_jobs.export import export_command
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.registry import SchemaRegistry
+from tidelog_core.schemas.languages import parse
 from tidelog_core.schemas.model import Reference, Schema, SchemaType
+from tidelog_core.schemas.values.framing import VALUE_HEADER
 from tidelog_spark.jobs.decoding import DecoderSpec
 from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
+from tidelog_spark.jobs.value_decoder import HeaderValueDecoder
 
 from tests.spark.exported import Source
 from tests.spark.registered import Registry, any_level, avro, framed, written
@@ -66,6 +72,37 @@ def test_values_of_several_schemas_are_read_as_the_latest(registry: Registry) ->
     assert "(schema 2)" in problems[3]
     assert problems[4] == "the bucket has no schema with its id, 9"
     assert "Confluent" in problems[5]
+
+
+def test_values_whose_schemas_are_in_headers_are_read(registry: Registry) -> None:
+    registry.do(any_level, ("t-value", V1), ("t-value", V2))
+    decoder = registry.spec().open()
+    assert isinstance(decoder, HeaderValueDecoder)
+    # The guid is that of the text as it is stored.
+    stored = [replace(one, text=parse(one.schema_type, one.text, ()).canonical) for one in (V1, V2)]
+    named = [b"\1" + UUID(one.guid).bytes for one in stored]
+    payloads = [written(1, V1, {"id": 7})[5:], written(2, V2, {"id": 8, "note": "x"})[5:]]
+    rows: list[tuple[bytes | None, list[tuple[str, bytes | None]] | None]] = [
+        (payloads[0], [("a", b"x"), (VALUE_HEADER, named[0])]),
+        (payloads[1], [(VALUE_HEADER, named[1])]),
+        (payloads[1], [(VALUE_HEADER, framed(2, b""))]),
+        (framed(1, payloads[0]), None),
+        (None, [(VALUE_HEADER, named[0])]),
+        (payloads[0], [(VALUE_HEADER, b"\1" + bytes(16))]),
+        (payloads[0], [(VALUE_HEADER, b"\1")]),
+        (payloads[0], [("__key_schema_id", named[0])]),
+    ]
+    headers = [
+        None if one is None else [{"key": key, "value": value} for key, value in one]
+        for _, one in rows
+    ]
+    values = pa.array([value for value, _ in rows], pa.binary())
+    found = decoder.decode_with(values, pa.array(headers, HEADERS_TYPE))
+    assert found.columns[0].to_pylist() == [7, 8, 8, 7, None, None, None, None]
+    assert found.columns[1].to_pylist() == [None, "x", "x", *[None] * 5]
+    assert sorted(found.problems) == [5, 6, 7]
+    assert found.problems[5] == f"the bucket has no schema with its guid, {UUID(int=0)}"
+    assert "no room for a schema's guid" in found.problems[6]
 
 
 def test_values_that_their_schema_makes_endless_are_told(registry: Registry) -> None:

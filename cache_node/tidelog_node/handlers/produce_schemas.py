@@ -119,6 +119,7 @@ class ProduceSchemas:
             found = frames_of(records, parts)
         else:
             found = await self._inspector.frames(records, parts, host=host)
+        found = await self._with_ids(found, host)
         schemas, problems = await self._look_up(found, rules, topic, host)
         if not problems and config.tidelog_schema_validation_level == FULL:
             characters = sum(one.characters for one in schemas.values())
@@ -130,6 +131,24 @@ class ProduceSchemas:
                 records, parts, sources, found, host=host
             )
         return RecordsRefused(problems[:PROBLEMS_MAX]) if problems else None
+
+    async def _with_ids(self, found: FramesFound, host: str) -> FramesFound:
+        """Return the schemas with the ids of those that records name by their guids.
+
+        One that is not registered keeps the id 0, which no schema has.
+        """
+        guids = {one.guid for one in found.uses if one.guid}
+        if not guids:
+            return found
+        try:
+            ids = [(one, await self._schemas.id_of(one, host=host)) for one in sorted(guids)]
+        except TidelogError as error:
+            raise NotInspected(f"schemas cannot be looked up: {error}") from None
+        known = dict(ids)
+        uses = [
+            one._replace(schema_id=known[one.guid] or 0) if one.guid else one for one in found.uses
+        ]
+        return found._replace(uses=uses)
 
     async def _look_up(
         self, found: FramesFound, rules: Mapping[str, _Rule], topic: str, host: str
@@ -143,7 +162,8 @@ class ProduceSchemas:
             )
             for use, schema in zip(found.uses, known, strict=True):
                 if schema is None:
-                    wrong = f"the {use.part}'s schema {use.schema_id} is not registered"
+                    named = use.guid or use.schema_id
+                    wrong = f"the {use.part}'s schema {named} is not registered"
                 else:
                     schemas[use.schema_id] = schema
                     wrong = await self._wrong_subject(

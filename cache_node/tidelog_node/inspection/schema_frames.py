@@ -15,7 +15,13 @@ from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, parse_header
 from tidelog_core.records.codecs import DecompressedTooLarge
 from tidelog_core.records.decode import decode_batch
 from tidelog_core.records.record import Record
-from tidelog_core.schemas.values.framing import UnreadableValue, split_frame
+from tidelog_core.schemas.values.framing import (
+    KEY_HEADER,
+    VALUE_HEADER,
+    SchemaFrame,
+    UnreadableValue,
+    split_named,
+)
 
 RECORDS_MAX = 100_000
 DECOMPRESSED_BYTES_MAX = 32 << 20
@@ -31,8 +37,9 @@ class SchemaUse(NamedTuple):
     """A schema that records of a batch have, and the first of those records."""
 
     part: str
-    schema_id: int
+    schema_id: int  # 0: the records have its guid
     indexes: list[int]
+    guid: str = ""
 
 
 class FramesJob(NamedTuple):
@@ -74,7 +81,7 @@ def frames_of(batch: bytes | bytearray | memoryview, parts: Sequence[str]) -> Fr
     many schemas.
     """
     records = read_records(batch)
-    uses: dict[tuple[str, int], list[int]] = {}
+    uses: dict[tuple[str, int | str], list[int]] = {}
     problems: list[Problem] = []
     largest_bytes = 0
     for part in parts:
@@ -85,18 +92,37 @@ def frames_of(batch: bytes | bytearray | memoryview, parts: Sequence[str]) -> Fr
                 continue
             largest_bytes = max(largest_bytes, len(data))
             try:
-                schema_id, _ = split_frame(data)
+                named = frame_of(record, part, data).schema
             except UnreadableValue as error:
                 if len(problems) < PROBLEMS_MAX:
                     problems.append((index, f"the {part} has no schema's id: {error}"))
                 continue
-            indexes = uses.setdefault((part, schema_id), [])
+            indexes = uses.setdefault((part, named), [])
             if len(indexes) < INDEXES_MAX:
                 indexes.append(index)
             if len(uses) > SCHEMAS_MAX:
                 raise RecordsRefused([(index, f"a batch has more than {SCHEMAS_MAX} schemas")])
-    found = [SchemaUse(part, schema_id, indexes) for (part, schema_id), indexes in uses.items()]
+    found = [
+        SchemaUse(part, 0, indexes, named)
+        if isinstance(named, str)
+        else SchemaUse(part, named, indexes)
+        for (part, named), indexes in uses.items()
+    ]
     return FramesFound(found, problems, largest_bytes)
+
+
+def frame_of(record: Record, part: str, data: bytes) -> SchemaFrame:
+    """Return the frame of a record's key or value. Raises ``UnreadableValue``.
+
+    Of several headers one reader would take the first, another one the last.
+    """
+    if not record.headers:
+        return split_named(data, None)
+    name = KEY_HEADER if part == KEY else VALUE_HEADER
+    found = {value for key, value in record.headers if key == name}
+    if len(found) > 1:
+        raise UnreadableValue(f"it has several headers {name}")
+    return split_named(data, found.pop() if found else None)
 
 
 def read_records(batch: bytes | bytearray | memoryview) -> list[Record]:

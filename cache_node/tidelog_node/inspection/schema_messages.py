@@ -46,6 +46,7 @@ class SchemaSource(NamedTuple):
     schema_type: str
     text: str
     known: tuple[tuple[Reference, str], ...]
+    guid: str = ""
 
     @property
     def characters(self) -> int:

@@ -13,15 +13,21 @@ from __future__ import annotations
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from tidelog_core.schemas.model import SchemaType
 from tidelog_core.schemas.parsed import InvalidSchema
 from tidelog_core.schemas.values.codecs import ValueCodec, open_codec
-from tidelog_core.schemas.values.framing import UnreadableValue, split_frame
+from tidelog_core.schemas.values.framing import UnreadableValue
 
-from tidelog_node.inspection.schema_frames import PROBLEMS_MAX, Problem, read_records, reader_of
+from tidelog_node.inspection.schema_frames import (
+    PROBLEMS_MAX,
+    Problem,
+    frame_of,
+    read_records,
+    reader_of,
+)
 from tidelog_node.inspection.schema_messages import (
     NO_MEMORY,
     NO_TIME,
@@ -77,7 +83,7 @@ def check_values(
     ``CorruptRecordBatch``.
     """
     sources = {source.schema_id: source for source in job.schemas}
-    groups, problems = _by_schema(batch, job.parts)
+    groups, problems = _by_schema(batch, job.parts, sources)
     if job.start:
         problems = []  # The first job has named those.
     turn = _Turn(job.limits)
@@ -221,9 +227,13 @@ def _size_of(value: Value) -> int:
 
 
 def _by_schema(
-    batch: bytes | bytearray | memoryview, parts: Sequence[str]
+    batch: bytes | bytearray | memoryview,
+    parts: Sequence[str],
+    sources: Mapping[int, SchemaSource],
 ) -> tuple[dict[int, list[Value]], list[Problem]]:
     """Return the values of each schema, always in the same order, and what names none."""
+    types = {one.schema_id: one.schema_type for one in sources.values()}
+    ids = {one.guid: one.schema_id for one in sources.values()}
     groups: dict[int, list[Value]] = {}
     problems: list[Problem] = []
     records = read_records(batch)
@@ -234,11 +244,14 @@ def _by_schema(
             if data is None:
                 continue
             try:
-                schema_id, payload = split_frame(data)
+                frame = frame_of(record, part, data)
+                named = frame.schema
+                schema_id = ids.get(named, 0) if isinstance(named, str) else named
+                payload = frame.payload(types.get(schema_id, ""))
             except UnreadableValue as error:
                 problems.append((index, f"the {part} has no schema's id: {error}"))
                 continue
-            groups.setdefault(schema_id, []).append((index, part, bytes(payload)))
+            groups.setdefault(schema_id, []).append((index, part, payload))
     return groups, problems[:PROBLEMS_MAX]
 
 

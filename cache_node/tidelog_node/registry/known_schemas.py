@@ -70,6 +70,7 @@ class KnownSchemas:
             clock, slots, SCHEMAS_MAX, size_max=CHARACTERS_MAX, size_of=lambda one: one.characters
         )
         self._subjects = _Kept[str, frozenset[int]](clock, slots, SUBJECTS_MAX)
+        self._guids = _Kept[str, int](clock, slots, SCHEMAS_MAX)
         # Reads do not wait for those that wait for the names' process.
         self._names = _Kept[int, frozenset[str]](clock, _slots(), SCHEMAS_MAX)
 
@@ -82,6 +83,15 @@ class KnownSchemas:
         return await self._schemas.get(
             schema_id, host, lambda: self._read(schema_id), older_than_s=older_than_s
         )
+
+    async def id_of(self, guid: str, *, host: str) -> int | None:
+        """Return the id of a schema in the default context. Raises ``StoreUnavailable``."""
+
+        async def read() -> int | None:
+            identity = await self._reader.identity(DEFAULT_CONTEXT, guid)
+            return None if identity is None else identity.schema_id
+
+        return await self._guids.get(guid, host, read)
 
     async def has(self, subject: str, schema_id: int, *, host: str) -> bool:
         """Return whether a version of the subject, not deleted, has the id."""
@@ -120,7 +130,9 @@ class KnownSchemas:
             return None  # It is being deleted, with what it refers to.
         uses = () if identity is None else identity.uses
         subjects = frozenset(one.subject for one in uses if one.schema_id == schema_id)
-        source = SchemaSource(schema_id, str(schema.schema_type), schema.text, known)
+        source = SchemaSource(
+            schema_id, str(schema.schema_type), schema.text, known, guid=schema.guid
+        )
         return KnownSchema(source, subjects)
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tidelog_core.metadata.schema_records import SCHEMA_SUBJECT_COLLECTION
+from tidelog_core.metadata.schema_records import (
+    SCHEMA_IDENTITY_COLLECTION_PREFIX,
+    SCHEMA_SUBJECT_COLLECTION,
+    schema_identity_key,
+)
 from tidelog_core.metadata.store import Body, Item, ItemKey
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.schema_registry.journal_objects import JournalState, is_text
@@ -26,6 +30,11 @@ class BucketIndex:
     cluster_id: str
     subjects: Mapping[ItemKey, Body]
     texts: Mapping[ItemKey, int]  # the entry that has each
+    ids: Mapping[ItemKey, int] = field(default_factory=dict)  # of schemas, by their identities
+
+    def id_of(self, context: str, guid: str) -> int | None:
+        """Return the id of the schema with a guid, ``None`` if there is none."""
+        return self.ids.get(schema_identity_key(context, guid))
 
     def read_from(self, objects: ObjectStore) -> BucketItems:
         """Return the items, whose texts are read when they are asked for."""
@@ -40,8 +49,13 @@ async def read_index(objects: ObjectStore, cluster_id: str) -> tuple[BucketIndex
         for key, body in found.state.items.items()
         if key.collection == SCHEMA_SUBJECT_COLLECTION
     }
+    ids = {}
+    for key, body in found.state.items.items():
+        number = body.get("schema_id")
+        if key.collection.startswith(SCHEMA_IDENTITY_COLLECTION_PREFIX) and type(number) is int:
+            ids[key] = number
     problems = [f"{key}: {problem}" for key, problem in found.problems]
-    return BucketIndex(cluster_id, subjects, found.state.texts), problems
+    return BucketIndex(cluster_id, subjects, found.state.texts, ids), problems
 
 
 class BucketItems:

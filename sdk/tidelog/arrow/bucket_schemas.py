@@ -54,6 +54,11 @@ class BucketSchemas:
 
         return self._ask(find)
 
+    def by_guid(self, guid: str) -> FoundSchema | None:
+        """Return the schema with the guid, ``None`` if there is none."""
+        schema_id = self._index.id_of(self._root.context, guid)
+        return None if schema_id is None else self.by_id(schema_id)
+
     async def _resolved(self, reader: RegistryReader, schema: Schema) -> FoundSchema:
         try:
             known = await reader.resolve(self._root, schema.references, with_deleted=True)

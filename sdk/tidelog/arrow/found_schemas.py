@@ -25,3 +25,6 @@ class SchemaSource(Protocol):
 
     def by_id(self, schema_id: int) -> FoundSchema | None:
         """Return the schema with the id, ``None`` if there is none."""
+
+    def by_guid(self, guid: str) -> FoundSchema | None:
+        """Return the schema with the guid, ``None`` if there is none."""

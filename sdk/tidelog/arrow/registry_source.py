@@ -43,6 +43,11 @@ class RegistrySource:
         found = self._get(f"/schemas/ids/{schema_id}")
         return None if found is None else self._made_of(found)
 
+    def by_guid(self, guid: str) -> FoundSchema | None:
+        """Return the schema with the guid, ``None``: there is none. Raises ``ConnectionFailed``."""
+        found = self._get(f"/schemas/guids/{path_segment(guid)}")
+        return None if found is None else self._made_of(found)
+
     def _made_of(self, answer: Any) -> FoundSchema:
         try:
             known = resolve_answer(answer, self._version)

@@ -26,6 +26,7 @@ from tidelog_core.schemas.values.framing import HEAD, MAGIC, UnreadableValue
 from tidelog.arrow.avro_columns import AvroColumns, numbers
 from tidelog.arrow.column_budget import BATCH_BYTES_MAX, ColumnCost, ranges_of, width_of
 from tidelog.arrow.found_schemas import FoundSchema, SchemaSource
+from tidelog.arrow.header_ids import HeaderIds, ValuesOfHeaders
 from tidelog.arrow.json_columns import JsonColumns
 from tidelog.arrow.payloads import Payloads
 from tidelog.arrow.registry_source import RegistrySource
@@ -62,7 +63,7 @@ class _Group(NamedTuple):
     """The rows of one schema."""
 
     rows: NDArray[np.int64]
-    schema_id: int
+    schema: int | str  # its id, or its guid
     fitting: _Fitting
 
 
@@ -103,6 +104,7 @@ class SchemaDecoder:
         self._avro: AvroType | None = None  # of the columns
         if found.schema_type is SchemaType.AVRO:
             self._avro, _ = parse_avro(found.text, [text for _, text in found.known])
+        self._headers = HeaderIds()
         self._readers: dict[int, _Fitting | str] = {}
         self._missing: dict[int, float] = {}  # schemas, and when they were asked for
 
@@ -132,7 +134,13 @@ class SchemaDecoder:
         Raises ``InvalidRecord``.
         """
         column = batch.column(VALUE)
-        groups, problems = self._groups(column)
+        in_headers = self._headers.values_of(batch, column)
+        if in_headers is not None:
+            column = in_headers.column
+            batch = batch.set_column(
+                batch.schema.get_field_index(VALUE), batch.schema.field(VALUE), column
+            )
+        groups, problems = self._groups(column, in_headers)
         costs = self._costs(column, groups, problems)
         ranges = list(ranges_of(costs, self._batch_bytes_max)) or [(0, 0)]
         for start, end in ranges:
@@ -167,9 +175,16 @@ class SchemaDecoder:
                 record_indexes=[first_row + row],
             )
 
-    def _groups(self, column: pa.Array) -> tuple[list[_Group], dict[int, str]]:
+    def _groups(
+        self, column: pa.Array, in_headers: ValuesOfHeaders | None
+    ) -> tuple[list[_Group], dict[int, str]]:
         """Return the rows by their schemas, and the rows without one that can be read."""
         ids, problems = _ids(Payloads.of(column))
+        if in_headers is not None:
+            ids[in_headers.rows] = in_headers.numbers
+            for row in in_headers.rows.tolist():
+                problems.pop(row, None)
+            problems |= in_headers.problems
         for row in list(problems):
             if not column[row].is_valid:
                 del problems[row]
@@ -187,7 +202,7 @@ class SchemaDecoder:
             if isinstance(fitting, str):
                 problems |= dict.fromkeys(rows.tolist(), fitting)
             else:
-                groups.append(_Group(rows, schema_id, fitting))
+                groups.append(_Group(rows, self._name_of(schema_id), fitting))
         return groups, problems
 
     def _costs(
@@ -196,7 +211,7 @@ class SchemaDecoder:
         """Return what each row takes at most, and add those that take too much to the problems."""
         values, bytes_max = Payloads.of(column), self._batch_bytes_max
         costs = np.full(len(column), width_of(self.type))
-        for rows, schema_id, (reader, added_bytes) in groups:
+        for rows, schema, (reader, added_bytes) in groups:
             sizes = values.ends[rows] - values.starts[rows] - HEAD.size
             found = costs[rows] + added_bytes + reader.cost.of(sizes)
             for number in np.flatnonzero(found > bytes_max).tolist():
@@ -208,7 +223,7 @@ class SchemaDecoder:
                     found[number] = beside  # It becomes null, or nothing.
                     problems[row] = (
                         f"it takes {exact:.0f} bytes as columns, {bytes_max} are allowed: raise "
-                        f"batch_bytes_max (schema {schema_id})"
+                        f"batch_bytes_max (schema {schema})"
                     )
             costs[rows] = found
         return costs
@@ -229,9 +244,7 @@ class SchemaDecoder:
             found, wrong = group.fitting.reader.read(values.after(rows, HEAD.size))
             wrong_rows = {int(rows[row]): text for row, text in wrong.items()}
             parts.append(self._fitted_rows(found, rows, wrong_rows))
-            problems |= {
-                row: f"{text} (schema {group.schema_id})" for row, text in wrong_rows.items()
-            }
+            problems |= {row: f"{text} (schema {group.schema})" for row, text in wrong_rows.items()}
             places[rows] = np.arange(at, at + len(rows))
             at += len(rows)
         places[list(problems)] = -1
@@ -258,6 +271,15 @@ class SchemaDecoder:
             ]
         )
 
+    def _name_of(self, schema_id: int) -> int | str:
+        """Return a schema's id, or what stands in the headers that name it."""
+        frame = self._headers.frame(schema_id)
+        return schema_id if frame is None else frame.schema
+
+    def _found(self, schema_id: int) -> FoundSchema | None:
+        name = self._name_of(schema_id)
+        return self._source.by_guid(name) if isinstance(name, str) else self._source.by_id(name)
+
     def _reader_of(self, schema_id: int) -> _Fitting | str:
         """Return what reads values of a schema, or why nothing does."""
         known = self._readers.get(schema_id)
@@ -265,24 +287,27 @@ class SchemaDecoder:
             return known
         missed_s = self._missing.get(schema_id)
         if missed_s is not None and time.monotonic() - missed_s < MISSING_SECONDS:
-            return f"there is no schema {schema_id}"
-        found = self._source.by_id(schema_id)
+            return f"there is no schema {self._name_of(schema_id)}"
+        found = self._found(schema_id)
         if found is None:
             if len(self._missing) >= READERS_MAX:
                 self._missing.pop(next(iter(self._missing)))  # the oldest
             self._missing[schema_id] = time.monotonic()
-            return f"there is no schema {schema_id}"
+            return f"there is no schema {self._name_of(schema_id)}"
         self._missing.pop(schema_id, None)
         made: _Fitting | str
+        name, frame = self._name_of(schema_id), self._headers.frame(schema_id)
         if found.schema_type is not self._reader.schema_type:
-            made = f"schema {schema_id} is {found.schema_type}, not {self._reader.schema_type}"
+            made = f"schema {name} is {found.schema_type}, not {self._reader.schema_type}"
         else:
             try:
+                if frame is not None:
+                    frame.payload(found.schema_type)  # The header may go on where it must not.
                 reader = _columns(found)
                 one = _fitted(pa.array([None], reader.type), self.type, self._avro)
                 made = _Fitting(reader, one.nbytes)
             except (ValueError, pa.ArrowException) as error:
-                made = f"schema {schema_id} does not fit the columns: {error}"
+                made = f"schema {name} does not fit the columns: {error}"
         if len(self._readers) >= READERS_MAX:
             self._readers.pop(next(iter(self._readers)))  # the oldest
         self._readers[schema_id] = made
@@ -312,7 +337,7 @@ def _ids(values: Payloads) -> tuple[Any, dict[int, str]]:
     heads = data[places]
     ids = np.ascontiguousarray(heads[:, 1:]).view(">i4").reshape(-1).astype(np.int64)
     is_framed = is_long & (heads[:, 0] == MAGIC) & (ids >= 0)
-    reason = "it does not begin with a schema's id"
+    reason = "it does not begin with a schema's id, nor has it one in a header that was read"
     return np.where(is_framed, ids, -1), dict.fromkeys(np.flatnonzero(~is_framed).tolist(), reason)
 
 

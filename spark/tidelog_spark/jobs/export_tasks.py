@@ -20,7 +20,7 @@ from tidelog_spark.jobs.export_table import (
     WrittenFile,
 )
 from tidelog_spark.jobs.parquet_files import ParquetFiles
-from tidelog_spark.jobs.value_decoder import ValueDecoder
+from tidelog_spark.jobs.value_decoder import HeaderValueDecoder, ValueDecoder
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.planning import Split
 from tidelog_spark.split_rows import read_rows
@@ -112,7 +112,11 @@ def exported_rows(
     rows: pa.RecordBatch, decoder: ValueDecoder, settings: WriteSettings
 ) -> pa.RecordBatch:
     """Return the rows in the columns of the files. Raises ``BadRecord``."""
-    decoded = decoder.decode(rows.column("value"))
+    values = rows.column("value")
+    if isinstance(decoder, HeaderValueDecoder) and "headers" in rows.schema.names:
+        decoded = decoder.decode_with(values, rows.column("headers"))
+    else:
+        decoded = decoder.decode(values)
     if decoded.problems and not settings.keeps_bad_records:
         number = min(decoded.problems)
         topic, partition, offset = (

@@ -206,7 +206,10 @@ def write_files(
             "assign": json.dumps(_by_topic({one.name: 0 for one in ranges}, as_list=True)),
             "startingOffsets": json.dumps(_by_topic({one.name: one.start for one in ranges})),
             "endingOffsets": json.dumps(_by_topic({one.name: one.end for one in ranges})),
-            "includeHeaders": str(request.include_headers).lower(),
+            # Schemas may be named there.
+            "includeHeaders": str(
+                request.include_headers or request.decoder.format == "registry"
+            ).lower(),
             # Without the tail the ranges end where the tier ends.
             "disklessTail": str(request.include_tail).lower(),
             "failOnDataLoss": str(request.fail_on_data_loss).lower(),

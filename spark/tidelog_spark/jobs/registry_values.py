@@ -8,6 +8,7 @@ properties. Values that do not fit are problems, each with its reason.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,8 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_core.schemas.languages import parse
 from tidelog_core.schemas.model import SchemaType
 from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.values.framing import VALUE_HEADER, schema_header, split_named
+from tidelog_core.schemas.values.framing import UnreadableValue as UnreadablePayload
 
 from tidelog_spark.jobs.bucket_schemas import RegistrySchemas, ResolvedSchema
 from tidelog_spark.jobs.value_decoder import (
@@ -44,18 +47,32 @@ class RegistryValues:
 
     def decode(self, values: pa.Array) -> Decoded:
         """Return the values' fields as columns."""
+        return self._decoded(values.to_pylist(), {})
+
+    def decode_with(self, values: pa.Array, headers: pa.Array) -> Decoded:
+        """Return the values' fields as columns; headers of their records may name the schemas."""
+        named: dict[int, bytes] = {}
+        if headers.null_count < len(headers):
+            for number, pairs in enumerate(headers.to_pylist()):
+                found = ((one["key"], one["value"]) for one in pairs or ())
+                header = schema_header(found, VALUE_HEADER)
+                if header is not None:
+                    named[number] = header
+        return self._decoded(values.to_pylist(), named)
+
+    def _decoded(self, values: list[bytes | None], headers: Mapping[int, bytes]) -> Decoded:
         payloads: dict[int, list[bytes]] = defaultdict(list)
         rows: dict[int, list[int]] = defaultdict(list)
         problems: dict[int, str] = {}
-        for number, value in enumerate(values.to_pylist()):
+        for number, value in enumerate(values):
             if value is None:
                 continue
             try:
-                schema_id = framed_id(value)
-            except UnreadableValue as error:
+                schema_id, payload = self._split(value, headers.get(number))
+            except (UnreadableValue, UnreadablePayload) as error:
                 problems[number] = describe(error)
                 continue
-            payloads[schema_id].append(unframed(value))
+            payloads[schema_id].append(payload)
             rows[schema_id].append(number)
         self._load(list(rows))
         parts: list[tuple[pa.Array, ...]] = [tuple(pa.array([], f.type) for f in self.fields)]
@@ -75,6 +92,27 @@ class RegistryValues:
         taken = pa.array(places, mask=places < 0)
         columns = tuple(pa.concat_arrays(of).take(taken) for of in zip(*parts, strict=True))
         return Decoded(columns, problems)
+
+    def _split(self, value: bytes, header: bytes | None) -> tuple[int, bytes]:
+        """Return the schema's id and the payload. Raises ``UnreadableValue``, both of them."""
+        if header is None:
+            return framed_id(value), unframed(value)
+        frame = split_named(value, header)
+        payload = frame.payload(self._schemas.reader.schema.schema_type)
+        if not isinstance(frame.schema, str):
+            return frame.schema, payload
+        schema_id = self._id_of(frame.schema)
+        if schema_id is None:
+            raise UnreadableValue(f"the bucket has no schema with its guid, {frame.schema}")
+        return schema_id, payload
+
+    def _id_of(self, guid: str) -> int | None:
+        found = self._schemas.index.id_of(self._schemas.context, guid)
+        if found is None and not self._has_read_again:
+            self._has_read_again = True
+            self._schemas = self._schemas.read_again()
+            found = self._schemas.index.id_of(self._schemas.context, guid)
+        return found
 
     def _load(self, ids: list[int]) -> None:
         """Have a decoder, or the reason that there is none, for each id."""

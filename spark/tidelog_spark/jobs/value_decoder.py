@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 from tidelog_core.errors import ErrorCode, InvalidConfig, TidelogError
@@ -35,6 +35,14 @@ class ValueDecoder(Protocol):
         """The columns of decoded values; all are nullable."""
 
     def decode(self, values: pa.Array) -> Decoded:
+        """Decode binary values, which may be null. Never raises for a value."""
+
+
+@runtime_checkable
+class HeaderValueDecoder(Protocol):
+    """Decodes values whose schemas may be named in headers of their records."""
+
+    def decode_with(self, values: pa.Array, headers: pa.Array) -> Decoded:
         """Decode binary values, which may be null. Never raises for a value."""
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -23,7 +24,7 @@ from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
 from tidelog_core.schemas.model import Compatibility, Reference, Schema, SchemaType
 from tidelog_core.schemas.values.codecs import open_codec
-from tidelog_core.schemas.values.framing import framed
+from tidelog_core.schemas.values.framing import VALUE_HEADER, framed
 from tidelog_node.answers import HeldReply
 from tidelog_node.diskless.gateway.gateway import may_pass
 from tidelog_node.handlers import produce_schemas, produce_waits
@@ -68,6 +69,12 @@ async def register(
 def batch(*values: bytes | None, key: bytes | None = None, **more: Any) -> bytes:
     records = [Record(offset, 1_000, key, value, ()) for offset, value in enumerate(values)]
     return build_batch(records, **more)
+
+
+def batch_of(*records: Record, **more: Any) -> bytes:
+    """Return the records, whose offsets do not count."""
+    found = [one._replace(offset=offset) for offset, one in enumerate(records)]
+    return build_batch(found, **more)
 
 
 async def send(node: LedNode, data: bytes) -> Any:
@@ -215,6 +222,92 @@ async def test_batches_that_expand_or_have_too_many_records_are_refused(
     assert outcome(answer)[0] is ErrorCode.invalid_record
     assert "more than 64 schemas" in answer.error_message
     assert node.replica().log.log_end_offset == 0
+
+
+def with_headers(value: bytes | None, *headers: bytes | None, name: str = VALUE_HEADER) -> Record:
+    return Record(0, 1_000, None, value, [(name, one) for one in headers])
+
+
+def guid_of(text: str, kind: SchemaType = SchemaType.AVRO) -> bytes:
+    """Return the header that names a schema."""
+    return b"\1" + UUID(Schema(kind, text).guid).bytes
+
+
+@pytest.mark.parametrize("level", ["id", "full"])
+async def test_a_schema_may_be_named_in_a_header(node: LedNode, level: str) -> None:
+    """As newer serializers do it: the value is the payload alone."""
+    await node.create_topic(replicas=(1,), **{**ON, "tidelog.schema.validation.level": level})
+    known, other = await register(node), await register(node, '"int"', "other-value")
+    header, by_id = guid_of(USER), framed(known, b"")
+    good = [
+        with_headers(VALUE, header),
+        with_headers(VALUE, by_id),
+        with_headers(VALUE, header, header),
+        with_headers(framed(known, VALUE), None),
+        with_headers(None, b"strange"),
+        with_headers(framed(known, VALUE), b"x", name="__key_schema_id"),
+    ]
+    assert outcome(await send(node, batch_of(*good))) == STORED
+    many = [with_headers(VALUE, header)] * 3_000
+    assert outcome(await send(node, batch_of(*many))) == STORED, "in the worker too"
+    for wrong in (
+        with_headers(VALUE, b""),
+        with_headers(VALUE, b"\1"),
+        with_headers(framed(known, VALUE), header[:-1]),
+        with_headers(VALUE, b"\1" + bytes(16)),
+        with_headers(VALUE, guid_of('"int"')),
+        with_headers(VALUE, framed(other, b"")),
+        with_headers(VALUE, header, guid_of('"int"')),  # Readers would differ.
+        with_headers(VALUE, header, None),
+        with_headers(VALUE),
+    ):
+        answer = await send(node, batch_of(good[0], wrong, good[1], wrong))
+        assert outcome(answer) == (ErrorCode.invalid_record, [1, 3]), wrong
+        assert "schema" in answer.error_message
+    assert node.replica().log.log_end_offset == 3_006
+
+
+async def test_values_with_headers_are_read_with_their_schemas(node: LedNode) -> None:
+    await node.create_topic(replicas=(1,), **FULL)
+    await register(node, PROTO, SUBJECT, SchemaType.PROTOBUF)
+    header = guid_of(await stored_text(node, 1), SchemaType.PROTOBUF)
+    first, second = header + b"\0", header + b"\2\2"
+    good = [with_headers(b"\x0a\x01a", first), with_headers(b"\x0a\x02\x0a\x00", second)]
+    assert outcome(await send(node, batch_of(*good))) == STORED
+    bad = [
+        with_headers(b"\x0a\x05a", first),
+        with_headers(b"\0\x0a\x01a", header),  # The place must be in the header.
+        with_headers(b"\x0a\x01a", first + b"\0"),
+    ]
+    answer = await send(node, batch_of(*good, *bad))
+    assert outcome(answer) == (ErrorCode.invalid_record, [2, 3, 4])
+
+
+async def stored_text(node: LedNode, schema_id: int) -> str:
+    return (await SchemaRegistry(node.store).schema(schema_id)).text
+
+
+async def test_a_schema_that_headers_name_is_looked_up_once(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await node.create_topic(replicas=(1,), **ON)
+    data = batch_of(with_headers(VALUE, guid_of(USER)))
+    monkeypatch.setattr(known_schemas, "MISSING_SECONDS", 0.0)
+    assert outcome(await send(node, data)) == (ErrorCode.invalid_record, [0])
+    await register(node)
+    assert outcome(await send(node, data)) == STORED
+    reads: list[str] = []
+    get = node.store.get
+
+    async def counted(key: Any) -> Any:
+        if key.collection.startswith("schema-"):
+            reads.append(key.collection)
+        return await get(key)
+
+    monkeypatch.setattr(node.store, "get", counted)
+    for _ in range(5):
+        assert outcome(await send(node, data)) == STORED
+    assert reads == []
 
 
 async def test_schemas_are_looked_up_once_and_found_when_they_are_new(

@@ -10,8 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.schema_registry import (
+    ConfigCompatibilityLevel,
+    Metadata,
+    MetadataProperties,
+    Schema,
+    SchemaReference,
+    SchemaRegistryClient,
+    ServerConfig,
+    header_schema_id_serializer,
+)
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
@@ -166,8 +176,116 @@ def test_protobuf_records_go_in_and_come_out(connect: Connect) -> None:
     assert not client.test_compatibility("protobuf-orders-value", changed)
 
 
+class HeaderContext(SerializationContext):
+    """Keeps the headers of a record, as a producer sends them."""
+
+    def __init__(self, topic: str, field: str = MessageField.VALUE) -> None:
+        self.sent: list[tuple[str, bytes]] = []
+        super().__init__(topic, field, self.sent)
+
+
+def test_a_schema_in_a_header_goes_through_a_topic_that_asks_for_schemas(
+    node: RegistryNode, connect: Connect
+) -> None:
+    """confluent-kafka's serializers name the schema by its guid, and read it by that."""
+    topic = "header-users"
+    configs = {
+        "confluent.value.schema.validation": "true",
+        "confluent.key.schema.validation": "true",
+        "tidelog.schema.validation.level": "full",
+    }
+    admin = AdminClient({"bootstrap.servers": node.address})
+    for done in admin.create_topics([NewTopic(topic, 1, 1, config=configs)]).values():
+        done.result(60)
+    options = {"schema.id.serializer": header_schema_id_serializer}
+    context, key_context = HeaderContext(topic), HeaderContext(topic, MessageField.KEY)
+    client = connect()
+    # Its deserializer takes no data of less than six bytes, wherever the schema is named.
+    user = {"id": 7, "mail": "a@example"}
+    value = AvroSerializer(client, GROWN, conf=options)(user, context)
+    key = AvroSerializer(client, '"string"', conf=options)("the key", key_context)
+    headers = [*context.sent, *key_context.sent]
+    assert [name for name, _ in headers] == ["__value_schema_id", "__key_schema_id"]
+    errors: list[Any] = []
+    producer = Producer({"bootstrap.servers": node.address})
+
+    def send(sent: list[tuple[str, bytes]]) -> None:
+        producer.produce(topic, value, key, headers=sent, on_delivery=lambda e, _: errors.append(e))
+
+    send(headers)
+    assert producer.flush(60) == 0
+    send(context.sent)  # The key's is missing.
+    assert producer.flush(60) == 0
+    assert errors[0] is None
+    assert errors[1].code() == KafkaError.INVALID_RECORD
+    (message,) = messages_of(node, topic, 1)
+    found = SerializationContext(topic, MessageField.VALUE, message.headers())
+    assert AvroDeserializer(connect())(message.value(), found) == user
+    found = SerializationContext(topic, MessageField.KEY, message.headers())
+    assert AvroDeserializer(connect())(message.key(), found) == "the key"
+
+
+def test_json_and_protobuf_values_are_found_by_the_guid_in_a_header(connect: Connect) -> None:
+    options: dict[str, Any] = {"schema.id.serializer": header_schema_id_serializer}
+    whole = {"type": "object", "title": "Order", "properties": {"n": {"type": "integer"}}}
+    schema = Schema(json.dumps(whole), "JSON")
+    context = HeaderContext("header-json")
+    data = JSONSerializer(schema, connect(), conf=options)({"n": 7}, context)
+    assert data is not None
+    assert json.loads(data) == {"n": 7}
+    assert JSONDeserializer(None, schema_registry_client=connect())(data, context) == {"n": 7}
+    file = FileDescriptorProto(name="headed.proto", package="p", syntax="proto3")
+    file.message_type.add(name="Other")
+    file.message_type.add(name="Headed").field.add(name="s", number=1, type=9, label=1)
+    pool = DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    made = GetMessageClass(pool.FindMessageTypeByName("p.Headed"))
+    context = HeaderContext("header-protobuf")
+    data = ProtobufSerializer(made, connect(), conf=options)(made(s="a text"), context)
+    assert data == b"\x0a\x06a text"
+    assert context.sent[0][1][17:] == b"\2\2", "its place in the file"
+    read = ProtobufDeserializer(made, schema_registry_client=connect())
+    assert read(data, context) == made(s="a text")
+
+
+def test_serializers_use_the_newest_version_with_metadata(connect: Connect) -> None:
+    """The data contract's way: the operator's rules stay, whatever producers register."""
+    client = connect()
+    for text, major in ((USER, "1"), (GROWN, "2")):
+        metadata = Metadata(None, MetadataProperties({"major": major}), None)
+        client.register_schema("contract-value", Schema(text, "AVRO", metadata=metadata))
+    found = connect().get_latest_with_metadata("contract-value", {"major": "1"})
+    assert (found.version, found.schema.schema_str) == (1, USER)
+    options: dict[str, Any] = {
+        "auto.register.schemas": False,
+        "use.latest.with.metadata": {"major": "1"},
+    }
+    context = SerializationContext("contract", MessageField.VALUE)
+    data = AvroSerializer(connect(), USER, conf=options)({"id": 7}, context)
+    assert data is not None
+    assert int.from_bytes(data[1:5], "big") == found.schema_id
+    again = connect().register_schema_full_response("contract-value", Schema(USER, "AVRO"))
+    assert again.version == 3, "the latest metadata goes on with the older text"
+    metadata = connect().get_version("contract-value", 3).schema.metadata
+    assert metadata is not None
+    assert metadata.properties == MetadataProperties({"major": "2"})
+    config = ServerConfig(compatibility=ConfigCompatibilityLevel.FULL, compatibility_group="major")
+    client.set_config("contract-value", config)
+    assert client.get_config("contract-value").compatibility_group == "major"
+    client.delete_version("contract-value", 1)
+    assert client.get_versions("contract-value", deleted_only=True) == [1]
+    assert "contract-value" not in client.get_subjects(deleted_only=True)
+
+
 def consumed(node: NodeProcess, topic: str, count: int) -> list[bytes]:
     """Return the values of so many records, from the topic's begin."""
+    values = [one.value() for one in messages_of(node, topic, count)]
+    assert None not in values
+    return values
+
+
+def messages_of(node: NodeProcess, topic: str, count: int) -> list[Any]:
+    """Return so many records, from the topic's begin."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.address,
@@ -175,17 +293,15 @@ def consumed(node: NodeProcess, topic: str, count: int) -> list[bytes]:
             "auto.offset.reset": "earliest",
         }
     )
-    values: list[bytes] = []
+    found: list[Any] = []
     try:
         consumer.subscribe([topic])
-        while len(values) < count:
+        while len(found) < count:
             messages = consumer.consume(count, timeout=60)
-            assert messages, f"{len(values)} of {count} records came"
+            assert messages, f"{len(found)} of {count} records came"
             for message in messages:
                 assert message.error() is None, message.error()
-                value = message.value()
-                assert value is not None
-                values.append(value)
+                found.append(message)
     finally:
         consumer.close()
-    return values
+    return found

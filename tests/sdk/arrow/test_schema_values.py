@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import random
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from tidelog.arrow import avro_columns, schema_values
+from tidelog.arrow import avro_columns, header_ids, schema_values
 from tidelog.arrow.avro_columns import ITEMS_MAX, AvroColumns, Cursors
+from tidelog.arrow.columns import HEADERS_TYPE
 from tidelog.arrow.found_schemas import FoundSchema
 from tidelog.arrow.payloads import Payloads
 from tidelog.arrow.schema_values import SchemaDecoder
@@ -20,7 +22,7 @@ from tidelog_core.schemas.avro.parsing import parse_avro
 from tidelog_core.schemas.model import Reference, SchemaType
 from tidelog_core.schemas.parsed import InvalidSchema
 from tidelog_core.schemas.values.codecs import open_codec
-from tidelog_core.schemas.values.framing import UnreadableValue, framed
+from tidelog_core.schemas.values.framing import VALUE_HEADER, UnreadableValue, framed
 
 WIDE = {
     "type": "record",
@@ -271,6 +273,9 @@ class Schemas:
         self.asked.append(schema_id)
         return self._found[schema_id - 1] if schema_id <= len(self._found) else None
 
+    def by_guid(self, guid: str) -> FoundSchema | None:
+        return self.by_id(UUID(guid).int)
+
 
 def batch(values: list[bytes | None]) -> pa.RecordBatch:
     count = len(values)
@@ -282,6 +287,87 @@ def batch(values: list[bytes | None]) -> pa.RecordBatch:
             "offset": np.arange(100, 100 + count),
         }
     )
+
+
+def in_header(number: int, place: bytes = b"") -> bytes:
+    """Return the header that names a schema by its guid, which is its number here."""
+    return b"\1" + UUID(int=number).bytes + place
+
+
+def with_headers(values: list[bytes | None], headers: list[Any]) -> pa.RecordBatch:
+    """Return a batch with headers; one that is bytes names the value's schema."""
+    made = [[(VALUE_HEADER, one)] if isinstance(one, bytes) else one for one in headers]
+    rows = [None if one is None else [{"key": k, "value": v} for k, v in one] for one in made]
+    return batch(values).append_column("headers", pa.array(rows, HEADERS_TYPE))
+
+
+def test_values_whose_schemas_are_in_headers_are_decoded_beside_others() -> None:
+    source = Schemas(SchemaType.AVRO, OLD, NEW)
+    old = open_codec(SchemaType.AVRO, OLD).encode({"id": 1})
+    new = open_codec(SchemaType.AVRO, NEW).encode({"id": 2, "mail": "a", "n": 0})
+    others = [("a", b"x"), ("__key_schema_id", in_header(9))]
+    data = with_headers(
+        [new, old, new, framed(1, old), None, framed(2, new), old, framed(2, new)],
+        [
+            in_header(2),
+            in_header(1),
+            framed(2, b""),  # by its id
+            others,
+            in_header(1),
+            None,
+            [(VALUE_HEADER, in_header(2)), *others, (VALUE_HEADER, in_header(1))],  # the last
+            [(VALUE_HEADER, None)],
+        ],
+    )
+    first, second = {"mail": None, "id": 1, "n": 5}, {"mail": "a", "id": 2, "n": 0}
+    wanted = [second, first, second, first, None, second, first, second]
+    decoder = SchemaDecoder(source, "t-value")
+    for _ in range(2):
+        found = decoder.decode(data)
+        assert found.column("value").to_pylist() == wanted
+        assert found.column("headers") == data.column("headers")
+        assert decoder.decode(data.slice(2, 4)).column("value").to_pylist() == wanted[2:6]
+    assert len(source.asked) == 5, "each name is asked for once"
+
+
+def test_wrong_headers_are_named_and_harm_no_other_value() -> None:
+    old = open_codec(SchemaType.AVRO, OLD).encode({"id": 1})
+    wrong = [b"", b"\1short", b"\2" + bytes(16), in_header(7), in_header(1, b"\0"), framed(7, b"")]
+    data = with_headers([old] * 7, [*wrong, in_header(1)])
+    decoder = SchemaDecoder(Schemas(SchemaType.AVRO, OLD), "t-value", errors="null")
+    assert decoder.decode(data).column("value").to_pylist() == [None] * 6 + [{"id": 1}]
+    strict = SchemaDecoder(Schemas(SchemaType.AVRO, OLD), "t-value")
+    for row, reason in (
+        (0, "its header __value_schema_id: 0 bytes have no room"),
+        (1, "6 bytes have no room for a schema's guid"),
+        (3, f"there is no schema {UUID(int=7)}"),
+        (4, "1 bytes after the schema's id"),
+        (5, "there is no schema 7"),
+    ):
+        with pytest.raises(InvalidRecord, match=reason):
+            strict.decode(data.slice(row))
+
+
+def test_messages_of_protobuf_have_their_place_in_the_header() -> None:
+    text = 'syntax = "proto3"; message A { int32 n = 1; } message B {}'
+    data = with_headers(
+        [b"\x08\x07", b"", b"\x08\x07", b"\0\x08\x07"],
+        [in_header(1, b"\0"), in_header(1, b"\0"), in_header(1, b"\2\2"), in_header(1)],
+    )
+    decoder = SchemaDecoder(Schemas(SchemaType.PROTOBUF, text), "t-value", errors="null")
+    assert decoder.decode(data).column("value").to_pylist() == [{"n": 7}, {"n": 0}, None, None]
+
+
+def test_headers_that_are_all_different_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header_ids, "NUMBERS_MAX", 3)
+    old = open_codec(SchemaType.AVRO, OLD).encode({"id": 1})
+    decoder = SchemaDecoder(Schemas(SchemaType.AVRO, OLD), "t-value", errors="null")
+    for start in range(2, 50, 6):
+        strange = with_headers([old] * 6, [in_header(start + one) for one in range(6)])
+        assert decoder.decode(strange).column("value").null_count == 6
+        known = with_headers([old], [in_header(1)])
+        assert decoder.decode(known).column("value").to_pylist() == [{"id": 1}]
+    assert len(decoder._headers._frames) <= 3
 
 
 OLD = '{"type":"record","name":"U","fields":[{"name":"id","type":"int"}]}'

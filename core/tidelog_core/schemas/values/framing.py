@@ -1,23 +1,81 @@
 """The frame around values of a registry's serializers. No I/O.
 
-Layout: a byte 0, the schema's id as an int32, big-endian, then the payload. Before a payload of
-Protobuf comes the message's place in its file: the number of indexes and the indexes, each as a
-zigzag varint; a single 0 stands for the first message. Source: Confluent's wire format.
+Layout: a byte 0, the schema's id as an int32, big-endian, then the payload. Or a byte 1, the
+schema's guid in 16 bytes, then the payload. Before a payload of Protobuf comes the message's place
+in its file: the number of indexes and the indexes, each as a zigzag varint; a single 0 stands for
+the first message.
+
+All that comes before the payload may be in a header of the record instead, ``__key_schema_id`` or
+``__value_schema_id``. The key or the value is the payload alone then. Source: Confluent's wire
+format, ``SchemaId`` and ``DualSchemaIdDeserializer`` of its serializers.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from uuid import UUID
 
-MAGIC = 0
+from tidelog_core.schemas.model import SchemaType
+
+MAGIC, GUID_MAGIC = 0, 1
 HEAD = struct.Struct(">bi")
+GUID_HEAD_SIZE = 17
+KEY_HEADER, VALUE_HEADER = "__key_schema_id", "__value_schema_id"
 INDEXES_MAX = 64  # of a message's place, that is, how deep it is nested
 VARINT_BYTES_MAX = 5
 
 
 class UnreadableValue(ValueError):
     """The bytes, or the JSON text, do not fit the schema. The message says why."""
+
+
+class SchemaFrame(NamedTuple):
+    """A key or a value that names its schema."""
+
+    schema: int | str  # its id, or its guid
+    head: bytes | None  # what follows that in the header; None: there is no header
+    rest: bytes | memoryview
+
+    def payload(self, schema_type: str) -> bytes:
+        """Return the payload, for a ``SchemaType.PROTOBUF`` with the place of its message.
+
+        Raises ``UnreadableValue``.
+        """
+        if self.head is None:
+            return bytes(self.rest)
+        if schema_type == SchemaType.PROTOBUF:
+            _, left = split_indexes(self.head)
+        else:
+            left = self.head
+        if left:
+            raise UnreadableValue(f"its header has {len(left)} bytes after the schema's id")
+        return self.head + self.rest
+
+
+def schema_header(headers: Iterable[tuple[str, bytes | None]], name: str) -> bytes | None:
+    """Return the last header of a name, ``None`` if there is none."""
+    found = None
+    for key, value in headers:
+        if key == name:
+            found = value
+    return found
+
+
+def split_named(data: bytes | memoryview, header: bytes | None) -> SchemaFrame:
+    """Return the schema that the header names, else the value. Raises ``UnreadableValue``."""
+    named = data if header is None else header
+    if len(named) and named[0] == GUID_MAGIC:
+        if len(named) < GUID_HEAD_SIZE:
+            raise UnreadableValue(f"{len(named)} bytes have no room for a schema's guid")
+        schema: int | str = str(UUID(bytes=bytes(named[1:GUID_HEAD_SIZE])))
+        rest = named[GUID_HEAD_SIZE:]
+    else:
+        schema, rest = split_frame(named)
+    if header is None:
+        return SchemaFrame(schema, None, rest)
+    return SchemaFrame(schema, bytes(rest), data)
 
 
 def split_frame(data: bytes | memoryview) -> tuple[int, bytes | memoryview]:

@@ -7,6 +7,7 @@ import random
 import time
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tidelog_core.schemas.model import Reference, SchemaType
@@ -16,8 +17,10 @@ from tidelog_core.schemas.values.framing import (
     UnreadableValue,
     framed,
     joined_indexes,
+    schema_header,
     split_frame,
     split_indexes,
+    split_named,
 )
 
 PROTO = """
@@ -175,6 +178,41 @@ def test_the_frame_of_a_value() -> None:
             split_frame(wrong)
     for indexes in ((0,), (1,), (0, 0), (3, 200, 70_000)):
         assert split_indexes(joined_indexes(indexes) + b"x") == (indexes, b"x")
+
+
+GUID = "89791762-2336-4186-9674-299b90a802e2"
+GUID_HEAD = b"\1" + UUID(GUID).bytes
+
+
+def test_a_schema_may_be_named_in_a_header_and_by_its_guid() -> None:
+    assert split_named(framed(7, b"abc"), None) == (7, None, b"abc")
+    assert split_named(GUID_HEAD + b"abc", None) == (GUID, None, b"abc")
+    for head, name in ((GUID_HEAD, GUID), (framed(7, b""), 7)):
+        frame = split_named(b"\0abc", head)
+        assert frame == (name, b"", b"\0abc")
+        assert frame.payload("AVRO") == frame.payload("JSON") == b"\0abc"
+        with pytest.raises(UnreadableValue, match="the place of its message is cut off"):
+            frame.payload("PROTOBUF")
+        for place in ((0,), (1, 0)):
+            frame = split_named(b"abc", head + joined_indexes(place))
+            assert split_indexes(frame.payload("PROTOBUF")) == (place, b"abc")
+            with pytest.raises(UnreadableValue, match="bytes after the schema's id"):
+                frame.payload("AVRO")
+        with pytest.raises(UnreadableValue, match="1 bytes after the schema's id"):
+            split_named(b"abc", head + b"\0x").payload("PROTOBUF")
+
+
+@pytest.mark.parametrize("wrong", [b"", b"\1", GUID_HEAD[:-1], b"\2" + GUID_HEAD[1:], b"\0\0\0"])
+def test_a_header_that_names_no_schema_is_refused(wrong: bytes) -> None:
+    with pytest.raises(UnreadableValue):
+        split_named(framed(7, b"abc"), wrong)
+
+
+def test_the_last_header_of_a_name_counts() -> None:
+    headers = [("a", b"1"), ("b", b"2"), ("a", b"3")]
+    assert schema_header(headers, "a") == b"3"
+    assert schema_header(headers, "c") is None
+    assert schema_header([*headers, ("a", None)], "a") is None
 
 
 def _varint(number: int) -> bytes:
