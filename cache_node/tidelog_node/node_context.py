@@ -40,6 +40,10 @@ class Standing(Protocol):
     def can_serve(self) -> bool:
         """Return whether this node may answer and decide now. For any thread."""
 
+    @property
+    def vanished(self) -> frozenset[int]:
+        """The brokers to which clients are not sent for diskless partitions now."""
+
     def leads(self, partition: Partition) -> bool:
         """Return whether this process leads the partition according to the record."""
 

@@ -35,6 +35,7 @@ class Alone:
         self.broker_id = broker_id
         self.now_ms = now_ms
         self.peers = PeerLeases(LeaseTimes())
+        self.vanished = frozenset[int]()
         self.changed = Subscribers[[]]()
         self._can_serve = can_serve
 

@@ -6,7 +6,15 @@ Source: ``DescribeTopicPartitionsRequestHandler`` of Kafka.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from itertools import islice
 
 from kio.schema.describe_topic_partitions.v0 import request as describe_request
@@ -15,10 +23,9 @@ from tidelog_core.admin.names import is_internal
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
-from tidelog_core.model import NO_LEADER
 
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_TOPIC
-from tidelog_node.handlers.shown_topics import unknown_name_error
+from tidelog_node.handlers.shown_topics import shown_leader, unknown_name_error
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.wire.messages import build
 
@@ -32,11 +39,13 @@ async def describe_partitions(
     current: Callable[[], ClusterImage],
     refreshed: Callable[[], Awaitable[ClusterImage]],
     brokers_of: Callable[[ClusterImage], Mapping[int, Broker]],
+    vanished: Callable[[], Container[int]],
 ) -> describe_response.DescribeTopicPartitionsResponse:
     """Return topics in order, from the cursor, up to the limit.
 
     If the current image lacks a topic that the request names, ``refreshed`` returns a newer one.
-    ``brokers_of`` returns the brokers that the client can reach.
+    ``brokers_of`` returns the brokers that the client can reach, ``vanished`` those that lead
+    nothing diskless.
     """
     turn = RequestTurn()
     cursor = request.cursor
@@ -74,7 +83,7 @@ async def describe_partitions(
         if limit == 0:
             next_cursor = build(describe_response.Cursor, topic_name=name, partition_index=first)
             break
-        answers.append(_described(brokers_of(image), topic, partitions))
+        answers.append(_described(brokers_of(image), vanished(), topic, partitions))
         limit -= len(partitions)
         if first + len(partitions) < topic.partition_count:
             next_cursor = build(
@@ -101,7 +110,10 @@ async def _in_order(names: Collection[str], turn: RequestTurn) -> Iterator[str]:
 
 
 def _described(
-    brokers: Mapping[int, Broker], topic: Topic, partitions: Sequence[Partition]
+    brokers: Mapping[int, Broker],
+    vanished: Container[int],
+    topic: Topic,
+    partitions: Sequence[Partition],
 ) -> describe_response.DescribeTopicPartitionsResponseTopic:
     return build(
         describe_response.DescribeTopicPartitionsResponseTopic,
@@ -114,11 +126,7 @@ def _described(
                 describe_response.DescribeTopicPartitionsResponsePartition,
                 error_code=ErrorCode.none,
                 partition_index=partition.partition,
-                leader_id=(
-                    partition.leader
-                    if partition.leader in brokers and not partition.awaits_first_leader
-                    else NO_LEADER
-                ),
+                leader_id=shown_leader(brokers, partition, vanished),
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=partition.replicas,
                 isr_nodes=partition.isr,

@@ -16,15 +16,22 @@ class ReachableBrokers:
     def __init__(self, standing: Standing) -> None:
         self._standing = standing
         self._live: Mapping[int, Broker] = {}
-        self._reachable: dict[str, Mapping[int, Broker]] = {}  # live brokers, by listener
+        self._shown: Mapping[int, Broker] = {}
+        self._reachable: dict[str, Mapping[int, Broker]] = {}  # of those shown, by listener
+        # Nobody is sent to these for diskless partitions. As of the last call.
+        self.vanished: frozenset[int] = frozenset()
 
     def __call__(self, image: ClusterImage, listener: str) -> Mapping[int, Broker]:
-        """Return them: the same object until the live ones change."""
-        live = self._standing.live_brokers(image)
-        if live is not self._live:
-            self._live, self._reachable = live, {}
-        reachable = self._reachable.get(listener)
+        """Return them: the same object until the live ones change, or ``vanished``.
+
+        So answers that were made of an earlier object are not given any more.
+        """
+        live, vanished = self._standing.live_brokers(image), self._standing.vanished
+        if live is not self._live or vanished != self.vanished:
+            self._live, self.vanished, self._reachable = live, vanished, {}
+            self._shown = dict(live)  # Never an object that was returned with others vanished.
+        shown, reachable = self._shown, self._reachable.get(listener)
         if reachable is None:
-            found = {n: broker for n, broker in live.items() if broker.endpoint_of(listener)}
-            reachable = self._reachable[listener] = live if len(found) == len(live) else found
+            found = {n: broker for n, broker in shown.items() if broker.endpoint_of(listener)}
+            reachable = self._reachable[listener] = shown if len(found) == len(shown) else found
         return reachable

@@ -180,6 +180,7 @@ class MetadataHandlers:
             current=lambda: self._node.view.image,
             refreshed=self._refreshed,
             brokers_of=lambda image: self._brokers(image, context),
+            vanished=lambda: self._reachable_brokers.vanished,
         )
 
     def _brokers(self, image: ClusterImage, context: RequestContext) -> Mapping[int, Broker]:
@@ -339,9 +340,10 @@ class MetadataHandlers:
         turn: RequestTurn,
     ) -> object:
         brokers = self._brokers(image, context)
+        vanished = self._reachable_brokers.vanished
         zone = self._zones.zone_of_topic(context.session, image, topic.name)
         partitions = [
-            shown_partition(brokers, partition, context.api_version, zone=zone)
+            shown_partition(brokers, partition, context.api_version, vanished, zone=zone)
             async for partition in turn.each(image.partitions(topic.name))
         ]
         operations = self._operations(topic.name, request, context)
@@ -363,12 +365,12 @@ class MetadataHandlers:
         turn: RequestTurn,
         topic: Topic,
     ) -> Encoded:
-        version = context.api_version
+        version, vanished = context.api_version, self._reachable_brokers.vanished
         zone = self._zones.zone_of_topic(context.session, image, topic.name)
         partitions = []
         errors: Counter[ErrorCode] = Counter()
         async for partition in turn.each(image.partitions(topic.name)):
-            shown = shown_partition(brokers, partition, version, zone=zone)
+            shown = shown_partition(brokers, partition, version, vanished, zone=zone)
             if shown.error_code is not ErrorCode.none:
                 errors[shown.error_code] += 1
             partitions.append(encode_partition(shown, version))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from kio.schema.metadata.v13 import response as response_v13
 from tidelog_core.admin.names import validate_topic_name
@@ -27,10 +27,34 @@ def shown_topic(topic: Topic, partitions: tuple[object, ...], operations: int) -
     )
 
 
+def shown_leader(
+    brokers: Mapping[int, Broker], partition: Partition, vanished: Container[int], *, zone: str = ""
+) -> int:
+    """Return the leader for clients that can reach ``brokers``; ``NO_LEADER`` if there is none.
+
+    With a ``zone`` it is the one for clients of that zone. A diskless partition gets another leader
+    within a moment once its own has vanished. So clients are told that it has none: they ask again
+    soon, instead of trying a port that refuses.
+    """
+    leader = partition.leader
+    if leader not in brokers or partition.awaits_first_leader:
+        return NO_LEADER
+    if not partition.is_diskless:
+        return leader
+    if zone:
+        leader = leader_of_zone(brokers, partition, zone, vanished)
+    return NO_LEADER if leader in vanished else leader
+
+
 def shown_partition(
-    brokers: Mapping[int, Broker], partition: Partition, version: int, *, zone: str
+    brokers: Mapping[int, Broker],
+    partition: Partition,
+    version: int,
+    vanished: Container[int],
+    *,
+    zone: str,
 ) -> response_v13.MetadataResponsePartition:
-    """Return a partition; with a ``zone`` it names the leader for clients of that zone."""
+    """Return a partition with its leader, see ``shown_leader``."""
     replicas, isr = partition.replicas, partition.isr
     error = ErrorCode.none
     offline = tuple(replica for replica in replicas if replica not in brokers)
@@ -39,11 +63,9 @@ def shown_partition(
         replicas = tuple(replica for replica in replicas if replica not in offline)
         isr = tuple(replica for replica in isr if replica not in offline)
         error = ErrorCode.replica_not_available
-    leader = partition.leader
-    if leader not in brokers or partition.awaits_first_leader:
-        leader, error = NO_LEADER, ErrorCode.leader_not_available
-    elif zone:
-        leader = leader_of_zone(brokers, partition, zone)
+    leader = shown_leader(brokers, partition, vanished, zone=zone)
+    if leader == NO_LEADER:
+        error = ErrorCode.leader_not_available
     return build(
         response_v13.MetadataResponsePartition,
         error_code=error,

@@ -63,6 +63,8 @@ class Membership:
         self._dead: frozenset[int] = frozenset()
         self._suspected: frozenset[int] = frozenset()
         self.doubted: frozenset[int] = frozenset()  # the suspected, and who may soon be so
+        # Clients are not sent to them for diskless partitions, see ``PeerLeases.has_vanished``.
+        self.vanished: frozenset[int] = frozenset()
         self._reading = 0  # increases whenever the known or dead brokers change
         # Whether this node leads any partition so. For any thread.
         self.leads_by_chain: Callable[[], bool] = lambda: False
@@ -201,11 +203,21 @@ class Membership:
         self.peers.note_registered(registered, self.now_ms())
         self._settle(has_grown=self._known != before)
 
+    def note_lost(self, broker_id: int) -> None:
+        """Note that a connection to the broker has ended: it may have died."""
+        self.peers.note_lost(broker_id, self.now_ms())
+        self._settle_doubts()
+
+    def note_unanswered(self, broker_id: int) -> None:
+        """Note that there is no new connection to the broker, for a reason that says nothing."""
+        self.peers.note_unanswered(broker_id)
+        self._settle_doubts()
+
     def note_refused(self, broker_id: int) -> None:
         """Note that the broker's port has refused a connection: it may have died."""
         if self.peers.note_refused(broker_id, self.now_ms()):
             self.refused.notify()
-            self._settle_doubts()
+        self._settle()
 
     def note_reached(self, broker_id: int) -> None:
         """Note that the broker's port takes connections."""
@@ -227,6 +239,7 @@ class Membership:
         self._settle_doubts()
 
     def _settle_doubts(self) -> None:
+        self.vanished = frozenset(b for b in self._known if self.peers.has_vanished(b))
         doubted = frozenset(b for b in self._known if self.peers.is_doubted(b))
         if doubted != self.doubted:
             self.doubted = doubted

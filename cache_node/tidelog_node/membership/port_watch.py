@@ -1,9 +1,11 @@
 """Notices within a moment that a process which leads diskless partitions has ended.
 
 A node holds one idle connection to every broker that leads any. It ends when the process does, and
-the next attempts are refused: nothing listens at the port. That alone is no proof. A filter between
-two nodes does the same, and a process may start again at once. So ``PeerLeases`` suspects a broker
-whose port refuses only if it misses a renewal of its lease after that too.
+the next attempts are refused: nothing listens at the port. A few of them within some 100 ms say
+that the process is gone. It is no proof: a filter between two nodes does the same, and a process
+may start again at once. ``replication.leases`` says what a wrong guess costs, and how often it may
+be made. Clients that ask meanwhile who leads are told that nobody does (``Membership.vanished``):
+they ask again soon, where they would try the port that refuses.
 
 Other failures say nothing: a host that is down or a network that loses everything leaves it to the
 readings of the leases. Replicated partitions take no notice of any of this; they wait for the end
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -28,10 +31,11 @@ from tidelog_node.membership.membership import Membership
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS_MAX = 3.0
-REFUSED_PAUSE_SECONDS = 0.25  # while the port refuses connections, or closes them
+REFUSED_PAUSE_SECONDS = 0.1  # while the port refuses connections, until the broker is suspected
+LONGER_PAUSE_SECONDS = 0.25  # from then on, and where connections end soon
 PAUSE_SECONDS = 1.0  # after other failures
 DEAD_PAUSE_SECONDS = 5.0  # once the lease is over
-LASTING_SECONDS = 5.0  # a connection that ends sooner is not made again at once
+HURRIED_SECONDS = 5.0  # between two connections that are made again at once
 
 
 class Ports(Protocol):
@@ -95,32 +99,35 @@ class PortWatch:
     async def _watch(self, broker: Broker) -> None:
         """Hold a connection to the broker, and say what becomes of it."""
         loop, broker_id = asyncio.get_running_loop(), broker.broker_id
-        is_refused = False
+        membership, peers = self._membership, self._membership.peers
 
         def on_open() -> None:
-            nonlocal is_refused
-            is_refused = False
-            self._membership.note_reached(broker_id)
+            membership.note_reached(broker_id)
+
+        hurried_s = -math.inf  # when a connection was last made again at once
 
         while True:
-            began = loop.time()
             pause_seconds = PAUSE_SECONDS
             try:
                 await self._ports.hold(broker, on_open, timeout_s=CONNECT_SECONDS_MAX)
-                if loop.time() - began > LASTING_SECONDS:
+                membership.note_lost(broker_id)
+                if loop.time() - hurried_s > HURRIED_SECONDS:
+                    hurried_s = loop.time()
                     continue  # Find out at once why it has ended.
-                pause_seconds = REFUSED_PAUSE_SECONDS
+                pause_seconds = LONGER_PAUSE_SECONDS
             except PortRefused as error:
-                pause_seconds = REFUSED_PAUSE_SECONDS
-                if not is_refused:
-                    is_refused = True
+                if not peers.refuses(broker_id):
                     logger.info(
                         "port of a broker refuses connections",
                         extra={"broker_id": broker_id, "reason": str(error)},
                     )
-                self._membership.note_refused(broker_id)
-            except (BrokerNotAvailable, OSError, TimeoutError):
-                pass  # It says nothing about the process.
-            if self._membership.peers.is_dead(broker_id):
+                membership.note_refused(broker_id)
+                is_quick = not peers.is_suspected(broker_id)
+                pause_seconds = REFUSED_PAUSE_SECONDS if is_quick else LONGER_PAUSE_SECONDS
+            except (BrokerNotAvailable, OSError, TimeoutError) as error:
+                membership.note_unanswered(broker_id)  # It says nothing about the process.
+                if isinstance(error, ConnectionError):  # Perhaps it is just ending.
+                    pause_seconds = LONGER_PAUSE_SECONDS
+            if peers.is_dead(broker_id):
                 pause_seconds = DEAD_PAUSE_SECONDS
             await asyncio.sleep(pause_seconds)

@@ -11,7 +11,7 @@ group gets the real leaders from then on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from tidelog_core.config import topic_config
 from tidelog_core.log.append_checks import LOG_APPEND_TIME, inspects_records
@@ -51,17 +51,20 @@ class ZoneLeaders:
         return not inspects_records(config) and config.message_timestamp_type != LOG_APPEND_TIME
 
 
-def leader_of_zone(brokers: Mapping[int, Broker], partition: Partition, zone: str) -> int:
+def leader_of_zone(
+    brokers: Mapping[int, Broker], partition: Partition, zone: str, vanished: Container[int] = ()
+) -> int:
     """Return the live replica in the zone, the leader if that is one or if there is none.
 
-    A partition that is not diskless yet, or any more, has one leader for all.
+    A partition that is not diskless yet, or any more, has one leader for all. A broker of
+    ``vanished`` is none that clients are sent to.
 
     One in the ISR is near the leader's high watermark.
     """
     there = [
         broker_id
         for broker_id in partition.replicas
-        if broker_id in brokers and brokers[broker_id].rack == zone
+        if broker_id in brokers and brokers[broker_id].rack == zone and broker_id not in vanished
     ]
     if not partition.is_diskless or partition.leader in there or not there:
         return partition.leader

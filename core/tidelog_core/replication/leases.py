@@ -22,11 +22,17 @@ side measures on its own monotonic clock, and only the rates have to agree (see
 - An observer that was stopped itself, or that could not read, counts no broker as dead until
   it has read again.
 - A broker that leads *diskless* partitions is suspected before its lease is over: chains are safe
-  whoever is alive, so that is a guess, and a wrong one costs a new chain. It has been silent for
-  ``suspicion_ms``; or its port refuses connections (``note_refused``) and it misses a renewal after
-  that. Such a broker renews every ``brisk_renew_ms``, so this takes ``refusal_ms``. A port that is
-  closed to one observer only, by a filter for example, is no reason for suspicion: the broker
-  renews on. A host that is down refuses nothing, so its leads wait for ``suspicion_ms``.
+  whoever is alive, so that is a guess, and a wrong one costs a new chain. One of three is enough:
+  (1) This observer had a connection to its process, which has ended, and the port has refused
+  connections again and again for ``ended_ms``: the kernel does that when a process has died.
+  (2) The port refuses, and the broker misses a renewal. It renews every ``brisk_renew_ms``, so this
+  takes ``refusal_ms``. (3) It has been silent for ``suspicion_ms``. A host that is down refuses
+  nothing, so its leads wait for that.
+- A filter between two nodes, or a proxy that has ended, refuses as well. So (1) may be wrong, but
+  once for each process: a renewal that was written after the first refusal shows that it lives
+  behind a closed port, and from then on its refusals count for nothing by themselves. Those of a
+  process that was never reached do not either: it may not listen yet. A takeover that was decided
+  before such a renewal, and is written after it, is lost by its check.
 - Renewals stop once the event loop that answers clients has not turned for
   ``LeaseTimes.stall_ms`` (``can_renew``). So a process that hangs loses its lease at most
   ``stall_ms`` later than one that died.
@@ -81,6 +87,8 @@ RENEWALS_RETRIED_PER_INTERVAL = 6
 LATE_MS = 1_500  # a renewal that is later than this is suspicious
 BRISK_RENEW_MS = 1_000  # between two renewals of a broker that leads diskless partitions
 BRISK_LATE_MS = 500  # a renewal that is later than this is suspicious if the port refuses
+ENDED_MS = 300  # for so long the port of a process that was reached refuses until it is suspected
+REFUSALS_MIN = 3  # in that time
 RENEWALS_PER_LEASE_MIN = 3
 MARGIN_PARTS = 9  # the margin is this part of the lease: 1 s of 9 s
 STALL_NUMERATOR, STALL_DENOMINATOR = 2, 3  # of the lease: 6 s of 9 s
@@ -138,6 +146,15 @@ class LeaseTimes:
         A process that starts again takes longer than that only if it misses a renewal too.
         """
         return min(self.suspicion_ms, self.brisk_renew_ms + BRISK_LATE_MS)
+
+    @property
+    def ended_ms(self) -> int:
+        """The time for which the port of a process that was reached refuses, until suspicion.
+
+        The kernel closes the connections and the port of a process when it dies. A process that
+        starts again, and registers within this time, keeps its partitions.
+        """
+        return min(self.refusal_ms, ENDED_MS)
 
     @property
     def retry_ms(self) -> int:
@@ -348,6 +365,19 @@ class _Observation:
     attended_ms: float | None = None
     has_moved: bool = False  # a commit's check has failed on it, and it was not read since
 
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether a later reading than the first one has shown the same."""
+        return self.confirmed_ms > self.first_seen_ms
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """Connections to a broker's port that were refused, one after the other."""
+
+    since_ms: float
+    count: int = 0
+
 
 class PeerLeases:
     """The leases as this broker has seen them, timed on its own clock."""
@@ -356,7 +386,10 @@ class PeerLeases:
         self._times = times
         self._observations: dict[int, _Observation] = {}
         self._registered: dict[int, float] = {}  # when it was noted; until a later reading
-        self._refused: dict[int, float] = {}  # since when the broker's port refuses connections
+        self._refused: dict[int, _Refusal] = {}  # by broker, while its port refuses connections
+        self._lost: dict[int, float] = {}  # since when a connection has ended, until the next one
+        self._reached: set[int] = set()  # there was a connection to the registered process
+        self._refuted: set[int] = set()  # the registered process has renewed behind a closed port
         self._read_ms = -math.inf  # when the last reading was begun
         self._has_read = False
 
@@ -376,6 +409,9 @@ class PeerLeases:
                 known.confirmed_ms = max(known.confirmed_ms, started_ms)
                 known.has_moved = False  # A reading counts more than a lost check.
             seen = self._observations[lease.broker_id]
+            refusal = self._refused.get(lease.broker_id)
+            if refusal is not None and seen.after_ms >= refusal.since_ms:
+                self._refuted.add(lease.broker_id)
             if seen.attended_ms is None and self.is_dead(lease.broker_id):
                 seen.attended_ms = now_ms
 
@@ -396,9 +432,9 @@ class PeerLeases:
         return known.confirmed_ms - known.first_seen_ms >= self._times.lease_ms
 
     def is_suspected(self, broker_id: int) -> bool:
-        """Whether the broker is dead, or has been silent for long enough to be taken for dead.
+        """Whether the broker is dead, or probably is: others may take its diskless partitions.
 
-        ``LeaseTimes.suspicion_ms``, or ``refusal_ms`` while its port refuses connections.
+        See the module for the three reasons.
         """
         if self.is_dead(broker_id):
             return True
@@ -407,13 +443,38 @@ class PeerLeases:
             return False
         if known.record.version == UNREADABLE_VERSION:
             return False
-        if known.confirmed_ms - known.first_seen_ms >= self._times.suspicion_ms:
-            return True
-        refused_ms = self._refused.get(broker_id)
-        if refused_ms is None:
+        silent_ms = known.confirmed_ms - known.first_seen_ms
+        return silent_ms >= self._times.suspicion_ms or self._is_refused_long(broker_id, known)
+
+    def _is_refused_long(self, broker_id: int, known: _Observation) -> bool:
+        """Whether the broker's port has refused connections for long enough to suspect it."""
+        refusal, times = self._refused.get(broker_id), self._times
+        if refusal is None:
             return False
-        since_ms = max(known.first_seen_ms, refused_ms)
-        return known.confirmed_ms - since_ms >= self._times.refusal_ms
+        if self._shows_end(broker_id) and refusal.count >= REFUSALS_MIN:
+            refused_ms = known.confirmed_ms - refusal.since_ms
+            if refused_ms >= times.ended_ms and known.is_confirmed:
+                return True
+        since_ms = max(known.first_seen_ms, refusal.since_ms)
+        return known.confirmed_ms - since_ms >= times.refusal_ms
+
+    def _shows_end(self, broker_id: int) -> bool:
+        """Whether refusals of the broker's port are a reason to suspect it by themselves."""
+        return broker_id in self._reached and broker_id not in self._refuted
+
+    def has_vanished(self, broker_id: int) -> bool:
+        """Whether clients should not be sent to the broker for diskless partitions.
+
+        It is suspected; or it is out of this observer's reach, and has shown no life since. That
+        lasts for a moment only: either a renewal is seen, or the broker is suspected.
+        """
+        if self.is_suspected(broker_id):
+            return True
+        known, refusal = self._observations.get(broker_id), self._refused.get(broker_id)
+        since_ms = self._lost.get(broker_id) if refusal is None else refusal.since_ms
+        if since_ms is None or known is None or known.has_moved or broker_id in self._registered:
+            return False
+        return known.after_ms < since_ms
 
     def is_doubted(self, broker_id: int) -> bool:
         """Whether the broker may be suspected within ``refusal_ms``: a reason to get ready.
@@ -428,36 +489,54 @@ class PeerLeases:
         silent_ms = known.confirmed_ms - known.first_seen_ms
         return not known.has_moved and silent_ms >= times.suspicion_ms - times.refusal_ms > 0
 
+    def note_lost(self, broker_id: int, now_ms: float) -> None:
+        """Note that a connection to the broker has ended: it may have died."""
+        self._lost.setdefault(broker_id, now_ms)
+
     def note_refused(self, broker_id: int, now_ms: float) -> bool:
-        """Note that the broker's port has refused a connection; return whether that is new."""
-        is_new = broker_id not in self._refused
-        self._refused.setdefault(broker_id, now_ms)
-        return is_new
+        """Note that the broker's port has refused a connection; return whether it did not before.
+
+        ``observe`` is due then.
+        """
+        refusal = self._refused.setdefault(broker_id, _Refusal(now_ms))
+        refusal.count += 1
+        return refusal.count == 1
 
     def note_reached(self, broker_id: int) -> bool:
-        """Note that the broker's port takes connections; return whether that is new."""
-        return self._refused.pop(broker_id, None) is not None
+        """Note a connection to the broker's process; return whether there was none just before."""
+        self._reached.add(broker_id)
+        was_lost = self._lost.pop(broker_id, None) is not None
+        return self._refused.pop(broker_id, None) is not None or was_lost
+
+    def note_unanswered(self, broker_id: int) -> None:
+        """Note that there is no new connection to the broker, for a reason that says nothing."""
+        self._lost.pop(broker_id, None)
 
     def refuses(self, broker_id: int) -> bool:
         """Whether the broker's port has refused the last connection."""
         return broker_id in self._refused
 
     def next_look_ms(self) -> float | None:
-        """Return when a reading may show that a broker whose port refuses is silent too.
+        """Return when a reading may show that a broker whose port refuses does not renew its lease.
 
-        The first one is due at once: it begins the time in which a renewal is missed. ``None`` if
+        The first one is due at once: later ones show whether it was renewed since. ``None`` if
         no broker's port refuses, or those brokers are suspected already. Where a reading in time
         has shown nothing, because the lease's item is gone or damaged, the next is as long after.
         """
-        refusal_ms, due = self._times.refusal_ms, []
-        for broker_id, refused_ms in self._refused.items():
+        times, due = self._times, []
+        for broker_id, refusal in self._refused.items():
             known = self._observations.get(broker_id)
             if known is None or self.is_suspected(broker_id):
                 continue
-            since_ms = max(known.first_seen_ms, refused_ms)
-            is_begun = known.confirmed_ms >= refused_ms
-            due_ms = since_ms + refusal_ms if is_begun else refused_ms
-            due.append(due_ms if due_ms > self._read_ms else self._read_ms + refusal_ms)
+            wait_ms, since_ms = times.refusal_ms, max(known.first_seen_ms, refusal.since_ms)
+            ended_ms = refusal.since_ms + times.ended_ms
+            if self._shows_end(broker_id) and not (
+                known.is_confirmed and known.confirmed_ms >= ended_ms
+            ):
+                wait_ms, since_ms = times.ended_ms, refusal.since_ms
+            is_begun = known.confirmed_ms >= refusal.since_ms
+            due_ms = since_ms + wait_ms if is_begun else refusal.since_ms
+            due.append(due_ms if due_ms > self._read_ms else self._read_ms + wait_ms)
         return min(due, default=None)
 
     def has_died(self, broker_id: int) -> bool:
@@ -507,7 +586,11 @@ class PeerLeases:
         """
         for broker_id in broker_ids:
             self._registered[broker_id] = now_ms
-            self._refused.pop(broker_id, None)  # It has another process now.
+            # It has another process now, which may not listen yet.
+            self._refused.pop(broker_id, None)
+            self._lost.pop(broker_id, None)
+            self._reached.discard(broker_id)
+            self._refuted.discard(broker_id)
             known = self._observations.get(broker_id)
             if known is not None:
                 known.attended_ms = None

@@ -344,6 +344,138 @@ def test_the_second_reading_of_a_broker_whose_port_refuses_is_due_when_it_has_mi
     assert peers.next_look_ms() is None
 
 
+class Watched:
+    """A broker that leads diskless partitions, and what another one sees of it."""
+
+    def __init__(self, *, is_reached: bool = True) -> None:
+        self.peers = PeerLeases(TIMES)
+        self.counter = 1
+        self.look(0)
+        if is_reached:
+            self.peers.note_reached(2)
+
+    def look(self, at_ms: float, *, renewed: bool = False) -> None:
+        self.counter += renewed
+        self.peers.observe([make_lease(2, self.counter)], started_ms=at_ms, now_ms=at_ms)
+
+    def refuse(self, *at_ms: float) -> None:
+        for one in at_ms:
+            self.peers.note_refused(2, one)
+
+    @property
+    def is_suspected(self) -> bool:
+        return self.peers.is_suspected(2)
+
+    @property
+    def has_vanished(self) -> bool:
+        return self.peers.has_vanished(2)
+
+
+def test_a_process_that_was_reached_is_suspected_once_its_port_refuses_again_and_again() -> None:
+    it = Watched()
+    it.refuse(100)
+    assert it.peers.next_look_ms() == 100
+    it.look(101)
+    assert it.peers.next_look_ms() == 100 + TIMES.ended_ms
+    it.refuse(200, 300)
+    it.look(99 + TIMES.ended_ms)
+    assert not it.is_suspected
+    it.look(100 + TIMES.ended_ms)
+    assert it.is_suspected
+    assert it.peers.next_look_ms() is None
+
+
+def test_two_refusals_do_not_show_that_a_process_has_ended() -> None:
+    it = Watched()
+    it.refuse(100, 300)
+    it.look(100 + TIMES.ended_ms)
+    assert not it.is_suspected
+    it.refuse(400)
+    assert it.is_suspected
+
+
+def test_a_lease_that_was_renewed_just_before_is_read_twice_before_refusals_count() -> None:
+    """A renewal that is seen late may be of after the refusal."""
+    it = Watched()
+    it.refuse(100, 200, 300)
+    it.look(500, renewed=True)
+    assert not it.is_suspected
+    due_ms = it.peers.next_look_ms()
+    assert due_ms is not None
+    assert 500 < due_ms <= 500 + TIMES.ended_ms
+    it.look(due_ms)
+    assert it.is_suspected
+
+
+@pytest.mark.parametrize("is_reached", [False, True], ids=["never reached", "registered again"])
+def test_refusals_of_a_process_that_may_not_listen_yet_need_a_missed_renewal(
+    is_reached: bool,
+) -> None:
+    it = Watched(is_reached=is_reached)
+    if is_reached:
+        it.peers.note_registered([2], 50)
+    it.refuse(100, 200, 300)
+    it.look(101)
+    it.look(101 + TIMES.ended_ms)
+    assert not it.is_suspected
+    it.look(100 + TIMES.refusal_ms)
+    assert it.is_suspected
+
+
+def test_a_closed_port_of_a_process_that_lives_counts_once_only() -> None:
+    it = Watched()
+    for start_ms in (0, 10_000, 20_000):
+        it.refuse(start_ms + 100, start_ms + 200, start_ms + 300)
+        it.look(start_ms + 101)
+        it.look(start_ms + 100 + TIMES.ended_ms)
+        assert it.is_suspected == (start_ms == 0)
+        for at_ms in range(500, 9_000, TIMES.brisk_renew_ms):
+            it.look(start_ms + at_ms, renewed=True)
+            assert not it.is_suspected
+            assert not it.has_vanished
+        it.peers.note_reached(2)
+        it.look(start_ms + 9_000, renewed=True)
+    # It is another process that has died now.
+    it.peers.note_registered([2], 30_000)
+    it.peers.note_reached(2)
+    it.look(30_001, renewed=True)
+    it.refuse(30_100, 30_200, 30_300)
+    it.look(30_100 + TIMES.ended_ms)
+    assert it.is_suspected
+
+
+def test_a_broker_out_of_reach_has_vanished_until_it_is_reached_or_renews() -> None:
+    it = Watched()
+    assert not it.has_vanished
+    it.peers.note_lost(2, 100)
+    assert it.has_vanished
+    it.peers.note_reached(2)
+    assert not it.has_vanished
+    it.peers.note_lost(2, 200)
+    it.peers.note_unanswered(2)  # A host or a network that is down.
+    assert not it.has_vanished
+    it.peers.note_lost(2, 300)
+    it.refuse(301)
+    it.look(302, renewed=True)  # Perhaps it was renewed before.
+    assert it.has_vanished
+    it.look(900, renewed=True)
+    assert not it.has_vanished
+    it.refuse(950, 1_000)
+    assert not it.has_vanished
+
+
+def test_whoever_is_suspected_or_dead_has_vanished() -> None:
+    it = Watched()
+    it.look(TIMES.suspicion_ms)
+    assert it.is_suspected
+    assert it.has_vanished
+    it.look(TIMES.lease_ms)
+    assert it.peers.is_dead(2)
+    assert it.has_vanished
+    it.peers.note_registered([2], TIMES.lease_ms + 1)
+    assert not it.has_vanished
+
+
 def test_a_broker_is_doubted_from_the_refusal_on_until_it_is_reached_or_registers() -> None:
     peers = PeerLeases(TIMES)
     peers.note_refused(2, 0)

@@ -54,7 +54,7 @@ class Node:
         self.view = ClusterView(store, shows_security=True)
         self.broker_id = broker_id
         self.static = static
-        standing = Alone(broker_id)
+        self.standing = standing = Alone(broker_id)
         self.peers = standing.peers
         node = node_context(
             store,

@@ -220,6 +220,55 @@ async def test_a_new_diskless_partition_has_no_leader_before_that_has_a_chain(
         assert described.topics[0].partitions[0].leader_id == 1
 
 
+async def test_nobody_is_sent_to_a_leader_of_diskless_partitions_that_has_vanished(
+    tmp_path: Path,
+) -> None:
+    """Clients that are told so ask again; they would only try its port."""
+    static = NodeConfig(diskless_gateways_enable=True)
+    async with cluster(tmp_path, nodes=3, racks=True, static=static) as nodes:
+        node, racks = nodes[0], [nodes[0].view.image.brokers[n].rack for n in (1, 2, 3)]
+        for name, configs in (("d", {"diskless.enable": "true"}), ("r", {})):
+            await create(node, name, 1, 3)
+            (partition,) = node.view.image.partitions(name)
+            acked_by = records.AckedBy.CHAIN if configs else None
+            topic = dataclasses.replace(node.view.image.topics[name], configs=configs)
+            await node.store.commit(
+                [
+                    records.put(topic),
+                    records.put(dataclasses.replace(partition, acked_by=acked_by)),
+                ]
+            )
+            await node.view.refresh()
+            await elect(node, TopicPartition(name, 0), 2)
+
+        async def leaders(zone: str = "") -> list[tuple[int, ErrorCode]]:
+            node.client_id = f"client,diskless_az={zone}".encode() if zone else b"client"
+            answer = await node.ask(METADATA, 12, **named("d", "r"))
+            assert len(answer.brokers) == 3
+            found = [topic.partitions[0] for topic in answer.topics]
+            return [(one.leader_id, one.error_code) for one in found]
+
+        async def described() -> list[int]:
+            answer = await node.ask(DESCRIBE_PARTITIONS, 0, topics=[{"name": "d"}, {"name": "r"}])
+            return [topic.partitions[0].leader_id for topic in answer.topics]
+
+        here, nobody = (2, ErrorCode.none), (NO_LEADER, ErrorCode.leader_not_available)
+        for _ in range(2):  # What was encoded before is of no use later.
+            node.standing.vanished = frozenset()
+            for _ in range(2):  # The second answers come from the cache.
+                assert await leaders() == [here, here]
+            assert await leaders(racks[0] or "") == [(1, ErrorCode.none), here]
+            assert await described() == [2, 2]
+            node.standing.vanished = frozenset((2,))
+            for _ in range(2):
+                assert await leaders() == [nobody, here]
+            # A gateway takes records until there is another leader.
+            assert await leaders(racks[0] or "") == [(1, ErrorCode.none), here]
+            assert await described() == [NO_LEADER, 2]
+            node.standing.vanished = frozenset((1, 3))
+            assert await leaders(racks[0] or "") == [here, here]  # No gateway: the real leader.
+
+
 async def test_authorized_operations_are_told_where_asked_for(tmp_path: Path) -> None:
     async with cluster(tmp_path) as (node,):
         await create(node, "a")

@@ -57,7 +57,7 @@ async def seconds_until_inherited(cluster: VirtualCluster) -> float:
     return loop.time() - began
 
 
-def test_a_killed_process_is_missed_after_one_renewal_whenever_it_dies(tmp_path: Path) -> None:
+def test_a_killed_process_is_missed_within_half_a_second_whenever_it_dies(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await cluster.create("replicated", partitions=6)
@@ -66,7 +66,7 @@ def test_a_killed_process_is_missed_after_one_renewal_whenever_it_dies(tmp_path:
                 await asyncio.sleep(phase * 0.17)
                 await cluster[1].kill()
                 seconds = await seconds_until_inherited(cluster)
-                assert 1.0 < seconds < 2.0, phase
+                assert 0.25 < seconds < 0.6, phase
                 assert 1 in await cluster.leaders("replicated")  # they wait for the lease's end
                 await cluster[1].start(was_clean=False)
                 await asyncio.sleep(1)
@@ -89,12 +89,13 @@ def test_a_host_that_is_down_is_missed_after_two_renewals(tmp_path: Path) -> Non
     run(main())
 
 
-def test_a_filter_between_nodes_moves_no_leads(tmp_path: Path) -> None:
+def test_a_filter_between_nodes_moves_leads_once_at_most(tmp_path: Path) -> None:
     """Its port refuses all others, and it renews its lease: it is alive."""
 
     async def main() -> None:
         async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await create(cluster, partitions=6)
+            epochs = []
             for turn in range(4):
                 for other in (2, 3)[: 1 + turn % 2]:
                     cluster[other].ports.filter(1)
@@ -102,23 +103,89 @@ def test_a_filter_between_nodes_moves_no_leads(tmp_path: Path) -> None:
                 for other in (2, 3)[: 1 + turn % 2]:
                     cluster[other].ports.end_filter(1)
                 await asyncio.sleep(2)
+                for partition in await cluster.partitions("t"):
+                    await cluster.lead(partition, 1)
+                await asyncio.sleep(4)
+                epochs.append([p.leader_epoch for p in await cluster.partitions("t")])
+            # In each turn it is made the leader again. Two others may be wrong once each.
+            for first, last in zip(epochs[0], epochs[-1], strict=True):
+                assert last - first <= 3 + 1
+            assert epochs[3] == [epoch + 2 for epoch in epochs[1]]
+
+    run(main())
+
+
+def test_a_port_that_is_closed_for_a_moment_moves_no_leads(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster, partitions=6)
+            for seconds in (0.05, 0.15, 0.25):
+                for other in (2, 3):
+                    cluster[other].ports.filter(1)
+                await asyncio.sleep(seconds)
+                for other in (2, 3):
+                    cluster[other].ports.end_filter(1)
+                await asyncio.sleep(6)
             for partition in await cluster.partitions("t"):
                 assert (partition.leader, partition.leader_epoch) == (1, 0)
 
     run(main())
 
 
-def test_a_process_that_is_back_within_a_second_keeps_its_leads(tmp_path: Path) -> None:
+def test_a_process_that_is_back_within_a_moment_keeps_its_leads(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await create(cluster, partitions=6)
             for turn in range(4):
                 await cluster[1].kill()
-                await asyncio.sleep(0.8)
+                await asyncio.sleep(0.1)
                 await cluster[1].start(was_clean=False)
                 await asyncio.sleep(LEASE_S + 0.3 * turn)
                 for partition in await cluster.partitions("t"):
                     assert (partition.leader, partition.leader_epoch) == (1, 1 + turn)
+
+    run(main())
+
+
+def test_a_process_that_is_back_within_a_second_gets_its_share_again_once(tmp_path: Path) -> None:
+    """Its leads go to others and come back. Nothing moves then until it ends again."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, partitions=30)
+            await asyncio.sleep(15)
+            for _ in range(3):
+                before = await cluster.partitions("t")
+                await cluster[1].kill()
+                await asyncio.sleep(0.8)
+                await cluster[1].start(was_clean=False)
+                await asyncio.sleep(20)
+                found = await cluster.partitions("t")
+                assert Counter(p.leader for p in found) == {1: 10, 2: 10, 3: 10}
+                for old, new in zip(before, found, strict=True):
+                    assert new.leader_epoch - old.leader_epoch <= 2
+                await asyncio.sleep(30)
+                assert await cluster.partitions("t") == found
+
+    run(main())
+
+
+def test_a_process_that_does_not_listen_yet_keeps_its_leads(tmp_path: Path) -> None:
+    """It has registered, and renews its lease. Nobody has reached it."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster, partitions=6)
+            await cluster[1].kill()
+            for other in (2, 3):
+                cluster[other].ports.filter(1)
+            await cluster[1].start(was_clean=False)
+            await asyncio.sleep(1.2)
+            for other in (2, 3):
+                cluster[other].ports.end_filter(1)
+            await asyncio.sleep(4)
+            for partition in await cluster.partitions("t"):
+                assert (partition.leader, partition.leader_epoch) == (1, 1)
 
     run(main())
 
