@@ -193,6 +193,8 @@ class ChainTraffic:
         "refused_count",
         "retry_count",
         "throttled_count",
+        "unfilled_count",
+        "unfilled_since_s",
         "unknown_count",
     )
 
@@ -210,6 +212,8 @@ class ChainTraffic:
         self.kept_count = 0  # now: committed objects of the current chain that are not deleted
         self.refused_count = 0  # now: partitions whose metadata were set back
         self.damaged_count = 0  # objects that an heir could not read the footer of; in each try
+        self.unfilled_count = 0  # now: led partitions whose logs lack records
+        self.unfilled_since_s = 0.0  # when the first of them was led, by ``time.monotonic``
 
 
 class GatewayTraffic:

@@ -96,6 +96,7 @@ CASES = {
     "TidelogHangingTransactions": _one(
         f"{_T}_kafka_partitions_with_late_transactions", "1x20", 9, "0 1 0x20"
     ),
+    "TidelogLogsNotFilled": _one(f"{_T}_diskless_unfilled_seconds", "0+60x20", 14, "0+60x9 0x20"),
     "TidelogProduceRefused": Case(
         {_REFUSED % "KAFKA_STORAGE_ERROR": "0+5x20"},
         9,

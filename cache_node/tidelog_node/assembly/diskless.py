@@ -31,7 +31,7 @@ from tidelog_node.diskless.recovery.log_recovery import LogRecovery
 from tidelog_node.diskless.recovery.range_reader import range_reader
 from tidelog_node.diskless.recovery.reading_ahead import ReadAhead
 from tidelog_node.diskless.recovery.refilling import LogRefill
-from tidelog_node.diskless.recovery.tail_fills import TailFills
+from tidelog_node.diskless.recovery.tail_fills import FILL_LIMITS, TailFills
 from tidelog_node.diskless.recovery.tier_indexes import TierIndexes
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
@@ -115,7 +115,11 @@ def start_diskless(
     stack.push_async_callback(feeds.close)
     fetchers.committed.subscribe(feeds.note)
     manifests = BucketManifests(node, node_chain.client)
-    fills = TailFills(refill, history)
+    fills = TailFills(
+        LogRefill(node, kept.read_within, limits=FILL_LIMITS, behind=refill),
+        history,
+        node.counters.chain,
+    )
     stack.push_async_callback(fills.close)
     entries = LeadEntries(
         node,

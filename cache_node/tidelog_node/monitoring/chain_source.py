@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from tidelog_node.counters import ChainTraffic
 from tidelog_node.monitoring.request_source import histogram
 from tidelog_node.monitoring.scrape import Scrape
@@ -29,6 +31,12 @@ class ChainSource:
             ("kept_objects", traffic.kept_count),
             ("refused_partitions", traffic.refused_count),
             ("damaged_objects_total", traffic.damaged_count),
+            ("unfilled_partitions", traffic.unfilled_count),
+            ("unfilled_seconds", _unfilled_seconds(traffic)),
         ):
             scrape.add(f"tidelog_diskless_{name}", count)
         scrape.add("tidelog_diskless_put_seconds", histogram(traffic.puts))
+
+
+def _unfilled_seconds(traffic: ChainTraffic) -> float:
+    return time.monotonic() - traffic.unfilled_since_s if traffic.unfilled_count else 0.0

@@ -362,6 +362,15 @@ _DISKLESS = (
         "Damaged objects of chains that this node has met before it led; counted in every try."
         " Partitions that may have records in one are not led until it is restored",
     ),
+    _gauge(
+        "tidelog_diskless_unfilled_partitions",
+        "Partitions that this node leads, of which its log does not have all records yet."
+        " Consumers of these records wait",
+    ),
+    _gauge(
+        "tidelog_diskless_unfilled_seconds",
+        "Time since the first of these partitions was led, 0 if there is none",
+    ),
     _counter(
         "tidelog_diskless_gateway_batches_total",
         "Batches that this node has taken as a gateway, for leaders in other zones",

@@ -44,6 +44,11 @@ def write_checkpoint(path: Path, rows: Iterable[Sequence[int]], *, is_durable: b
     write_file(path, encode_rows(rows), is_durable=is_durable)
 
 
+def write_unsynced(path: Path, rows: Iterable[Sequence[int]]) -> None:
+    """Write the file's rows. After a crash it may have any bytes, or be gone."""
+    path.write_bytes(encode_rows(rows))
+
+
 def encode_rows(rows: Iterable[Sequence[int]]) -> bytes:
     """Return the bytes of a checkpoint file."""
     lines = [" ".join(map(str, row)).encode() + b"\n" for row in rows]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from tidelog_core.log.checkpoint import write_checkpoint
+from tidelog_core.log.checkpoint import write_checkpoint, write_unsynced
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.leader_epochs import LeaderEpochs
 from tidelog_core.log.log_segments import LogSegments
@@ -153,15 +153,18 @@ class Durability:
             pending is not None and pending.recovery_point > offset
         )
 
-    def set_recovery_point(self, offset: int) -> None:
-        """Move the recovery point, durably on return. Raises ``OSError``.
+    def set_recovery_point(self, offset: int, *, is_durable: bool = True) -> None:
+        """Move the recovery point, durably on return unless the caller wants it otherwise.
+
+        Raises ``OSError``.
 
         Truncation lowers it before it removes anything. A crash in between leaves a short log,
         and not one that seems to have lost flushed batches.
         """
         self.cancel()
         self.recovery_point = offset
-        write_checkpoint(self._segments.directory / RECOVERY_POINT_FILE, [[offset]])
+        write = write_checkpoint if is_durable else write_unsynced
+        write(self._segments.directory / RECOVERY_POINT_FILE, [[offset]])
 
     def _open_unflushed(self, target: int) -> list[int]:
         descriptors: list[int] = []

@@ -75,7 +75,7 @@ def write_unfilled(directory: Path, unfilled: Unfilled) -> None:
     """
     path = directory / UNFILLED_FILE
     try:
-        write_checkpoint(path, [list(unfilled)])
+        write_checkpoint(path, [list(unfilled)], is_durable=False)
         sync_directory(directory)
     except OSError:
         with suppress(OSError):

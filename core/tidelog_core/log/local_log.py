@@ -30,17 +30,10 @@ from tidelog_core.log.cleaned import CleanedSegment, PendingSwap, SegmentToClean
 from tidelog_core.log.cleaning import Cleaning, CleaningSource
 from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, rename_deleted
 from tidelog_core.log.durability import Durability
-from tidelog_core.log.filling import (
-    Unfilled,
-    clear_filling,
-    move_segments,
-    read_unfilled,
-    remove_moved,
-    remove_unfilled,
-    write_unfilled,
-)
+from tidelog_core.log.filling import Unfilled, read_unfilled
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.log_appender import LogAppender
+from tidelog_core.log.log_filling import LogFilling
 from tidelog_core.log.log_producers import LogProducers
 from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
@@ -48,7 +41,6 @@ from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
-    FILLING_DIRECTORY,
 )
 from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.producer_snapshots import (
@@ -89,13 +81,12 @@ class LocalLog:
         "_durability",
         "_epochs",
         "_expiration_ms",
+        "_filling",
         "_high_watermark",
         "_is_closed",
         "_is_given_up",
-        "_is_interrupted",
         "_segments",
         "_start",
-        "_unfilled",
         "on_moved",
         "producers",
     )
@@ -109,8 +100,6 @@ class LocalLog:
         unfilled: Unfilled | None = None,
     ) -> None:
         self._clock_ms = clock_ms
-        self._unfilled = unfilled
-        self._is_interrupted = unfilled is not None  # Another process began to fill it.
         self._expiration_ms = expiration_ms
         self._segments: LogSegments = opened.segments
         self.producers = LogProducers(
@@ -127,6 +116,7 @@ class LocalLog:
             is_new=opened.is_new,
             clock_ms=clock_ms,
         )
+        self._filling = LogFilling(opened.segments, self._start, self._durability, missing=unfilled)
         self._cleaning = Cleaning(
             opened.segments,
             self._durability,
@@ -183,7 +173,7 @@ class LocalLog:
         )
         # The start may have moved in the metadata store alone before a crash.
         log._start.remove_segments_below(opened.log_start_offset)
-        log._end_filling_if_deleted()
+        log._filling.end_if_deleted()
         return log
 
     # -- offsets --
@@ -254,8 +244,7 @@ class LocalLog:
     @property
     def unfilled(self) -> Unfilled | None:
         """The offsets before the local log start that the tier may lack, see ``filling``."""
-        found = self._unfilled
-        return None if found is None or found.end <= self._start.offset else found
+        return self._filling.unfilled
 
     @property
     def is_filling(self) -> bool:
@@ -263,12 +252,20 @@ class LocalLog:
 
         Not if another process has begun to fill it: such a log is restarted.
         """
-        return self.unfilled is not None and not self._is_interrupted
+        return self._filling.is_going_on
 
     def lacks(self, offset: int) -> bool:
-        """Whether the offset is one of ``unfilled``: it can be read later."""
-        found = self._unfilled
-        return found is not None and found.start <= offset < found.end
+        """Whether the offset is one of ``unfilled`` that can be read later only."""
+        filling = self._filling
+        return filling.missing is not None and filling.lacks(offset)
+
+    def beside_with(self, offset: int) -> LocalLog | None:
+        """Return the log that fills this one, if it has the record of an offset that is missing.
+
+        It may be read up to its last stable offset.
+        """
+        filling = self._filling
+        return None if filling.missing is None else filling.beside_with(offset)
 
     @property
     def size_bytes(self) -> int:
@@ -597,7 +594,7 @@ class LocalLog:
         self._cleaning.settle()
         self._start.advance(offset)
         self._notify_moved()
-        self._end_filling_if_deleted()
+        self._filling.end_if_deleted()
         return True
 
     def _notify_moved(self) -> None:
@@ -659,12 +656,15 @@ class LocalLog:
         log_start_offset: int | None = None,
         leader_epochs: Iterable[tuple[int, int]] = (),
         producer_snapshot: bytes | None = None,
+        is_durable: bool = True,
     ) -> None:
-        """Remove everything and start an empty log at ``offset``. Durable on return.
+        """Remove everything and start an empty log at ``offset``.
 
-        The tier has ``[log_start_offset, offset)``; ``None`` means ``offset``.
-        ``leader_epochs`` and ``producer_snapshot`` describe the log up to ``offset``. Raises
-        ``CorruptSnapshot`` before any change.
+        Durable on return, unless the log is to be thrown away after a crash.
+
+        The tier has ``[log_start_offset, offset)``; ``None`` means ``offset``. ``leader_epochs``
+        and ``producer_snapshot`` describe the log up to ``offset``. Raises ``CorruptSnapshot``
+        before any change.
         """
         self._segments.check_online()
         log_start_offset = offset if log_start_offset is None else min(log_start_offset, offset)
@@ -678,8 +678,9 @@ class LocalLog:
             log_start_offset=log_start_offset,
             leader_epochs=leader_epochs,
             producers=producers,
+            is_durable=is_durable,
         )
-        self._end_filling()
+        self._filling.end()
         self._on_cut(offset)
 
     # -- filling, see ``filling`` --
@@ -687,25 +688,24 @@ class LocalLog:
     def start_unfilled(
         self, end_offset: int, *, leader_epochs: Sequence[tuple[int, int]], producers: ProducerState
     ) -> Unfilled:
-        """Remove everything and go on at an offset above the log's end. Durable on return.
+        """Remove everything and go on at an offset above the log's end.
 
         What is between them is filled in later. ``leader_epochs`` and ``producers`` describe the
-        log up to the offset. The tier has everything below the end so far. Returns what
-        ``unfilled`` is from now on: as long as it is this object, nothing has begun again. Raises
-        ``StorageError``.
+        log up to the offset. The tier has everything below the end so far. Durable on return is
+        only that it is not whole: a crash may leave anything else of it, and it is restarted then.
+        Returns what ``unfilled`` is from now on: as long as it is this object, nothing has begun
+        again. Raises ``StorageError``.
         """
         self._segments.check_online()
         unfilled = Unfilled(self.log_end_offset, end_offset)
         assert producers.end_offset == end_offset > unfilled.start
-        with self._segments.storage_errors("start of filling"):
-            remove_unfilled(self.directory)
-            write_unfilled(self.directory, unfilled)
-        self._unfilled, self._is_interrupted = unfilled, False
+        self._filling.begin(unfilled)
         self._truncation().truncate_fully(
             end_offset,
             log_start_offset=self._start.offset,
             leader_epochs=leader_epochs,
             producers=producers,
+            is_durable=False,
         )
         self._on_cut(end_offset)
         return unfilled
@@ -715,24 +715,24 @@ class LocalLog:
     ) -> LocalLog:
         """Return an empty log for the missing records. ``leader_epochs`` as of their start.
 
-        Raises ``StorageError``.
+        Nothing of it is durable before ``fill``. Raises ``StorageError``.
         """
-        unfilled = self._unfilled
+        unfilled = self._filling.missing
         assert unfilled is not None
-        directory = self.directory / FILLING_DIRECTORY
-        with self._segments.storage_errors("start of filling"):
-            clear_filling(self.directory)
-            remove_moved(self.directory, self._segments.start_offset)
         found = LocalLog.open(
-            directory,
+            self._filling.begin_beside(),
             self.partition,
             config=self.config,
             clock_ms=self._clock_ms,
             producer_id_expiration_ms=self._expiration_ms,
         )
         found.truncate_fully_and_start_at(
-            unfilled.start, leader_epochs=leader_epochs, producer_snapshot=producer_snapshot
+            unfilled.start,
+            leader_epochs=leader_epochs,
+            producer_snapshot=producer_snapshot,
+            is_durable=False,
         )
+        self._filling.beside = found
         return found
 
     def fill(self, other: LocalLog) -> None:
@@ -741,51 +741,28 @@ class LocalLog:
         The other log is closed. Readers of this one go on. Raises ``StorageError``; then nothing
         has changed, unless ``is_filled``.
         """
-        unfilled, segments = self._unfilled, self._segments
+        unfilled, segments = self._filling.missing, self._segments
         segments.check_online()
         assert unfilled is not None
-        found, other_end = other._segments, other.log_end_offset
-        assert found.start_offset <= unfilled.start < other_end == segments.start_offset
+        found = other._segments
+        assert found.start_offset <= unfilled.start < found.end_offset == segments.start_offset
         self._cleaning.settle()
         other.roll()
-        with segments.storage_errors("filling"):
-            # Before there are such segments: what is above was never flushed.
-            self._durability.set_recovery_point(
-                min(self._durability.recovery_point, found.start_offset)
-            )
-            moved = move_segments(found, segments)
-            found.close()
-            other._is_closed = True
-            # Before the segments are there: a disk may be full, and then another log fills this.
-            self._start.begin_earlier(found.start_offset)
-            segments.put_before(moved)
-            segments.cut_count += 1  # An erasure that is done has not seen these.
+        self._filling.take(found)
+        other._is_closed = True
         self._notify_moved()
         self.forget_unfilled()
 
     @property
     def is_filled(self) -> bool:
         """Whether ``fill`` has done all but the end: ``forget_unfilled`` is to be tried again."""
-        unfilled = self._unfilled
-        return unfilled is not None and self._segments.start_offset < unfilled.end
+        return self._filling.is_filled
 
     def forget_unfilled(self) -> None:
         """Note that log or tier have what was missing. Raises ``StorageError``."""
-        self._end_filling()
+        self._filling.end()
         # A log start may have moved into what was missing.
         self._start.remove_segments_below(self._start.offset)
-
-    def _end_filling_if_deleted(self) -> None:
-        """Forget what was missing if it is below the log start by now."""
-        if self.unfilled is None:
-            self._end_filling()
-
-    def _end_filling(self) -> None:
-        if self._unfilled is None:
-            return
-        with self._segments.storage_errors("end of filling"):
-            remove_unfilled(self.directory)
-        self._unfilled = None
 
     def _truncation(self) -> Truncation:
         return Truncation(
@@ -819,7 +796,7 @@ class LocalLog:
         ``StorageError``.
         """
         self._segments.check_online()
-        if self.unfilled is not None:
+        if self._filling.unfilled is not None:
             return ()  # It would count as compacted what is still to be filled in.
         settled = min(self._high_watermark, self.last_stable_offset, self.recovery_point)
         settled = self._settled(settled)

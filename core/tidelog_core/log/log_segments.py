@@ -375,15 +375,19 @@ class LogSegments:
         removed, self.all[:count] = self.all[:count], []
         return self._remove(removed)
 
-    def remove_last(self, count: int) -> None:
-        """Remove the last segments, newest first, durably: they must not come back."""
+    def remove_last(self, count: int, *, is_durable: bool = True) -> None:
+        """Remove the last segments, newest first.
+
+        Durably, unless the caller sees to it that they do not come back.
+        """
         if count == 0:
             return
         removed, self.all[-count:] = self.all[-count:], []
         self.seal_file.require_rewrite()
         self._remove(reversed(removed))
-        with self.storage_errors("truncation"):
-            sync_directory(self.directory)
+        if is_durable:
+            with self.storage_errors("truncation"):
+                sync_directory(self.directory)
 
     def replace(self, replaced: range, segment: LogSegment) -> None:
         """Replace the sealed segments at these indexes with one whose files are already there."""

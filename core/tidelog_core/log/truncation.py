@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from tidelog_core.errors import StorageError
-from tidelog_core.log.checkpoint import write_checkpoint
+from tidelog_core.log.checkpoint import write_checkpoint, write_unsynced
 from tidelog_core.log.cleaning import Cleaning
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.leader_epochs import LeaderEpochs
@@ -74,23 +74,32 @@ class Truncation:
         log_start_offset: int,
         leader_epochs: Iterable[tuple[int, int]],
         producers: ProducerState,
+        is_durable: bool = True,
     ) -> None:
-        """Remove everything; continue at the offset with these epochs and producers."""
+        """Remove everything; continue at the offset with these epochs and producers.
+
+        Without ``is_durable`` a crash may leave some of it, or some of what was there before, and
+        the caller has made sure that nobody takes that for a log.
+        """
         segments = self._segments
+        write = write_checkpoint if is_durable else write_unsynced
         epochs = [(epoch, start) for epoch, start in leader_epochs if start < offset]
         self._cleaning.settle()
         with self._truncating():
-            self._durability.set_recovery_point(min(segments.start_offset, offset))
+            recovery_point = min(segments.start_offset, offset)
+            # Durable in any case: else the next open may look for flushed batches.
+            if is_durable or self._durability.may_count(recovery_point):
+                self._durability.set_recovery_point(recovery_point)
             self._cleaning.forget_above(min(segments.start_offset, offset))
             segment = segments.new_segment(offset)
-            segments.remove_last(len(segments.all))
+            segments.remove_last(len(segments.all), is_durable=is_durable)
             remove_snapshots(segments.directory, above=-1)
             write_snapshot(segments.directory, producers)
-            write_checkpoint(segments.directory / LEADER_EPOCH_FILE, epochs)
-            write_checkpoint(segments.directory / START_OFFSET_FILE, [[log_start_offset, offset]])
+            write(segments.directory / LEADER_EPOCH_FILE, epochs)
+            write(segments.directory / START_OFFSET_FILE, [[log_start_offset, offset]])
             segment.create()
             segments.all.append(segment)
-            self._durability.set_recovery_point(offset)
+            self._durability.set_recovery_point(offset, is_durable=is_durable)
         self._start.forget_sealed()
         self._epochs.clear()
         for epoch, start in epochs:

@@ -6,7 +6,8 @@
 
 The remote source holds every record below the local log start offset: a segment is evicted only
 after it was copied. Where both have a record, the local log is read. An heir's log may lack what is
-before its start (``LocalLog.unfilled``): that cannot be read for a while, and is never skipped.
+before its start (``LocalLog.unfilled``): that is read from the log that fills it, once that has it,
+and is never skipped.
 
 Reads of the remote source and searches of large batches take time. Until they end, segments may be
 copied and evicted, and the log start offset may advance. If an offset is evicted before the
@@ -115,6 +116,17 @@ class UnifiedLog:
         is_local = offset >= local.local_log_start_offset or offset < local.log_start_offset
         if not is_local and local.lacks(offset):
             require_filled(local)
+        beside = None if is_local else local.beside_with(offset)
+        if beside is not None:
+            local.check_online()
+            found = beside.read(
+                offset,
+                max_bytes=max_bytes,
+                up_to=min(up_to, beside.last_stable_offset),
+                min_one_batch=min_one_batch,
+                include_aborted=include_aborted,
+            )
+            return _as_of(local, found)
         if is_local or remote is None:
             return local.read(
                 offset,
@@ -196,6 +208,20 @@ def require_filled(local: LocalLog) -> None:
     """Raise ``OffsetNotAvailable`` while the log lacks records that the remote source lacks too."""
     if local.unfilled is not None:
         raise OffsetNotAvailable(f"{local.partition} is still being filled from its chains")
+
+
+def _as_of(local: LocalLog, beside: LogRead) -> LogRead:
+    """Return a read of the log that fills this one as one of this log."""
+    return LogRead(
+        beside.slice,
+        beside.start_offset,
+        local.high_watermark,
+        local.last_stable_offset,
+        local.log_start_offset,
+        local.log_end_offset,
+        beside.aborted_transactions,
+        beside.end_offset,
+    )
 
 
 def _log_read(local: LocalLog, found: SourceRead) -> LogRead:

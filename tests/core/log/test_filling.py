@@ -18,7 +18,9 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.paths import FILLING_DIRECTORY, START_OFFSET_FILE, UNFILLED_FILE
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.log.unified_log import UnifiedLog
+from tidelog_core.log.values import LogRead
 
+from tests.core.log.power_cuts import Disk, watched
 from tests.support.batches import batch
 from tests.support.log_building import (
     aborted_in,
@@ -242,6 +244,70 @@ async def test_what_is_missing_is_not_skipped_by_any_reader(heir: Heir) -> None:
     heir.close()
 
 
+def read_all(unified: UnifiedLog, start: int, up_to: int) -> tuple[bytes, set[tuple[int, int]]]:
+    """Return the bytes from the offset on, and the aborted transactions that reads name."""
+    content, aborted = b"", set()
+    while start < up_to:
+        found = unified.read(start, max_bytes=2**30, up_to=up_to, include_aborted=True)
+        assert isinstance(found, LogRead)
+        assert found.slice is not None
+        assert (found.log_end_offset, found.high_watermark) == (
+            unified.local.log_end_offset,
+            unified.local.high_watermark,
+        )
+        part = os.pread(found.slice.file.fileno(), found.slice.size_bytes, found.slice.position)
+        content += part
+        aborted |= {(one.producer_id, one.first_offset) for one in found.aborted_transactions}
+        start = headers_of(part)[-1].next_offset
+    return content, aborted
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_readers_get_what_has_been_filled_so_far_and_nothing_of_an_open_transaction(
+    tmp_path: Path, seed: int
+) -> None:
+    heir = Heir(tmp_path, seed=seed, start_batch=Random(seed).randrange(40))
+    heir.begin()
+    heir.take(heir.log, heir.end, heir.leader.log_end_offset)
+    unified, leader = UnifiedLog(heir.log, None), UnifiedLog(heir.leader, None)
+    side = heir.side()
+    at = heir.start
+    missing = [one for one in heir.headers if heir.start < one.next_offset <= heir.end]
+    for one in (*missing[::5], missing[-1]):
+        heir.take(side, at, one.next_offset)
+        at = one.next_offset
+        stable = side.last_stable_offset
+        assert stable <= at
+        assert heir.log.lacks(stable)
+        with pytest.raises(OffsetNotAvailable):
+            unified.read(stable, max_bytes=100, up_to=heir.log.log_end_offset)
+        if stable > heir.start:
+            assert not heir.log.lacks(heir.start)
+            found = read_all(unified, heir.start, stable)
+            assert found == read_all(leader, heir.start, stable)
+    held = unified.read(heir.start, max_bytes=400, up_to=heir.end)
+    assert isinstance(held, LogRead)
+    heir.log.fill(side)
+    heir.assert_whole(heir.log, heir.start)
+    if held.slice is not None:  # What is being sent stays readable.
+        part = os.pread(held.slice.file.fileno(), held.slice.size_bytes, held.slice.position)
+        assert part == heir.expected(heir.start)[: len(part)]
+    heir.close()
+
+
+def test_a_log_beside_that_is_given_up_is_not_read(heir: Heir) -> None:
+    heir.begin()
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    assert not heir.log.lacks(heir.start)
+    side.take_offline()
+    assert heir.log.lacks(heir.start)
+    with pytest.raises(OffsetNotAvailable):
+        UnifiedLog(heir.log, None).read(heir.start, max_bytes=100, up_to=heir.end)
+    side.close()
+    heir.close()
+
+
 def test_a_log_start_beyond_what_is_missing_ends_the_filling(heir: Heir) -> None:
     heir.begin()
     heir.take(heir.log, heir.end, heir.leader.log_end_offset)
@@ -367,6 +433,57 @@ def test_a_stop_in_order_shows_it_too(heir: Heir) -> None:
     heir.log.close()
     assert assert_honest(heir, heir.log.directory) == (heir.start, heir.end)
     heir.leader.close()
+
+
+def test_an_heir_waits_for_two_flushes_of_the_disk_before_it_leads(
+    heir: Heir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the mark. A hundred partitions may have to begin so, one after the other."""
+    count, fsync = 0, os.fsync
+
+    def counted(descriptor: int) -> None:
+        nonlocal count
+        count += 1
+        fsync(descriptor)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", counted)
+        heir.begin()
+        assert count == 2
+        heir.side().take_offline()
+        assert count == 2
+    heir.close()
+
+
+def test_a_power_cut_at_any_flush_of_the_disk_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for phase in ("begin", "fill"):
+        heir = Heir(tmp_path / phase, **FEW)
+        heir.log.flush()
+        side = None if phase == "begin" else heir.begin_and_refill()
+        disk = Disk(heir.log.directory)
+        for path in heir.log.directory.iterdir():
+            if path.is_file():
+                disk.names[path.name] = path.stat().st_ino
+                disk.contents[path.stat().st_ino] = path.read_bytes()
+        cuts = []
+
+        def cut_power(cuts: list[Path] = cuts, disk: Disk = disk, heir: Heir = heir) -> None:
+            cut = disk.after_power_cut(heir.folder / f"cut-{len(cuts)}")
+            (cut / FILLING_DIRECTORY).unlink(missing_ok=True)  # Its files are thrown away.
+            cuts.append(cut)
+
+        with watched(monkeypatch, disk, cut_power):
+            if side is None:
+                heir.begin()
+            else:
+                heir.log.fill(side)
+            cut_power()
+        for directory in cuts:
+            assert_honest(heir, directory)
+        assert len(cuts) >= (3 if side is None else 6)
+        heir.close()
 
 
 class Stop(Exception):

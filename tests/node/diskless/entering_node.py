@@ -18,7 +18,7 @@ from tidelog_node.diskless.entering.lead_entries import LeadEntries
 from tidelog_node.diskless.recovery.kept_ranges import KEPT_BYTES_MAX, KeptRanges
 from tidelog_node.diskless.recovery.log_recovery import LogRecovery
 from tidelog_node.diskless.recovery.refilling import LogRefill
-from tidelog_node.diskless.recovery.tail_fills import TailFills
+from tidelog_node.diskless.recovery.tail_fills import FILL_LIMITS, TailFills
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import TierHistory
@@ -169,7 +169,11 @@ async def entering_node(
         chains = ChainStore(it.objects, it.cluster_id)
         catch_up = CatchUp(node.context, history=history, timeout_s=1)
         refill = LogRefill(node.context, it.kept.read_within)
-        it.fills = TailFills(refill, history)
+        it.fills = TailFills(
+            LogRefill(node.context, it.kept.read_within, limits=FILL_LIMITS, behind=refill),
+            history,
+            node.context.counters.chain,
+        )
         it.recovery = LogRecovery(
             node.context,
             objects=it.objects,

@@ -12,6 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.epoch_chains import current_chain
+from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import AckedBy, put
 from tidelog_node.diskless.entering.conversions import Conversions
@@ -23,6 +24,7 @@ from tidelog_node.transactions.markers import Marker
 
 from tests.node.diskless.entering_node import EnteringNode, StoredChain, entering_node
 from tests.support.batches import batch_of
+from tests.support.log_building import content_of
 
 WISH = "diskless.enable"
 
@@ -182,6 +184,35 @@ async def test_a_partition_becomes_replicated_in_the_next_epoch(tmp_path: Path) 
         await one.write()
         assert (one.it.stored().wal, one.it.stored().acked_by) == ((), None)
         assert not one.it.node.replicas.to_convert
+
+
+async def test_a_log_that_is_not_filled_does_not_become_replicated(tmp_path: Path) -> None:
+    """Followers would copy a log that lacks records, and the chains that have them are left."""
+    async with replicated(tmp_path) as one:
+        log = one.replica.log
+        missing = await records_of(one, b"one")
+        await one.become_diskless()
+        start, end = 0, log.log_end_offset
+        epochs, producers = log.leader_epochs, log.producers.at(end)
+        log.truncate_to(start)
+        snapshot = encode_snapshot(log.producers.state)
+        log.start_unfilled(end, leader_epochs=epochs, producers=producers)
+        await one.ask("false")
+        await one.write()
+        assert one.it.stored().is_diskless
+        side = log.begin_filling(leader_epochs=(), producer_snapshot=snapshot)
+        side.append_as_follower(memoryview(bytearray(missing)))
+        log.fill(side)
+        await one.conversions.visit()
+        await one.write()
+        assert one.it.stored().acked_by is AckedBy.REPLICAS
+        assert content_of(log) == missing
+
+
+async def records_of(one: Converting, value: bytes) -> bytes:
+    """Send a record; return the log's bytes."""
+    await one.send(value)
+    return content_of(one.replica.log)
 
 
 async def test_a_change_of_mind_is_followed_after_what_has_begun(tmp_path: Path) -> None:

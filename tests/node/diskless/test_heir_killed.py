@@ -14,9 +14,8 @@ from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_node.diskless.recovery import refilling
 from tidelog_node.diskless.recovery.range_reader import RangeReader
-from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
+from tidelog_node.diskless.recovery.refilling import LIMITS, LogRefill, RefillLimits, Tail
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import CLUSTER
@@ -63,9 +62,13 @@ class Heir:
         return {}
 
     async def refill_with(
-        self, read: RangeReader, tails: dict[PartitionName, Tail]
+        self,
+        read: RangeReader,
+        tails: dict[PartitionName, Tail],
+        limits: RefillLimits = LIMITS,
     ) -> dict[PartitionName, Exception]:
-        refill = LogRefill(node_context(MemoryMetadataStore(), self._view), read)
+        context = node_context(MemoryMetadataStore(), self._view)
+        refill = LogRefill(context, read, limits=limits)
         return dict(await refill.refill(tails))
 
     def assert_whole(self, replicas: dict[PartitionName, Replica]) -> None:
@@ -101,7 +104,7 @@ async def test_each_object_is_read_once_for_all_partitions(heir: Heir, tmp_path:
 
 
 async def test_what_is_read_between_slices_counts_towards_the_bytes_ahead(
-    heir: Heir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    heir: Heir, tmp_path: Path
 ) -> None:
     """Of an object with many partitions an heir may want few, and reads nearly all of it."""
     replicas = heir.shared.heir(tmp_path / "heir")
@@ -109,7 +112,6 @@ async def test_what_is_read_between_slices_counts_towards_the_bytes_ahead(
     tails = await heir.shared.tails(some)
     wanted_bytes = sum(one.size_bytes for tail in tails.values() for one in tail.slices)
     limit_bytes = wanted_bytes // 2
-    monkeypatch.setattr(refilling, "BYTES_AHEAD_MAX", limit_bytes)
     read_bytes = in_flight = in_flight_max = 0
 
     async def read(key: str, start: int, end: int) -> bytes:
@@ -122,7 +124,8 @@ async def test_what_is_read_between_slices_counts_towards_the_bytes_ahead(
         in_flight -= end - start
         return await heir.shared.store.get_range(key, start, end)
 
-    assert not await heir.refill_with(read, tails)
+    limits = RefillLimits(bytes_ahead=limit_bytes)
+    assert not await heir.refill_with(read, tails, limits)
     assert read_bytes > 2 * wanted_bytes
     assert in_flight_max <= limit_bytes
     heir.assert_whole(some)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from tidelog_node.diskless.entering import lead_entries
 from tidelog_node.diskless.recovery import lead_first, tail_fills
 from tidelog_node.diskless.recovery.chain_slices import list_chains
 from tidelog_node.diskless.recovery.lead_first import LeadFirst, may_lead_first
-from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
+from tidelog_node.diskless.recovery.range_reader import RangeReader
+from tidelog_node.diskless.recovery.refilling import LogRefill, RefillLimits, Tail
 from tidelog_node.diskless.recovery.tail_fills import TailFills
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import TierHistory
@@ -52,9 +54,12 @@ class HeldStore(MemoryObjectStore):
         self.may_answer.set()
         self.waiting_count = 0
         self.footer_count = 0
+        self.read_counts = Counter[str]()  # of records, by object
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
         data = await super().get_range(key, start, end)
+        if start and len(data) > VALUE_BYTES // 2:
+            self.read_counts[key] += 1
         if start and len(data) > VALUE_BYTES // 2:  # Footers are read from the start on.
             self.waiting_count += 1
             await self.may_answer.wait()
@@ -122,6 +127,9 @@ async def test_an_heir_acknowledges_before_it_has_read_a_record(tmp_path: Path) 
         await it.until(lambda: objects.waiting_count > 0)
         assert not waiting.done()
         assert known_tiered_end(log) == 0
+        traffic = it.node.context.counters.chain
+        assert traffic.unfilled_count == 1
+        assert traffic.unfilled_since_s > 0
         objects.may_answer.set()
         answer = await waiting
         assert offsets_of(bytes(answer.records))[0] == 2
@@ -129,6 +137,7 @@ async def test_an_heir_acknowledges_before_it_has_read_a_record(tmp_path: Path) 
         assert content_of(log)[: len(content)] == content
         assert offsets_of(content_of(log)) == [*range(OBJECTS + 1)]
         assert log.leader_epochs[0][1] == 0
+        await it.until(lambda: traffic.unfilled_count == 0)
         await it.until_led(SHORT)
 
 
@@ -159,23 +168,35 @@ async def test_an_heir_that_is_killed_while_it_fills_leads_and_fills_again(
 
 
 async def test_a_damaged_record_holds_up_its_readers_and_no_producer(tmp_path: Path) -> None:
-    objects = HeldStore()
+    """What comes before it is read, once, and consumers get that."""
+    objects, damaged = HeldStore(), 3
     async with entering_node(tmp_path, objects) as it:
         content = await fill(it)
-        key = wal_key(it.cluster_id, it.chain.name, 2)
+        keys = [wal_key(it.cluster_id, it.chain.name, number) for number in range(damaged + 1)]
     shutil.rmtree(tmp_path / "data")
-    whole = await objects.get(key)
-    at = whole.index(b"2" * 100)
-    await objects.replace(key, whole[:at] + b"x" + whole[at + 1 :])
+    whole = await objects.get(keys[damaged])
+    at = whole.index(b"%d" % damaged * 100)
+    await objects.replace(keys[damaged], whole[:at] + b"x" + whole[at + 1 :])
+    objects.read_counts.clear()
     async with entering_node(tmp_path, objects) as it:
         long = await it.until_led(LONG)
-        await it.until(lambda: objects.waiting_count > 2 * OBJECTS)  # It tries again.
+        await it.until(lambda: objects.read_counts[keys[damaged]] > 2)  # It tries again.
+        assert [objects.read_counts[key] for key in keys[:damaged]] == [1] * damaged
         assert long.log.unfilled == (0, OBJECTS)
+        epoch = {"leader_epoch": long.leader_epoch}
+        for offset in range(damaged):
+            answer = it.node.read(offset, **epoch)
+            assert offsets_of(bytes(answer.records))[0] == offset
+        waiting = it.node.read(damaged, max_wait_ms=60_000, **epoch)
         long.append(value(OBJECTS))
         assert await it.chain.commit(long) is PutOutcome.STORED
-        await objects.replace(key, whole)
+        assert not waiting.done()
+        await objects.replace(keys[damaged], whole)
+        answer = await waiting
+        assert offsets_of(bytes(answer.records))[0] == damaged
         log = await until_filled(it)
         assert content_of(log)[: len(content)] == content
+        assert [objects.read_counts[key] for key in keys[:damaged]] == [1] * damaged
 
 
 async def test_a_log_that_has_a_part_of_its_tail_keeps_it(tmp_path: Path) -> None:
@@ -385,6 +406,53 @@ async def test_no_more_logs_have_open_files_at_once_than_may(
     await filling.close()
     for replica in replicas.values():
         replica.log.close()
+
+
+async def test_fills_leave_the_reads_to_partitions_that_are_not_led_yet(
+    logs: FilledLogs, tmp_path: Path
+) -> None:
+    replicas, urgent = (logs.shared.heir(tmp_path / name) for name in ("heir", "urgent"))
+    tails = await logs.shared.tails(replicas)
+    fills = await logs.begin(replicas, tails)
+    in_flight = Counter[str]()
+    most = Counter[str]()
+    may_answer = {"fill": asyncio.Event(), "urgent": asyncio.Event()}
+
+    def reader(kind: str) -> RangeReader:
+        async def read(key: str, start: int, end: int) -> bytes:
+            in_flight[kind] += 1
+            most[kind] = max(most[kind], in_flight[kind])
+            await may_answer[kind].wait()
+            in_flight[kind] -= 1
+            return await logs.shared.store.get_range(key, start, end)
+
+        return read
+
+    first = LogRefill(logs.context, reader("urgent"))
+    limits = RefillLimits(reads_at_once=6, reads_behind_others=2)
+    behind = LogRefill(logs.context, reader("fill"), limits=limits, behind=first)
+    recovering = asyncio.create_task(first.refill(await logs.shared.tails(urgent)))
+    await turns()
+    assert first.is_busy
+    filling = TailFills(behind, logs.history)
+    filling.add(fills)
+    await turns()
+    assert in_flight == {"urgent": most["urgent"], "fill": 2}
+    assert in_flight["urgent"] > 2
+    may_answer["urgent"].set()
+    assert not await recovering
+    assert not first.is_busy
+    may_answer["fill"].set()
+    await until_all_filled(replicas)
+    await filling.close()
+    for replica in (*replicas.values(), *urgent.values()):
+        replica.log.close()
+
+
+async def turns() -> None:
+    """Let the tasks do what they can."""
+    for _ in range(100):
+        await asyncio.sleep(0)
 
 
 async def test_a_log_that_lacks_records_is_not_taken_for_a_followers(

@@ -102,6 +102,31 @@ async def test_a_log_that_is_still_to_be_filled_is_copied_once_it_is_whole(tmp_p
         assert await node.verify(replica) == [first, missing, *later]
 
 
+async def test_nothing_of_a_log_that_is_still_to_be_filled_expires(tmp_path: Path) -> None:
+    """Neither by bytes nor by time: nobody knows how much there is, and how old it is."""
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic(configs={"retention.bytes": "-1", "retention.ms": "-1"})
+        missing = node.produce(replica, 5)
+        log, epochs = replica.log, replica.log.leader_epochs
+        producers = log.producers.at(50)
+        log.truncate_to(0)
+        snapshot = encode_snapshot(log.producers.state)
+        log.start_unfilled(50, leader_epochs=epochs, producers=producers)
+        node.produce_segments(replica, 3)
+        await node.configure({"retention.bytes": "1", "retention.ms": "1"})
+        await node.tier.apply_retention()
+        assert (log.log_start_offset, log.local_log_start_offset) == (0, 50)
+        side = log.begin_filling(leader_epochs=(), producer_snapshot=snapshot)
+        side.append_as_follower(memoryview(bytearray(missing)))
+        log.fill(side)
+
+        async def has_expired() -> bool:
+            await node.tier.apply_retention()
+            return log.log_start_offset > 50
+
+        await eventually_async(has_expired)
+
+
 async def test_the_bucket_tells_which_cluster_and_topic_it_holds(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         replica = await node.create_topic(configs={"retention.ms": "-1"})

@@ -47,9 +47,7 @@ from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
-READS_AT_ONCE_MAX = 64
 READS_AHEAD_MAX = 256  # of one refill
-BYTES_AHEAD_MAX = 64 << 20  # of all refills together; one object may always be read
 GATHERED_BYTES_MAX = 8 << 20  # of one refill, and an object
 # Of one append: a megabyte of the smallest batches takes the loop some 10 ms.
 APPENDED_BYTES_MAX = 1 << 20
@@ -98,16 +96,43 @@ class MissingSlice(CorruptObject):
     """An object is gone that was there when its chain was read: lost, or collected since."""
 
 
+class RefillLimits(NamedTuple):
+    """Limits of all refills of one ``LogRefill`` together."""
+
+    reads_at_once: int = 64
+    bytes_ahead: int = 64 << 20  # one object may always be read
+    reads_behind_others: int = 64  # at once, while refills are under way that come first
+
+
+LIMITS = RefillLimits()
+
+
 class LogRefill:
     """Refills logs from chains. For the tasks of one event loop."""
 
-    def __init__(self, node: NodeContext, read: RangeReader) -> None:
-        """``read`` reads the objects of chains."""
+    def __init__(
+        self,
+        node: NodeContext,
+        read: RangeReader,
+        *,
+        limits: RefillLimits = LIMITS,
+        behind: LogRefill | None = None,
+    ) -> None:
+        """``read`` reads the objects of chains. The refills of ``behind`` come first."""
         self._node = node
         self._read = read
-        self._read_slots = asyncio.Semaphore(READS_AT_ONCE_MAX)
+        self._limits = limits
+        self._behind = behind
+        self._read_slots = asyncio.Semaphore(limits.reads_at_once)
+        self._slots_behind = asyncio.Semaphore(limits.reads_behind_others)
         self._log_slots = asyncio.Semaphore(COMPARED_AT_ONCE_MAX)
         self._bytes_ahead = 0
+        self._refill_count = 0  # under way
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any refill is under way."""
+        return self._refill_count > 0
 
     async def refill(
         self, tails: Mapping[PartitionName, Tail]
@@ -118,6 +143,15 @@ class LogRefill:
         it meanwhile. A failure is ``CorruptObject`` with object and partition, or one of the store
         or the log; a log that failed has some of the slices.
         """
+        self._refill_count += 1
+        try:
+            return await self._refill(tails)
+        finally:
+            self._refill_count -= 1
+
+    async def _refill(
+        self, tails: Mapping[PartitionName, Tail]
+    ) -> dict[PartitionName, TidelogError | OSError]:
         failures: dict[PartitionName, TidelogError | OSError] = {}
         missing: dict[PartitionName, Sequence[StoredSlice]] = {}
 
@@ -259,7 +293,7 @@ class LogRefill:
             await asyncio.gather(*(task for _, _, task in ahead), return_exceptions=True)
 
     def _has_room(self, size_bytes: int, ahead: Sequence[object]) -> bool:
-        has_bytes = self._bytes_ahead + size_bytes <= BYTES_AHEAD_MAX
+        has_bytes = self._bytes_ahead + size_bytes <= self._limits.bytes_ahead
         return has_bytes and len(ahead) < READS_AHEAD_MAX
 
     async def _read_object(self, read: ObjectRead) -> list[bytearray]:
@@ -268,7 +302,10 @@ class LogRefill:
 
     async def _get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         async with self._read_slots:
-            return await self._read(key, start, end)
+            if self._behind is None or not self._behind.is_busy:
+                return await self._read(key, start, end)
+            async with self._slots_behind:
+                return await self._read(key, start, end)
 
     async def _gather(
         self,

@@ -1,11 +1,15 @@
 """Fills the logs of partitions that are led already with the records before their start.
 
 The records of a tail go into a log beside the partition's, as any refill does, and that one gives
-its segments away once it is whole. Nothing is read of it before. Partitions that were taken
-together are filled in groups, short tails first, so that an object is read a few times at most. A
-fill belongs to a log, not to a leader epoch: it goes on when the partition gets another leader, and
-ends when the log is truncated, which a node does that leads or follows anew. From then on it writes
-nothing: another fill of the log may have files of the same names.
+its segments away once it is whole. Until then consumers read from it what it has. Partitions that
+were taken together are filled in groups, short tails first, so that an object is read a few times
+at most. Refills of partitions that are not led yet come first.
+
+A fill that fails is tried again, less and less often, and goes on where it has stopped: an object
+that is damaged late in a tail does not have the ones before it read again. A fill belongs to a log,
+not to a leader epoch: it goes on when the partition gets another leader, and ends when the log is
+truncated, which a node does that leads or follows anew. From then on it writes nothing: another
+fill of the log may have files of the same names.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Container, Iterator, Mapping
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptObject, StorageError, TidelogError
@@ -21,9 +26,10 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendInfo
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.counters import ChainTraffic
 from tidelog_node.diskless.recovery.lead_first import Fill
 from tidelog_node.diskless.recovery.object_reads import waves
-from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
+from tidelog_node.diskless.recovery.refilling import LogRefill, RefillLimits, Tail
 from tidelog_node.replica import UNCOUNTED_BYTES
 from tidelog_node.tier.history import TierHistory, tier_end
 
@@ -31,7 +37,11 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 30.0
-LOGS_AT_ONCE_MAX = 200  # each has open files, which no limit of the node counts
+# Of one takeover, also between two tries. Each has open files, which no limit of the node counts.
+LOGS_AT_ONCE_MAX = 200
+PAUSE_SECONDS_MAX = 0.1  # after a log was filled
+# A few reads go on while partitions without a leader are refilled: consumers wait for them too.
+FILL_LIMITS = RefillLimits(reads_at_once=16, bytes_ahead=16 << 20, reads_behind_others=4)
 
 
 class Beside:
@@ -57,10 +67,14 @@ class Beside:
         """Append the records. Raises as ``LocalLog.append_as_follower``."""
         if not self._fill.is_wanted:
             raise StorageError(f"the log of {self.partition} has begun again, this fill has ended")
-        return self._replica.append_beside(self.log, batches)
+        info = self._replica.append_beside(self.log, batches)
+        # This process has seen it committed, and readers may have it.
+        if self.log.advance_high_watermark(self.log.log_end_offset):
+            self._replica.wake_readers(UNCOUNTED_BYTES)
+        return info
 
     def note_changed(self) -> None:
-        """Nothing uses this log before it is whole."""
+        """Nothing of this log is flushed or tiered before it is whole."""
 
     def close(self) -> None:
         """Close the files without a flush: what was filled is thrown away, or was given away."""
@@ -71,15 +85,23 @@ class Beside:
 class TailFills:
     """The fills of one node. For the tasks of its event loop."""
 
-    def __init__(self, refill: LogRefill, history: TierHistory) -> None:
+    def __init__(
+        self, refill: LogRefill, history: TierHistory, traffic: ChainTraffic | None = None
+    ) -> None:
+        """``traffic`` counts the logs that are not filled yet."""
         self._refill = refill
         self._history = history
+        self._traffic = traffic or ChainTraffic()
+        self._left: dict[PartitionName, tuple[Fill, float]] = {}  # and when it was added
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, fills: Mapping[PartitionName, Fill]) -> None:
         """Begin to fill these logs, but for those that have begun again since."""
         wanted = _wanted(fills)
         if wanted:
+            now_s = time.monotonic()
+            self._left |= {name: (fill, now_s) for name, fill in wanted.items()}
+            self._count()
             task = asyncio.create_task(self._fill_all(wanted), name="filling logs")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -92,58 +114,84 @@ class TailFills:
 
     async def _fill_all(self, fills: dict[PartitionName, Fill]) -> None:
         seconds = RETRY_SECONDS
-        while True:
-            for wave in waves({name: fill.size_bytes for name, fill in fills.items()}):
-                for at in range(0, len(wave), LOGS_AT_ONCE_MAX):
-                    names = wave[at : at + LOGS_AT_ONCE_MAX]
+        besides: dict[PartitionName, Beside] = {}
+        try:
+            while True:
+                for names in _groups(fills):
                     try:
-                        await self._fill({name: fills[name] for name in names})
+                        await self._fill({name: fills[name] for name in names}, besides)
                     except Exception:
                         # Any failure: consumers wait for these records.
                         logger.exception("filling logs broke, will retry")
-            fills = _wanted(fills)
-            if not fills:
-                return
-            await asyncio.sleep(seconds)
-            seconds = min(2 * seconds, RETRY_SECONDS_MAX)
+                        for name in names:
+                            _close(besides, name)
+                    self._count()
+                left = _wanted(fills)
+                for name in fills.keys() - left.keys():
+                    _close(besides, name)
+                fills = left
+                if not fills:
+                    return
+                await asyncio.sleep(seconds)
+                seconds = min(2 * seconds, RETRY_SECONDS_MAX)
+        finally:
+            for name in tuple(besides):
+                _close(besides, name)
 
-    async def _fill(self, fills: Mapping[PartitionName, Fill]) -> None:
-        """Fill the logs once; what fails is logged."""
-        besides: dict[PartitionName, Beside] = {}
-        failures: dict[PartitionName, TidelogError | OSError] = {}
-        try:
-            for name, fill in fills.items():
-                if fill.is_wanted:
-                    try:
-                        if fill.log.is_filled:
-                            fill.log.forget_unfilled()
-                            self._note_filled(fill)
-                        else:
-                            besides[name] = Beside(fill)
-                    except (TidelogError, OSError) as error:
-                        failures[name] = error
-                    await asyncio.sleep(0)  # Each opening waits for the disk.
-            tails = {
-                name: Tail(beside, fills[name].slices, fills[name].unfilled.end)
-                for name, beside in besides.items()
-            }
-            failures |= await self._refill.refill(tails)
-            for name, beside in besides.items():
-                fill = fills[name]
-                if name in failures or not fill.is_wanted:
-                    continue
+    async def _fill(
+        self, fills: Mapping[PartitionName, Fill], besides: dict[PartitionName, Beside]
+    ) -> None:
+        """Fill the logs, or go on; a read that fails is logged, and its log beside is kept."""
+        failures = await self._open(fills, besides)
+        tails = {
+            name: Tail(besides[name], fill.slices, fill.unfilled.end)
+            for name, fill in fills.items()
+            if name in besides and fill.is_wanted
+        }
+        failures |= await self._refill.refill(tails)
+        loop = asyncio.get_running_loop()
+        for name in tails:
+            fill, beside = fills[name], besides[name]
+            began_s = loop.time()
+            if name not in failures and fill.is_wanted:
                 try:
                     fill.log.fill(beside.log)
+                    self._note_filled(fill)
                 except (TidelogError, OSError) as error:
                     failures[name] = error
-                else:
-                    self._note_filled(fill)
-                await asyncio.sleep(0)
-        finally:
-            for beside in besides.values():
-                beside.close()
+                _close(besides, name)
+                # It has waited for the disk. Others get the loop for as long.
+                await asyncio.sleep(min(loop.time() - began_s, PAUSE_SECONDS_MAX))
+            elif isinstance(failures.get(name), StorageError | OSError):
+                _close(besides, name)  # Its disk has failed, not a read.
         for name, failure in failures.items():
             await self._note_failure(name, fills[name], failure)
+
+    async def _open(
+        self, fills: Mapping[PartitionName, Fill], besides: dict[PartitionName, Beside]
+    ) -> dict[PartitionName, TidelogError | OSError]:
+        """Have logs beside those that are to be filled; return the failures."""
+        failures: dict[PartitionName, TidelogError | OSError] = {}
+        for name, fill in fills.items():
+            if name in besides or not fill.is_wanted:
+                continue
+            try:
+                if fill.log.is_filled:
+                    fill.log.forget_unfilled()
+                    self._note_filled(fill)
+                else:
+                    _make_room(besides, fills)
+                    besides[name] = Beside(fill)
+            except (TidelogError, OSError) as error:
+                failures[name] = error
+            await asyncio.sleep(0)  # Each opening waits for the disk.
+        return failures
+
+    def _count(self) -> None:
+        """Count the logs that are not filled yet."""
+        self._left = {name: one for name, one in self._left.items() if one[0].is_wanted}
+        traffic, since = self._traffic, [since_s for _, since_s in self._left.values()]
+        traffic.unfilled_count, traffic.unfilled_since_s = len(since), min(since, default=0.0)
 
     def _note_filled(self, fill: Fill) -> None:
         fill.replica.note_changed()  # Its segments may be copied to the tier.
@@ -180,6 +228,28 @@ class TailFills:
                 f" {_remedy(error)}",
             },
         )
+
+
+def _groups(fills: Mapping[PartitionName, Fill]) -> Iterator[list[PartitionName]]:
+    """Yield the partitions that are filled together, short tails first."""
+    for wave in waves({name: fill.size_bytes for name, fill in fills.items()}):
+        for at in range(0, len(wave), LOGS_AT_ONCE_MAX):
+            yield wave[at : at + LOGS_AT_ONCE_MAX]
+
+
+def _make_room(besides: dict[PartitionName, Beside], fills: Container[PartitionName]) -> None:
+    """Close a log that waits for its next try if another one may not be open else."""
+    if len(besides) >= LOGS_AT_ONCE_MAX:
+        for name in tuple(besides):
+            if name not in fills:
+                _close(besides, name)
+                return
+
+
+def _close(besides: dict[PartitionName, Beside], name: PartitionName) -> None:
+    beside = besides.pop(name, None)
+    if beside is not None:
+        beside.close()
 
 
 def _remedy(error: TidelogError | OSError) -> str:

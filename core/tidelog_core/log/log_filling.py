@@ -1,0 +1,137 @@
+"""What one log still lacks before its start, and the log beside it that gets it, see ``filling``.
+
+Readers get from the log beside what it has so far, up to its own last stable offset: an abort
+that comes later in the missing records is not known there yet.
+
+Nothing of the log beside is durable before its segments are given away. A crash throws it away.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidelog_core.log.checkpoint import sync_file
+from tidelog_core.log.durability import Durability
+from tidelog_core.log.filling import (
+    Unfilled,
+    clear_filling,
+    move_segments,
+    remove_moved,
+    remove_unfilled,
+    write_unfilled,
+)
+from tidelog_core.log.log_segments import LogSegments
+from tidelog_core.log.log_start import LogStart
+from tidelog_core.log.paths import FILLING_DIRECTORY, LEADER_EPOCH_FILE
+from tidelog_core.log.producer_snapshots import snapshot_path
+
+if TYPE_CHECKING:
+    from tidelog_core.log.local_log import LocalLog
+
+
+class LogFilling:
+    """The filling of one log. Its methods raise ``StorageError`` if the disk fails."""
+
+    __slots__ = ("_durability", "_is_interrupted", "_segments", "_start", "beside", "missing")
+
+    def __init__(
+        self,
+        segments: LogSegments,
+        start: LogStart,
+        durability: Durability,
+        *,
+        missing: Unfilled | None,
+    ) -> None:
+        """``missing`` is what another process has left, ``None`` if it began to fill nothing."""
+        self._segments = segments
+        self._start = start
+        self._durability = durability
+        self._is_interrupted = missing is not None
+        self.beside: LocalLog | None = None  # the log that gets what is missing
+        # What was missing when it began; some of it may be deleted since.
+        self.missing = missing
+
+    @property
+    def unfilled(self) -> Unfilled | None:
+        """The offsets before the local log start that are in neither tier nor log."""
+        found = self.missing
+        return None if found is None or found.end <= self._start.offset else found
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether this process fills the log."""
+        return self.unfilled is not None and not self._is_interrupted
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether all but the end is done: only ``end`` is to be tried again."""
+        found = self.missing
+        return found is not None and self._segments.start_offset < found.end
+
+    def lacks(self, offset: int) -> bool:
+        """Whether the offset is missing, and cannot be read from the log beside yet."""
+        found = self.missing
+        if found is None or not found.start <= offset < found.end:
+            return False
+        return self.beside_with(offset) is None
+
+    def beside_with(self, offset: int) -> LocalLog | None:
+        """Return the log beside if it has the offset, which is missing here, and may be read."""
+        found, beside = self.missing, self.beside
+        if found is None or beside is None or beside.is_offline:
+            return None
+        return beside if found.start <= offset < beside.last_stable_offset else None
+
+    def begin(self, missing: Unfilled) -> None:
+        """Write that these offsets are missing, durably. The log is truncated after that."""
+        with self._segments.storage_errors("start of filling"):
+            if self.missing is not None:
+                remove_unfilled(self._segments.directory)
+            write_unfilled(self._segments.directory, missing)
+        self.missing, self._is_interrupted, self.beside = missing, False, None
+
+    def begin_beside(self) -> Path:
+        """Return the folder for a new log with what is missing; then set ``beside``."""
+        directory = self._segments.directory
+        self.beside = None
+        with self._segments.storage_errors("start of filling"):
+            clear_filling(directory)
+            remove_moved(directory, self._segments.start_offset)
+        return directory / FILLING_DIRECTORY
+
+    def take(self, found: LogSegments) -> None:
+        """Put the sealed segments of the log beside before the first one. Durable on return."""
+        segments = self._segments
+        self.beside = None
+        with segments.storage_errors("filling"):
+            # Before there are such segments: what is above was never flushed.
+            self._durability.set_recovery_point(
+                min(self._durability.recovery_point, found.start_offset)
+            )
+            moved = move_segments(found, segments)
+            found.close()
+            # Their bytes are not durable, and are read again after a crash. What they go on from
+            # cannot be read again.
+            for path in (
+                snapshot_path(segments.directory, moved[0].base_offset),
+                segments.directory / LEADER_EPOCH_FILE,
+            ):
+                sync_file(path)
+            # Before the segments are there: a disk may be full, and then another log fills this.
+            self._start.begin_earlier(found.start_offset)
+            segments.put_before(moved)
+            segments.cut_count += 1  # An erasure that is done has not seen these.
+
+    def end(self) -> None:
+        """Note durably that nothing is missing any more."""
+        if self.missing is None:
+            return
+        with self._segments.storage_errors("end of filling"):
+            remove_unfilled(self._segments.directory)
+        self.missing = self.beside = None
+
+    def end_if_deleted(self) -> None:
+        """Forget what was missing if it is below the log start by now."""
+        if self.unfilled is None:
+            self.end()
