@@ -6,7 +6,10 @@ two renewals of its lease in each turn. The pause is the time from there until t
 partitions that it led has acknowledged a record again. Then the node is started, and the next turn
 begins once it leads its share. Other work on the machine can only lengthen it.
 
-    python -m bench.lead_changes [--turns N] [kill|stop]
+With ``--tail-mib`` every partition of the node gets so many bytes in each turn before it is ended.
+They are in its chain alone then, so its heirs have nothing of them.
+
+    python -m bench.lead_changes [--turns N] [--partitions N] [--tail-mib N] [kill|stop]
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -33,14 +37,23 @@ TURNS = 21
 WAIT_SECONDS_MAX = 90.0
 RENEWAL_SECONDS = 3.0
 OWED_MAX = 300
+VALUE_BYTES = 64 << 10  # of a record of a tail
 RESULTS = Path(__file__).parent / "results" / "lead_changes.json"
+
+
+class Scale(NamedTuple):
+    """How much is measured."""
+
+    turns: int
+    partitions: int
+    tail_mib: float  # that each partition gets in a turn
 
 
 class Sending:
     """A producer that sends to all partitions until it is ended."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.acked_at = [0.0] * PARTITIONS  # of the last ack
+    def __init__(self, bootstrap: str, partition_count: int) -> None:
+        self.acked_at = [0.0] * partition_count  # of the last ack
         self.failures = 0
         self._ends = threading.Event()
         self._producer = Producer(
@@ -65,7 +78,8 @@ class Sending:
 
     def _run(self) -> None:
         while not self._ends.is_set():
-            for partition in range(PARTITIONS if len(self._producer) < OWED_MAX else 0):
+            count = len(self.acked_at)
+            for partition in range(count if len(self._producer) < OWED_MAX + count else 0):
                 self._producer.produce(
                     TOPIC, b"v", partition=partition, on_delivery=self._on_delivery
                 )
@@ -87,17 +101,29 @@ def main() -> None:
     )
     parser.add_argument("kind", nargs="?", choices=KINDS, help="how nodes end (both, in turn)")
     parser.add_argument("--turns", type=int, default=TURNS, metavar="N", help=f"of each ({TURNS})")
+    parser.add_argument(
+        "--partitions",
+        type=int,
+        default=PARTITIONS,
+        metavar="N",
+        help=f"of the topic ({PARTITIONS})",
+    )
+    parser.add_argument(
+        "--tail-mib", type=float, default=0, metavar="N", help="of each partition that is moved (0)"
+    )
     arguments = parser.parse_args()
     results = {}
     for kind in KINDS if arguments.kind is None else (arguments.kind,):
         with tempfile.TemporaryDirectory() as folder:
-            results[kind] = _measure(Path(folder), kind, arguments.turns)
+            scale = Scale(arguments.turns, arguments.partitions, arguments.tail_mib)
+            results[kind] = _measure(Path(folder), kind, scale)
             print(f"{kind}: {json.dumps(results[kind])}", flush=True)
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+    if arguments.partitions == PARTITIONS and not arguments.tail_mib:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(results, indent=2) + "\n")
 
 
-def _measure(folder: Path, kind: str, turns: int) -> dict[str, object]:
+def _measure(folder: Path, kind: str, scale: Scale) -> dict[str, object]:
     nodes = {
         broker_id: NodeProcess(
             folder / f"node-{broker_id}",
@@ -114,15 +140,16 @@ def _measure(folder: Path, kind: str, turns: int) -> dict[str, object]:
             stack.enter_context(node)
         bootstrap = ",".join(node.address for node in nodes.values())
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        new = NewTopic(TOPIC, PARTITIONS, -1, config={"diskless.enable": "true"})
+        new = NewTopic(TOPIC, scale.partitions, -1, config={"diskless.enable": "true"})
         admin.create_topics([new])[TOPIC].result(30)
-        sending = Sending(bootstrap)
+        sending = Sending(bootstrap, scale.partitions)
         stack.callback(sending.end)
-        for turn in range(turns):
+        for turn in range(scale.turns):
             broker_id = 1 + turn % 3
-            led = _wait_for_leads(admin, broker_id)
+            led = _wait_for_leads(admin, broker_id, scale.partitions // 3)
             _wait_for_acks(sending)
-            time.sleep(3 + RENEWAL_SECONDS * turn / turns)
+            _lengthen(bootstrap, led, scale.tail_mib)
+            time.sleep(3 + RENEWAL_SECONDS * turn / scale.turns)
             loads.append(os.getloadavg()[0])
             pauses.append(_end(nodes[broker_id], kind, led, sending))
             print(f"{kind} {turn}: {pauses[-1]:.2f} s, load {loads[-1]:.1f}", flush=True)
@@ -130,7 +157,9 @@ def _measure(folder: Path, kind: str, turns: int) -> dict[str, object]:
         failures = sending.failures
     ordered = sorted(pauses)
     return {
-        "turns": turns,
+        "turns": scale.turns,
+        "partitions": scale.partitions,
+        "tail_mib": scale.tail_mib,
         "median_s": round(median(ordered), 2),
         "p99_s": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))], 2),
         "longest_s": round(ordered[-1], 2),
@@ -139,13 +168,28 @@ def _measure(folder: Path, kind: str, turns: int) -> dict[str, object]:
     }
 
 
-def _wait_for_leads(admin: AdminClient, broker_id: int) -> list[int]:
+def _lengthen(bootstrap: str, partitions: list[int], tail_mib: float) -> None:
+    """Send so many bytes to each of the partitions, and wait until they are acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "acks": "all"})
+    for _ in range(int(tail_mib * (1 << 20) / VALUE_BYTES)):
+        for partition in partitions:
+            while True:
+                try:
+                    producer.produce(TOPIC, os.urandom(VALUE_BYTES), partition=partition)
+                    break
+                except BufferError:
+                    producer.poll(0.05)
+        producer.poll(0)
+    assert producer.flush(WAIT_SECONDS_MAX) == 0, "the tails are not acknowledged"
+
+
+def _wait_for_leads(admin: AdminClient, broker_id: int, share: int) -> list[int]:
     """Return the partitions that the broker leads, once it leads its share."""
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while True:
         found = admin.list_topics(TOPIC, timeout=20).topics[TOPIC].partitions
         led = [number for number, one in found.items() if one.leader == broker_id]
-        if len(led) >= PARTITIONS // 3:
+        if len(led) >= share:
             return led
         assert time.monotonic() < deadline, f"broker {broker_id} leads {led} only"
         time.sleep(0.2)
