@@ -39,8 +39,8 @@ MODULES = (
         for name in (
             *("append_checks", "appending", "checkpoint", "local_log", "log_segments"),
             *("log_appender", "log_producers", "log_start", "offset_index", "producer_state"),
-            *("segment", "segment_indexes", "time_index", "txn_index", "unified_log"),
-            "values",
+            *("readable_log", "segment", "segment_indexes", "time_index", "txn_index"),
+            *("unified_log", "values"),
         )
     ),
     *(

@@ -9,7 +9,7 @@ Nothing of the log beside is durable before its segments are given away. A crash
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidelog_core.log.checkpoint import sync_file
 from tidelog_core.log.durability import Durability
@@ -25,9 +25,30 @@ from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
 from tidelog_core.log.paths import FILLING_DIRECTORY, LEADER_EPOCH_FILE
 from tidelog_core.log.producer_snapshots import snapshot_path
+from tidelog_core.log.values import LogRead
 
-if TYPE_CHECKING:
-    from tidelog_core.log.local_log import LocalLog
+
+class LogBeside(Protocol):
+    """The log that gets what another one lacks; ``LocalLog``."""
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether it was given up."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The end of what may be read of it, exclusive."""
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        up_to: int,
+        min_one_batch: bool = True,
+        include_aborted: bool = False,
+    ) -> LogRead:
+        """Return bytes as ``ReadableLog.read`` does."""
 
 
 class LogFilling:
@@ -48,7 +69,7 @@ class LogFilling:
         self._start = start
         self._durability = durability
         self._is_interrupted = missing is not None
-        self.beside: LocalLog | None = None  # the log that gets what is missing
+        self.beside: LogBeside | None = None  # the log that gets what is missing
         # What was missing when it began; some of it may be deleted since.
         self.missing = missing
 
@@ -76,7 +97,7 @@ class LogFilling:
             return False
         return self.beside_with(offset) is None
 
-    def beside_with(self, offset: int) -> LocalLog | None:
+    def beside_with(self, offset: int) -> LogBeside | None:
         """Return the log beside if it has the offset, which is missing here, and may be read."""
         found, beside = self.missing, self.beside
         if found is None or beside is None or beside.is_offline:
