@@ -115,26 +115,21 @@ def start_diskless(
     stack.push_async_callback(feeds.close)
     fetchers.committed.subscribe(feeds.note)
     manifests = BucketManifests(node, node_chain.client)
-    fills = TailFills(
-        LogRefill(node, kept.read_within, limits=FILL_LIMITS, behind=refill),
-        history,
-        node.counters.chain,
+    ahead = ReadAhead(
+        node,
+        membership=cluster.member.membership,
+        replica_of=replicas.get,
+        objects=node_chain.client,
+        kept=kept,
+        history=history,
     )
-    stack.push_async_callback(fills.close)
     entries = LeadEntries(
         node,
         replicas=replicas,
         own_chain=node_chain.current,
         chains=chains,
-        recovery=LogRecovery(
-            node,
-            objects=node_chain.client,
-            # What seals a chain and looks for successors decides, so it reads the store itself.
-            chains=ChainStore(node_chain.client, cluster_id, read=kept.read),
-            refill=refill,
-            history=history,
-            catch_up=catch_up,
-            fills=fills,
+        recovery=_log_recovery(
+            node, stack, node_chain, refill, history=history, catch_up=catch_up, ahead=ahead
         ),
         manifests=manifests,
     )
@@ -144,16 +139,7 @@ def start_diskless(
     entering = Background(stop)
     stack.push_async_callback(entering.close)
     entering.add(entries.run())
-    entering.add(
-        ReadAhead(
-            node,
-            membership=cluster.member.membership,
-            replica_of=replicas.get,
-            objects=node_chain.client,
-            kept=kept,
-            history=history,
-        ).run()
-    )
+    entering.add(ahead.run())
     entering.add(conversions.run())
     entering.add(stand_by(node, node_chain.check_store))
     watch = StoreWatch(
@@ -188,6 +174,38 @@ def start_diskless(
     )
     entering.add(abandoned.run())
     return node_chain
+
+
+def _log_recovery(
+    node: NodeContext,
+    stack: AsyncExitStack,
+    node_chain: NodeChain,
+    refill: LogRefill,
+    *,
+    history: TierHistory,
+    catch_up: CatchUp,
+    ahead: ReadAhead,
+) -> LogRecovery:
+    """Return the recovery of logs, which finds what ``ahead`` has read, and fills them later."""
+    kept = ahead.kept
+    fills = TailFills(
+        LogRefill(node, kept.read_within, limits=FILL_LIMITS, behind=refill),
+        history,
+        node.counters.chain,
+    )
+    stack.push_async_callback(fills.close)
+    recovery = LogRecovery(
+        node,
+        objects=node_chain.client,
+        # What seals a chain and looks for successors decides, so it reads the store itself.
+        chains=ChainStore(node_chain.client, node.view.image.cluster_id, read=kept.read),
+        refill=refill,
+        history=history,
+        catch_up=catch_up,
+        fills=fills,
+    )
+    recovery.begun.subscribe(ahead.end_for)
+    return recovery
 
 
 def _start_gateway(

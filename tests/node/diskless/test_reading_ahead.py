@@ -136,6 +136,7 @@ async def reading(
             kept=it.kept,
             history=it.history,
         )
+        it.recovery.begun.subscribe(ahead.end_for)
         work = asyncio.create_task(ahead.run())
         await asyncio.sleep(0)  # It subscribes.
         objects.forget()
@@ -282,6 +283,23 @@ async def test_once_the_partitions_have_another_leader_nothing_more_is_read_ahea
             await asyncio.sleep(0)
         assert wal_reads(it, objects) == started
         assert it.kept.size_bytes == 0  # What was under way is not kept.
+
+
+async def test_reading_ahead_goes_on_until_the_recovery_of_this_node_reads(tmp_path: Path) -> None:
+    objects = CountedStore()
+    contents = await fill(tmp_path, objects)
+    async with reading(tmp_path, objects) as (it, watching):
+        under_way: list[int] = []
+        it.recovery.begun.subscribe(lambda _: under_way.append(it.kept.size_bytes))
+        objects.may_answer.clear()
+        watching.refuse()
+        await it.until(lambda: wal_reads(it, objects) > 0)
+        taking = asyncio.create_task(take_over(it))
+        await it.until(lambda: len(under_way) > 0)
+        assert under_way[0] > 0
+        await it.until(lambda: it.kept.size_bytes == 0)  # What was under way is not kept.
+        objects.may_answer.set()
+        assert await taking == contents
 
 
 async def test_a_silent_broker_is_read_ahead_for_before_it_is_suspected(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ class LogRecovery:
         # Their last refill failed at a damaged or missing object: perhaps one of deleted records.
         self._without_deleted: set[PartitionName] = set()
         self.damaged = Subscribers[[PartitionName]]()  # its records are damaged, or missing
+        self.begun = Subscribers[[frozenset[int]]]()  # the brokers whose chains are read now
 
     async def recover(
         self,
@@ -156,6 +157,7 @@ class LogRecovery:
         """
         # In this order: what a listing lacks was collected, and the tier has it by then.
         names = sorted({entry.chain for record in records.values() for entry in record.wal})
+        self.begun.notify(frozenset(name.broker_id for name in names))
         listings = await list_chains(self._chains, names)
         tiers: dict[PartitionName, TierEnds] = {}
         starts: dict[PartitionName, int] = {}

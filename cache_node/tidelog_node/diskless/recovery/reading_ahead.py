@@ -10,8 +10,9 @@ find is thrown away; ``KeptRanges`` keeps the bytes that they have read. The rec
 after the seal, with a listing of its own, and asks the store for what is not kept.
 
 A wrong guess costs requests, so there are limits: by bytes, by partitions, and by time for a broker
-that is doubted again and again. Once a partition has another leader nothing more is read ahead:
-the recovery reads now. What is kept is dropped when the doubt is over, or after a while.
+that is doubted again and again. Nothing more is read ahead once the recovery reads, or a third node
+leads one of the partitions. It goes on while this node is elected and seals the chain: that takes
+several answers of the store. What is kept is dropped when the doubt is over, or after a while.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Container, Generator, Iterable, Mapping
 
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -77,12 +78,20 @@ class ReadAhead:
         self._membership = membership
         self._replica_of = replica_of
         self._objects = objects
-        self._kept = kept
+        self.kept = kept  # what was read
         self._history = history
         self._stir = asyncio.Event()
         self._doubted = frozenset[int]()  # as last seen
         self._began_s: dict[int, float] = {}  # the loop's time at which a broker was last read for
         self._tasks: set[asyncio.Task[None]] = set()
+        self._reading: dict[int, asyncio.Task[None]] = {}  # by the broker that is read for
+
+    def end_for(self, broker_ids: Iterable[int]) -> None:
+        """Read nothing more of these brokers' chains: their recovery begins."""
+        for broker_id in broker_ids:
+            reading = self._reading.get(broker_id)
+            if reading is not None:
+                reading.cancel()
 
     async def run(self) -> None:
         """Read ahead until cancelled."""
@@ -138,10 +147,12 @@ class ReadAhead:
             self._node.view.subscribe(lambda *_: changed.set()),
         ]
         reading = asyncio.create_task(self._read(broker_id, wanted))
+        self._reading[broker_id] = reading
+        heirs = (broker_id, self._membership.broker_id)
         try:
             async with asyncio.timeout(KEPT_SECONDS):
                 while broker_id in self._membership.doubted:
-                    if not self._are_led_by(broker_id, wanted):
+                    if not self._are_led_by(heirs, wanted):
                         reading.cancel()
                     await wait_and_clear(changed, None)
         except TimeoutError:
@@ -151,14 +162,17 @@ class ReadAhead:
                 unsubscribe()
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
-            self._kept.drop(broker_id)
+            self._reading.pop(broker_id, None)
+            self.kept.drop(broker_id)
 
-    def _are_led_by(self, broker_id: int, wanted: Mapping[TopicPartition, Partition]) -> bool:
+    def _are_led_by(
+        self, broker_ids: Container[int], wanted: Mapping[TopicPartition, Partition]
+    ) -> bool:
         records = map(self._node.view.image.partition, wanted)
-        return all(one is not None and one.leader == broker_id for one in records)
+        return all(one is not None and one.leader in broker_ids for one in records)
 
     async def _read(self, broker_id: int, wanted: Mapping[TopicPartition, Partition]) -> None:
-        before_bytes, read = self._kept.size_bytes, self._kept.keep_for(broker_id)
+        before_bytes, read = self.kept.size_bytes, self.kept.keep_for(broker_id)
         reason = ""
         try:
             await self._read_tails(wanted, read)
@@ -174,7 +188,7 @@ class ReadAhead:
             extra={
                 "broker_id": broker_id,
                 "count": len(wanted),
-                "size_bytes": self._kept.size_bytes - before_bytes,
+                "size_bytes": self.kept.size_bytes - before_bytes,
                 "reason": reason,
             },
         )
@@ -227,7 +241,7 @@ class ReadAhead:
         parts = _ranges(missing, cluster_id)
 
         async def read_one(part: tuple[str, int, int]) -> None:
-            if self._kept.has(*part):
+            if self.kept.has(*part):
                 return
             try:
                 await read(*part)
