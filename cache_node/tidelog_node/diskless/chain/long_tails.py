@@ -88,7 +88,7 @@ class LongTails:
     async def visit(self, seconds: float = VISIT_SECONDS) -> None:
         """Seal the segments of the longest tails, if they are too long.
 
-        As many as may be sealed in this time: what was not needed before is not made up for.
+        It seals at most as many as the time allows; seals that were not used before do not count.
         """
         chain = self._chain()
         if chain is None or chain.is_deposed:

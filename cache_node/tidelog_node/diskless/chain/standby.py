@@ -46,7 +46,7 @@ async def stand_by(node: NodeContext, prepare: Callable[[], Awaitable[object]]) 
         try:
             await prepare()
         except InvalidConfig:
-            break  # Whoever has to lead such a partition says so.
+            break  # Leading such a partition logs the same error.
         except TidelogError as error:
             logger.info("not ready for diskless partitions yet", extra={"reason": str(error)})
             await wait_and_clear(never, RETRY_SECONDS)

@@ -5,10 +5,10 @@
     back:        the leader writes that the replicas commit → the tier gets what the chains have
                  → the item forgets the chains
 
-The leader's state decides when each write is safe, and ``conversion`` says why. This only begins,
-and feeds the chain. Whatever fails is tried again; a partition that waits is served as before. An
-open transaction holds the tier back, so a partition that has sealed segments above it waits for its
-end.
+The leader's state decides when each write is safe, and ``conversion`` says why. This module only
+begins a change, and feeds the chain. A failed step is tried again; a partition that waits is served
+as before. An open transaction holds the tier back, so a partition that has sealed segments above it
+waits for its end.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Conversions:
         own = await self._own_chain()
         # Who restores from the bucket alone must know the topic of every acknowledged record.
         await self._manifests.ensure({replica.topic_id})
-        # From here on nothing waits: the log gets nothing that the chain is not told of.
+        # From here on nothing waits: the chain is notified of every append to the log.
         is_same = replica.leader is leader and leader.may_enter and not own.is_deposed
         if not (is_same and replica.wants_diskless and self._is_ready(replica)):
             return

@@ -20,7 +20,7 @@ from tidelog_node.replica import Replica
 
 
 class GatewayObject:
-    """A committed object of the chain, and what is known of references to its foreign slices."""
+    """A committed object of the chain, and the known references to its foreign slices."""
 
     __slots__ = ("chain", "ends", "left_count", "sequence", "unknown")
 

@@ -3,7 +3,7 @@
 A partition's item names its chains by leader epoch. Of each chain the indexes are read
 (``chain.index``), and the footers of objects that they lack, 64 at once; chains do not wait for
 each other. Only the slices that are wanted are kept: those above the end of the tier. The slices
-of a partition follow each other without a gap; what is missing was acknowledged, and is an error.
+of a partition follow each other without a gap: a gap is an error, its records were acknowledged.
 
 A damaged footer does not say whose records the object has. Partitions with records in an object
 above it are not concerned: if some of theirs were damaged, there would be a gap.
@@ -51,7 +51,7 @@ class StoredSlice(NamedTuple):
 
 
 class WantedSlices(NamedTuple):
-    """What is read of one partition."""
+    """The part of one partition to read."""
 
     chains: EpochChains
     start_offset: int  # the tier, or a log start, has everything below
@@ -62,7 +62,7 @@ FoundSlices = dict[PartitionName, dict[ChainName, list[StoredSlice]]]
 
 
 class ReadChains(NamedTuple):
-    """What was found in chains."""
+    """The slices found in chains."""
 
     slices: FoundSlices
     whole_from: Mapping[ChainName, int]  # all objects from there to the chain's end were read

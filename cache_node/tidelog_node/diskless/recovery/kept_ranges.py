@@ -1,10 +1,10 @@
 """Ranges of objects that were read ahead, for an heir that needs them a moment later.
 
-The objects of chains and of the tier never change. So what was read stays right, whoever writes the
-chain meanwhile and wherever it ends. Nothing is decided from what is kept: a listing made after the
-seal says which objects there are, and of each the CRCs are checked as ever. A key whose object was
-collected may get a late seal. That has another size, so whoever reads its footer asks for another
-range, and gets what the store has.
+The objects of chains and of the tier never change. So a range stays right, no matter who writes the
+chain after the read and where it ends. Nothing is decided from kept ranges: a listing made after
+the seal says which objects there are, and the CRCs of each are checked as ever. A key whose object
+was collected may get a late seal. A seal has another size, so a reader of its footer asks for
+another range, and gets it from the store.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ _Range = tuple[int, int]  # of an object, ``[start, end)``
 
 
 class NoRoom(Exception):
-    """As much is kept as may be."""
+    """The kept ranges have reached their limit."""
 
 
 class KeptRanges:
     """Reads ranges, and has some of them in memory. For the tasks of one event loop."""
 
     def __init__(self, read: RangeReader, bytes_max: int = KEPT_BYTES_MAX) -> None:
-        """``read`` reads what is not kept."""
+        """``read`` reads ranges that are not kept."""
         self._read = read
         self._bytes_max = bytes_max
         self._ranges: dict[str, dict[_Range, bytes]] = {}  # by key
         self._keys: dict[int, set[str]] = {}  # by the broker that they are kept for
-        self.size_bytes = 0  # of what is kept, and of what is being read to be kept
+        self.size_bytes = 0  # of the kept ranges, and of those that are being read
 
     async def read(self, key: str, start: int, end: int, /) -> bytes | memoryview:
         """Return the range: from memory if exactly this one is kept."""
@@ -73,7 +73,7 @@ class KeptRanges:
         return read
 
     def drop(self, broker_id: int) -> None:
-        """Forget what was kept for the broker."""
+        """Forget the ranges that were kept for the broker."""
         for key in self._keys.pop(broker_id, ()):
             self.size_bytes -= sum(map(len, self._ranges.pop(key, {}).values()))
 

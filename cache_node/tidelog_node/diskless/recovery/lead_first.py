@@ -7,9 +7,9 @@ A log that has none of a long tail gains nothing by waiting for it: what a leade
 is in the batch rows of the footers. Footers are read object by object, as the records would be,
 and each for all partitions that share the object.
 
-Only what was found whole begins so. Everything else is refilled first: a log that has a part of its
-tail, a tail with gateways' slices (their rows are in other chains), and one of which a footer is
-gone or damaged. Whoever refills it says what is wrong.
+Only a tail that was found whole begins so. All others are refilled first: a log that has a part of
+its tail, a tail with gateways' slices (their rows are in other chains), and one of which a footer
+is gone or damaged. Refilling it reports the fault.
 """
 
 from __future__ import annotations

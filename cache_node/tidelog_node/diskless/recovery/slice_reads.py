@@ -1,7 +1,7 @@
 """Reads slices of one object with few requests: a request costs more than the bytes in between.
 
-A gateway puts the batches of many producers into one object, each as a slice of its own. Whoever
-follows the references to them wants most of the object, so neighbours are read together.
+A gateway puts the batches of many producers into one object, each as a slice of its own. A reader
+that follows the references to them wants most of the object, so neighbours are read together.
 """
 
 from __future__ import annotations
