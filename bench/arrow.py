@@ -57,8 +57,8 @@ from bench.process import Node, running_node
 SIZES = (100, 1_000)  # bytes of a value
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 # So many that the start of a client, some hundredths of a second, matters little.
-RECORD_COUNTS = {100: 2_000_000, 1_000: 800_000}
-SLOW_COUNTS = {100: 600_000, 1_000: 300_000}  # for clients that make objects
+RECORD_COUNTS = {100: 2_000_000, 1_000: 600_000}
+SLOW_COUNTS = {100: 400_000, 1_000: 200_000}  # for clients that make objects
 SEND_COUNT = 200_000
 FETCH_BYTES = 8 * 1024 * 1024  # of every client, as in ``scan_arrow``
 ROUNDS = 3
