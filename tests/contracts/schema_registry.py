@@ -75,12 +75,18 @@ class Killed(BaseException):
     """The end of a writer."""
 
 
-async def require_whole(store: MetadataStore, context: str = ".") -> int:
-    """Check that ids are dense, that each has one schema, each schema one id; return the last."""
+async def require_whole(store: MetadataStore, context: str = ".", *, is_dense: bool = True) -> int:
+    """Check that each id has one schema, and each schema one id; return the last id.
+
+    ``is_dense``: no id was passed over, as it is after a loss of entries.
+    """
     reader = RegistryReader(store)
     last = (await reader.context(context)).last_id
     texts = [SchemaText.from_item(one) for one in await store.list(f"schema-text:{context}")]
-    assert [one.schema_id for one in texts] == list(range(1, last + 1))
+    ids_given = [one.schema_id for one in texts]
+    assert not is_dense or ids_given == list(range(1, last + 1))
+    assert len(set(ids_given)) == len(texts)
+    assert max(ids_given, default=0) <= last
     assert len({one.schema for one in texts}) == len(texts)
     ids = {one.schema.guid: one.schema_id for one in texts}
     uses = {}
