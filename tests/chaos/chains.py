@@ -9,7 +9,10 @@ from tidelog_core.diskless.bucket.survey import partition_tails
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter, parse_object
 from tidelog_core.diskless.wal.keys import parse_wal_key, wal_key
+from tidelog_core.diskless.wal.slice_bytes import placed_batches
 from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.model import NO_LEADER_EPOCH
+from tidelog_core.records.batch import parse_header
 
 from tests.chaos.stored import StoredLog, parse_log
 
@@ -19,7 +22,8 @@ HOLDER = "the chains"
 def read_chains(objects_dir: Path, cluster_id: str) -> dict[PartitionName, StoredLog]:
     """Return the committed batches of each partition that are in chains, as one log.
 
-    Every object is checked byte for byte: raises ``CorruptObject``.
+    Every object is checked byte for byte: raises ``CorruptObject``. Batches of gateways have the
+    offsets and the epoch of their references.
     """
     footers: dict[ChainName, list[WalFooter]] = defaultdict(list)
     for path in sorted((objects_dir / cluster_id / "wal").rglob("*.wal")):
@@ -31,7 +35,18 @@ def read_chains(objects_dir: Path, cluster_id: str) -> dict[PartitionName, Store
     for partition, tail in partition_tails(footers.values()).items():
         content = b""
         for one in tail:
-            data = (objects_dir / wal_key(cluster_id, one.chain, one.sequence)).read_bytes()
-            content += data[one.position : one.position + one.size_bytes]
+            path = objects_dir / wal_key(cluster_id, one.chain, one.sequence)
+            if not path.exists():  # A gateway's: it is collected once the tier has its records.
+                content = b""
+                continue
+            data: bytes | bytearray = path.read_bytes()[
+                one.position : one.position + one.size_bytes
+            ]
+            if parse_header(data).partition_leader_epoch == NO_LEADER_EPOCH:
+                epoch, key = one.leader_epoch, str(path)
+                data = placed_batches(
+                    data, one.base_offset, key=key, position=one.position, leader_epoch=epoch
+                )
+            content += data
         logs[partition] = parse_log(HOLDER, content)
     return logs
