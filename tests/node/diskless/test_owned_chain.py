@@ -269,6 +269,8 @@ async def test_what_is_written_is_counted_and_served(tmp_path: Path) -> None:
         "kept_objects": 10,
         "refused_partitions": 0,
         "damaged_objects_total": 0,
+        "unfilled_partitions": 0,
+        "unfilled_seconds": 0.0,
     }
     assert min(traffic.throttled_count, traffic.unknown_count, traffic.retry_count) > 0
     await scene.close()
