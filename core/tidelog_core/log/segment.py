@@ -239,10 +239,13 @@ class LogSegment:
             header = os.pread(self.reader.fileno(), HEADER_SIZE, position)
             if position + size_bytes > self.size_bytes or header != view[:HEADER_SIZE]:
                 return False
-            file = ReadableFile(self.path, flags=os.O_WRONLY)
-            write_fully(file.fileno(), view[HEADER_SIZE:], position + HEADER_SIZE)
-        if is_durable:
-            os.fsync(file.fileno())
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                write_fully(descriptor, view[HEADER_SIZE:], position + HEADER_SIZE)
+                if is_durable:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         return True
 
     def note_scanned(self, span: BatchSpan, *, interval_bytes: int) -> None:
