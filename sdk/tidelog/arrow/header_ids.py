@@ -22,7 +22,7 @@ from tidelog_core.schemas.values.framing import (
 
 HEADERS = "headers"
 FIRST_NUMBER = 2**31  # above all ids of schemas
-NUMBERS_MAX = 10_000  # different headers that are known
+NUMBERS_MAX = 10_000  # different headers that are known, beside those of the newest batch
 UNREADABLE = -1
 
 
@@ -52,6 +52,9 @@ class HeaderIds:
         found = _last_headers(batch)
         if found is None:
             return None
+        # Between batches, so that no row of this one loses its schema.
+        while len(self._numbers) >= NUMBERS_MAX:
+            del self._frames[self._numbers.pop(next(iter(self._numbers)))]
         headers = found.dictionary_encode()
         numbers_of: list[int] = []
         prefixes: list[bytes] = []
@@ -81,8 +84,6 @@ class HeaderIds:
             return UNREADABLE, b"", f"its header {VALUE_HEADER}: {error}"
         number = self._numbers.get(header)
         if number is None:
-            if len(self._numbers) >= NUMBERS_MAX:
-                del self._frames[self._numbers.pop(next(iter(self._numbers)))]
             number, self._next_number = self._next_number, self._next_number + 1
             self._numbers[header], self._frames[number] = number, frame
         return number, bytes(HEAD.size) + (frame.head or b""), ""

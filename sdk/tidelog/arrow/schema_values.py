@@ -21,7 +21,7 @@ from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroField, AvroType
 from tidelog_core.schemas.model import SchemaType
 from tidelog_core.schemas.parsed import InvalidSchema
 from tidelog_core.schemas.values.avro_writing import write_avro
-from tidelog_core.schemas.values.framing import HEAD, MAGIC, UnreadableValue
+from tidelog_core.schemas.values.framing import HEAD, MAGIC, SchemaFrame, UnreadableValue
 
 from tidelog.arrow.avro_columns import AvroColumns, numbers
 from tidelog.arrow.column_budget import BATCH_BYTES_MAX, ColumnCost, ranges_of, width_of
@@ -105,8 +105,9 @@ class SchemaDecoder:
         if found.schema_type is SchemaType.AVRO:
             self._avro, _ = parse_avro(found.text, [text for _, text in found.known])
         self._headers = HeaderIds()
-        self._readers: dict[int, _Fitting | str] = {}
-        self._missing: dict[int, float] = {}  # schemas, and when they were asked for
+        # By id or guid: a million different headers may name one schema.
+        self._readers: dict[int | str, _Fitting | str] = {}
+        self._missing: dict[int | str, float] = {}  # schemas, and when they were asked for
 
     def schema(self, plain: pa.Schema) -> pa.Schema:
         """Return the schema of decoded batches."""
@@ -188,21 +189,28 @@ class SchemaDecoder:
         for row in list(problems):
             if not column[row].is_valid:
                 del problems[row]
-        groups: list[_Group] = []
+        # Rows of one schema are one group, whatever headers name it: each costs a reading.
+        found: dict[int | str, tuple[_Fitting, list[NDArray[np.int64]]]] = {}
         order = np.argsort(ids, kind="stable")
-        missing_count = 0
+        missing: set[int | str] = set()
         for rows in np.split(order, np.flatnonzero(np.diff(ids[order])) + 1):
             if not len(rows) or ids[rows[0]] < 0:
                 continue
             schema_id = int(ids[rows[0]])
+            name = self._name_of(schema_id)
             fitting: _Fitting | str = f"more than {MISSING_MAX} schemas are not there"
-            if missing_count < MISSING_MAX or schema_id in self._readers:
-                fitting = self._reader_of(schema_id)
-                missing_count += schema_id in self._missing
+            if len(missing) < MISSING_MAX or name in missing or name in self._readers:
+                fitting = self._fitting_of(name, self._headers.frame(schema_id))
+                if name in self._missing:
+                    missing.add(name)
             if isinstance(fitting, str):
                 problems |= dict.fromkeys(rows.tolist(), fitting)
             else:
-                groups.append(_Group(rows, self._name_of(schema_id), fitting))
+                found.setdefault(name, (fitting, []))[1].append(rows)
+        groups = [
+            _Group(np.sort(np.concatenate(parts), kind="stable"), name, fitting)
+            for name, (fitting, parts) in found.items()
+        ]
         return groups, problems
 
     def _costs(
@@ -276,33 +284,40 @@ class SchemaDecoder:
         frame = self._headers.frame(schema_id)
         return schema_id if frame is None else frame.schema
 
-    def _found(self, schema_id: int) -> FoundSchema | None:
-        name = self._name_of(schema_id)
+    def _found(self, name: int | str) -> FoundSchema | None:
         return self._source.by_guid(name) if isinstance(name, str) else self._source.by_id(name)
 
-    def _reader_of(self, schema_id: int) -> _Fitting | str:
+    def _fitting_of(self, name: int | str, frame: SchemaFrame | None) -> _Fitting | str:
+        """Return what reads values of a schema after this header, or why nothing does."""
+        fitting = self._reader_of(name)
+        if isinstance(fitting, str) or frame is None:
+            return fitting
+        try:
+            frame.payload(self._reader.schema_type)  # The header may go on where it must not.
+        except UnreadableValue as error:
+            return f"schema {name} does not fit the columns: {error}"
+        return fitting
+
+    def _reader_of(self, name: int | str) -> _Fitting | str:
         """Return what reads values of a schema, or why nothing does."""
-        known = self._readers.get(schema_id)
+        known = self._readers.get(name)
         if known is not None:
             return known
-        missed_s = self._missing.get(schema_id)
+        missed_s = self._missing.get(name)
         if missed_s is not None and time.monotonic() - missed_s < MISSING_SECONDS:
-            return f"there is no schema {self._name_of(schema_id)}"
-        found = self._found(schema_id)
+            return f"there is no schema {name}"
+        found = self._found(name)
         if found is None:
             if len(self._missing) >= READERS_MAX:
                 self._missing.pop(next(iter(self._missing)))  # the oldest
-            self._missing[schema_id] = time.monotonic()
-            return f"there is no schema {self._name_of(schema_id)}"
-        self._missing.pop(schema_id, None)
+            self._missing[name] = time.monotonic()
+            return f"there is no schema {name}"
+        self._missing.pop(name, None)
         made: _Fitting | str
-        name, frame = self._name_of(schema_id), self._headers.frame(schema_id)
         if found.schema_type is not self._reader.schema_type:
             made = f"schema {name} is {found.schema_type}, not {self._reader.schema_type}"
         else:
             try:
-                if frame is not None:
-                    frame.payload(found.schema_type)  # The header may go on where it must not.
                 reader = _columns(found)
                 one = _fitted(pa.array([None], reader.type), self.type, self._avro)
                 made = _Fitting(reader, one.nbytes)
@@ -310,7 +325,7 @@ class SchemaDecoder:
                 made = f"schema {name} does not fit the columns: {error}"
         if len(self._readers) >= READERS_MAX:
             self._readers.pop(next(iter(self._readers)))  # the oldest
-        self._readers[schema_id] = made
+        self._readers[name] = made
         return made
 
 

@@ -22,7 +22,13 @@ from tidelog_core.schemas.avro.parsing import parse_avro
 from tidelog_core.schemas.model import Reference, SchemaType
 from tidelog_core.schemas.parsed import InvalidSchema
 from tidelog_core.schemas.values.codecs import open_codec
-from tidelog_core.schemas.values.framing import VALUE_HEADER, UnreadableValue, framed
+from tidelog_core.schemas.values.framing import (
+    HEADER_BYTES_MAX,
+    VALUE_HEADER,
+    UnreadableValue,
+    framed,
+    joined_indexes,
+)
 
 WIDE = {
     "type": "record",
@@ -327,7 +333,7 @@ def test_values_whose_schemas_are_in_headers_are_decoded_beside_others() -> None
         assert found.column("value").to_pylist() == wanted
         assert found.column("headers") == data.column("headers")
         assert decoder.decode(data.slice(2, 4)).column("value").to_pylist() == wanted[2:6]
-    assert len(source.asked) == 5, "each name is asked for once"
+    assert len(source.asked) == 4, "each name is asked for once"
 
 
 def test_wrong_headers_are_named_and_harm_no_other_value() -> None:
@@ -368,6 +374,43 @@ def test_headers_that_are_all_different_are_forgotten(monkeypatch: pytest.Monkey
         known = with_headers([old], [in_header(1)])
         assert decoder.decode(known).column("value").to_pylist() == [{"id": 1}]
     assert len(decoder._headers._frames) <= 3
+
+
+def test_all_headers_of_a_batch_count_though_fewer_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(header_ids, "NUMBERS_MAX", 3)
+    old = open_codec(SchemaType.AVRO, OLD).encode({"id": 1})
+    decoder = SchemaDecoder(Schemas(SchemaType.AVRO, OLD), "t-value", errors="null")
+    strange = [in_header(one) for one in range(2, 9)]
+    data = with_headers([old] * 8, [in_header(1), *strange])
+    assert decoder.decode(data).column("value").to_pylist() == [{"id": 1}] + [None] * 7
+
+
+def test_a_million_headers_of_one_schema_cost_one_question_and_one_reading() -> None:
+    text = 'syntax = "proto3"; message A { int32 n = 1; }'
+    source = Schemas(SchemaType.PROTOBUF, text)
+    places = [joined_indexes((0, number)) for number in range(1_000)]
+    wrong = [in_header(1, b"\0" + number.to_bytes(2, "big")) for number in range(1_000)]
+    headers = [in_header(1, b"\0"), *(in_header(1, one) for one in places), *wrong]
+    data = with_headers([b"\x08\x07"] * len(headers), headers)
+    decoder = SchemaDecoder(source, "t-value", errors="null")
+    assert decoder.decode(data).column("value").to_pylist() == [{"n": 7}] + [None] * 2_000
+    assert len(source.asked) == 1
+    in_headers = decoder._headers.values_of(data, data.column("value"))
+    assert in_headers is not None
+    groups, _ = decoder._groups(in_headers.column, in_headers)
+    assert [len(one.rows) for one in groups] == [1_001]
+
+
+def test_headers_that_no_serializer_writes_are_not_kept() -> None:
+    """Each may have a megabyte, and thousands are remembered."""
+    old = open_codec(SchemaType.AVRO, OLD).encode({"id": 1})
+    long = in_header(1, bytes(HEADER_BYTES_MAX))
+    decoder = SchemaDecoder(Schemas(SchemaType.AVRO, OLD), "t-value")
+    with pytest.raises(InvalidRecord, match=r"359 bytes are too many, 342 may be"):
+        decoder.decode(with_headers([old], [long]))
+    assert not decoder._headers._numbers
 
 
 OLD = '{"type":"record","name":"U","fields":[{"name":"id","type":"int"}]}'

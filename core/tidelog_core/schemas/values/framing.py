@@ -25,6 +25,8 @@ GUID_HEAD_SIZE = 17
 KEY_HEADER, VALUE_HEADER = "__key_schema_id", "__value_schema_id"
 INDEXES_MAX = 64  # of a message's place, that is, how deep it is nested
 VARINT_BYTES_MAX = 5
+# The longest header: a guid, and the place of the most deeply nested message.
+HEADER_BYTES_MAX = GUID_HEAD_SIZE + (1 + INDEXES_MAX) * VARINT_BYTES_MAX
 
 
 class UnreadableValue(ValueError):
@@ -65,6 +67,8 @@ def schema_header(headers: Iterable[tuple[str, bytes | None]], name: str) -> byt
 
 def split_named(data: bytes | memoryview, header: bytes | None) -> SchemaFrame:
     """Return the schema that the header names, else the value. Raises ``UnreadableValue``."""
+    if header is not None and len(header) > HEADER_BYTES_MAX:
+        raise UnreadableValue(f"{len(header)} bytes are too many, {HEADER_BYTES_MAX} may be")
     named = data if header is None else header
     if len(named) and named[0] == GUID_MAGIC:
         if len(named) < GUID_HEAD_SIZE:

@@ -14,6 +14,7 @@ from tidelog_core.schemas.model import Reference, SchemaType
 from tidelog_core.schemas.parsed import InvalidSchema
 from tidelog_core.schemas.values.codecs import ProtobufCodec, load_value, open_codec
 from tidelog_core.schemas.values.framing import (
+    INDEXES_MAX,
     UnreadableValue,
     framed,
     joined_indexes,
@@ -200,6 +201,14 @@ def test_a_schema_may_be_named_in_a_header_and_by_its_guid() -> None:
                 frame.payload("AVRO")
         with pytest.raises(UnreadableValue, match="1 bytes after the schema's id"):
             split_named(b"abc", head + b"\0x").payload("PROTOBUF")
+
+
+def test_the_longest_header_names_the_most_deeply_nested_message() -> None:
+    header = GUID_HEAD + joined_indexes([2**31 - 1] * INDEXES_MAX)
+    assert split_named(b"abc", header).payload("PROTOBUF") == header[len(GUID_HEAD) :] + b"abc"
+    with pytest.raises(UnreadableValue, match="343 bytes are too many, 342 may be"):
+        split_named(b"abc", GUID_HEAD + bytes(326))
+    assert split_named(GUID_HEAD + bytes(326), None).rest == bytes(326), "a value has no limit"
 
 
 @pytest.mark.parametrize("wrong", [b"", b"\1", GUID_HEAD[:-1], b"\2" + GUID_HEAD[1:], b"\0\0\0"])
