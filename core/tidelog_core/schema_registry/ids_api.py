@@ -100,15 +100,20 @@ class IdsApi:
             raise forbidden(Right.READ, f"the schema {schema_id}")
 
     async def _by_guid(self, call: Call, options: Options, path: list[str]) -> object:
+        refusal = schema_not_found(path[2])
         for context, schema_id in await self._ids_of(path[2]):
             prefix = SubjectName(context, "").context_prefix
-            schema = await self._registry.schema(schema_id, prefix)
-            await self._require_user(call, schema_id, prefix)
+            try:
+                schema = await self._registry.schema(schema_id, prefix)
+                await self._require_user(call, schema_id, prefix)
+            except RegistryRefusal as error:  # The caller may read it in another context.
+                refusal = error
+                continue
             return {
                 **await self._version_of(call, schema_id, prefix),
                 **await schema_answer(self._registry, prefix, schema, options),
             }
-        raise schema_not_found(path[2])
+        raise refusal
 
     async def _ids_by_guid(self, call: Call, options: Options, path: list[str]) -> object:
         del options

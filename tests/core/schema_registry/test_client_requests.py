@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 from tidelog_core.schema_registry.api import RegistryApi
-from tidelog_core.schema_registry.calls import V1_JSON, Call
+from tidelog_core.schema_registry.calls import V1_JSON, Call, Right
 from tidelog_core.schema_registry.changes import Operation
 from tidelog_core.schema_registry.registry import SchemaRegistry
 
@@ -208,6 +209,36 @@ async def test_a_schema_by_its_id_says_which_version_has_it(api: RegistryApi) ->
     assert (await call(api, "GET", f"/schemas/ids/{first}"))["subject"] == "v"
     await call(api, "DELETE", "/subjects/v")
     assert (await call(api, "GET", f"/schemas/ids/{first}"))["deleted"] is True
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderOf:
+    """The permissions of a caller who may only read one subject."""
+
+    subject: str
+
+    def may(self, right: Right, subject: str) -> bool:
+        return right is Right.READ and subject == self.subject
+
+    def sees(self, right: Right, subject: str) -> bool:
+        return self.may(right, subject)
+
+
+async def test_a_guid_is_looked_for_in_all_contexts_that_the_caller_may_read(
+    api: RegistryApi,
+) -> None:
+    """Readers whose records have it in a header ask so, and know no context."""
+    number = await register(api, USER)
+    await register(api, USER, ":.stage:s")
+    guid = (await call(api, "GET", f"/schemas/ids/{number}"))["guid"]
+    for subject, status in (("u", 200), (":.stage:s", 200), ("other", 403)):
+        answer = await api.answer(
+            Call("GET", f"/schemas/guids/{guid}", permissions=ReaderOf(subject))
+        )
+        assert answer.status == status
+        found = json.loads(answer.body)
+        if status == 200:
+            assert (found["schema"], found["subject"]) == (USER, subject)
 
 
 # -- settings -------------------------------------------------------------------------------------
