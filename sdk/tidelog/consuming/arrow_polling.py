@@ -82,7 +82,7 @@ class RunRows:
         self._partition = partition
         self._error: CorruptRecordBatch | None = None
         decoder = RowDecoder(*partition, include_headers=include_headers, corrupt=self._corrupt)
-        self._table = _wanted_batches(run, offsets)
+        self._table = _wanted_batches(partition, run, offsets)
         self._batches = decoder.decode(run.data, self._table, offsets, is_own=not run.data.readonly)
 
     def next(self) -> list[pa.RecordBatch]:
@@ -139,12 +139,18 @@ def decode_values(
     return found, ()
 
 
-def _wanted_batches(run: BatchRun, offsets: tuple[int, int]) -> kernels.Longs:
-    """Return the headers of the run's batches with such records."""
+def _wanted_batches(
+    partition: TopicPartition, run: BatchRun, offsets: tuple[int, int]
+) -> kernels.Longs:
+    """Return the headers of the run's batches with such records. Raises ``CorruptRecordBatch``."""
     array = np.frombuffer(run.data, np.uint8)
     table = kernels.batch_table(len(run.are_visible))
-    count, _, _ = kernels.scan_batches(array, table)
-    assert count == len(run.are_visible), "the chunk has found them by the same rules"
+    count, position, _ = kernels.scan_batches(array, table)
+    if count < len(run.are_visible):  # The CRC covers no base offset, and nobody may check it.
+        raise CorruptRecordBatch(
+            f"{partition}: the header of the batch before offset {run.next_offset}, at byte"
+            f" {position} of its run, is malformed"
+        )
     wanted = (
         np.array(run.are_visible)
         & (table[:, kernels.LAST_OFFSET] >= offsets[0])

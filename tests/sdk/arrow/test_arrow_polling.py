@@ -313,6 +313,18 @@ def test_malformed_records_are_an_error_that_names_the_batch(in_memory: InMemory
 
 
 @MEMORY
+def test_a_malformed_header_is_an_error_too(in_memory: InMemory) -> None:
+    """No CRC covers a base offset."""
+    batch = bytearray(batch_of(b"0"))
+    batch[:8] = b"\xff" * 8
+    log = batch_of(b"0", base_offset=7) + bytes(batch)
+    positions = positions_of(Chunk(TP, in_memory(log)), position=7)
+    with pytest.raises(CorruptRecordBatch, match=r"t-3: the header of the batch .* is malformed"):
+        take_all(positions)
+    assert positions.state(TP).position == 7
+
+
+@MEMORY
 @pytest.mark.parametrize("codec", CompressionType, ids=[one.name for one in CompressionType])
 @pytest.mark.parametrize("include_headers", [False, True], ids=["bare", "with_headers"])
 def test_rows_before_malformed_records_come_before_the_error(
