@@ -203,9 +203,9 @@ class Membership:
         self.peers.note_registered(registered, self.now_ms())
         self._settle(has_grown=self._known != before)
 
-    def note_lost(self, broker_id: int) -> None:
-        """Note that a connection to the broker has ended: it may have died."""
-        self.peers.note_lost(broker_id, self.now_ms())
+    def note_lost(self, broker_id: int, since_ms: float) -> None:
+        """Note that connections to the broker end since then: it may have died."""
+        self.peers.note_lost(broker_id, since_ms)
         self._settle_doubts()
 
     def note_unanswered(self, broker_id: int) -> None:

@@ -5,8 +5,8 @@ registration causes no reading: it shows in the view's images, and the broker wr
 its lease. So the readings of a cluster together always stay within the rate of ``ReadingPace``.
 
 A broker whose port refuses connections is an exception: it may have died, and its lease tells. Each
-such broker costs a reading at once and one after ``LeaseTimes.refusal_ms``; while it renews all the
-same, one in each ``refusal_ms``.
+such broker costs a reading at once and one after ``LeaseTimes.ended_ms``, or ``refusal_ms`` where
+refusals say nothing by themselves; while it renews all the same, one in each ``refusal_ms``.
 """
 
 from __future__ import annotations

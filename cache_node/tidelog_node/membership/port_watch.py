@@ -31,11 +31,12 @@ from tidelog_node.membership.membership import Membership
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS_MAX = 3.0
-REFUSED_PAUSE_SECONDS = 0.1  # while the port refuses connections, until the broker is suspected
-LONGER_PAUSE_SECONDS = 0.25  # from then on, and where connections end soon
+REFUSED_PAUSE_SECONDS = 0.1  # while refusals show that the process has ended, until that is clear
+LONGER_PAUSE_SECONDS = 0.25  # where they show nothing more, and where connections end soon
 PAUSE_SECONDS = 1.0  # after other failures
 DEAD_PAUSE_SECONDS = 5.0  # once the lease is over
 HURRIED_SECONDS = 5.0  # between two connections that are made again at once
+SERIES_SECONDS = 5.0  # connections that end within this time of each other end for one reason
 
 
 class Ports(Protocol):
@@ -105,12 +106,17 @@ class PortWatch:
             membership.note_reached(broker_id)
 
         hurried_s = -math.inf  # when a connection was last made again at once
+        lost_s, since_ms = -math.inf, 0.0  # when the last one ended, the first one of its series
 
         while True:
             pause_seconds = PAUSE_SECONDS
             try:
                 await self._ports.hold(broker, on_open, timeout_s=CONNECT_SECONDS_MAX)
-                membership.note_lost(broker_id)
+                if loop.time() - lost_s > SERIES_SECONDS:
+                    since_ms = membership.now_ms()
+                lost_s = loop.time()
+                # Else a proxy that ends each connection would hide a process that lives for good.
+                membership.note_lost(broker_id, since_ms)
                 if loop.time() - hurried_s > HURRIED_SECONDS:
                     hurried_s = loop.time()
                     continue  # Find out at once why it has ended.
@@ -122,7 +128,7 @@ class PortWatch:
                         extra={"broker_id": broker_id, "reason": str(error)},
                     )
                 membership.note_refused(broker_id)
-                is_quick = not peers.is_suspected(broker_id)
+                is_quick = peers.shows_end(broker_id) and not peers.is_suspected(broker_id)
                 pause_seconds = REFUSED_PAUSE_SECONDS if is_quick else LONGER_PAUSE_SECONDS
             except (BrokerNotAvailable, OSError, TimeoutError) as error:
                 membership.note_unanswered(broker_id)  # It says nothing about the process.

@@ -30,9 +30,10 @@ side measures on its own monotonic clock, and only the rates have to agree (see
   nothing, so its leads wait for that.
 - A filter between two nodes, or a proxy that has ended, refuses as well. So (1) may be wrong, but
   once for each process: a renewal that was written after the first refusal shows that it lives
-  behind a closed port, and from then on its refusals count for nothing by themselves. Those of a
-  process that was never reached do not either: it may not listen yet. A takeover that was decided
-  before such a renewal, and is written after it, is lost by its check.
+  behind a closed port, and so does the port if it takes connections again before another process
+  has registered. From then on its refusals count for nothing by themselves. Those of a process that
+  was never reached do not either: it may not listen yet. A takeover that was decided before such a
+  renewal, and is written after it, is lost by its check.
 - Renewals stop once the event loop that answers clients has not turned for
   ``LeaseTimes.stall_ms`` (``can_renew``). So a process that hangs loses its lease at most
   ``stall_ms`` later than one that died.
@@ -389,7 +390,7 @@ class PeerLeases:
         self._refused: dict[int, _Refusal] = {}  # by broker, while its port refuses connections
         self._lost: dict[int, float] = {}  # since when a connection has ended, until the next one
         self._reached: set[int] = set()  # there was a connection to the registered process
-        self._refuted: set[int] = set()  # the registered process has renewed behind a closed port
+        self._refuted: set[int] = set()  # the registered process has lived behind a closed port
         self._read_ms = -math.inf  # when the last reading was begun
         self._has_read = False
 
@@ -451,14 +452,19 @@ class PeerLeases:
         refusal, times = self._refused.get(broker_id), self._times
         if refusal is None:
             return False
-        if self._shows_end(broker_id) and refusal.count >= REFUSALS_MIN:
-            refused_ms = known.confirmed_ms - refusal.since_ms
-            if refused_ms >= times.ended_ms and known.is_confirmed:
-                return True
+        if self._seems_ended(broker_id, known, refusal):
+            return True
         since_ms = max(known.first_seen_ms, refusal.since_ms)
         return known.confirmed_ms - since_ms >= times.refusal_ms
 
-    def _shows_end(self, broker_id: int) -> bool:
+    def _seems_ended(self, broker_id: int, known: _Observation, refusal: _Refusal) -> bool:
+        """Whether the refusals alone say that the broker's process has ended."""
+        if not self.shows_end(broker_id) or refusal.count < REFUSALS_MIN:
+            return False
+        refused_ms = known.confirmed_ms - refusal.since_ms
+        return known.is_confirmed and refused_ms >= self._times.ended_ms
+
+    def shows_end(self, broker_id: int) -> bool:
         """Whether refusals of the broker's port are a reason to suspect it by themselves."""
         return broker_id in self._reached and broker_id not in self._refuted
 
@@ -466,10 +472,13 @@ class PeerLeases:
         """Whether clients should not be sent to the broker for diskless partitions.
 
         It is suspected; or it is out of this observer's reach, and has shown no life since. That
-        lasts for a moment only: either a renewal is seen, or the broker is suspected.
+        lasts for a moment only: either a renewal is seen, or the broker is suspected. Of a process
+        that has lived behind a closed port it says nothing.
         """
         if self.is_suspected(broker_id):
             return True
+        if broker_id in self._refuted:
+            return False
         known, refusal = self._observations.get(broker_id), self._refused.get(broker_id)
         since_ms = self._lost.get(broker_id) if refusal is None else refusal.since_ms
         if since_ms is None or known is None or known.has_moved or broker_id in self._registered:
@@ -489,9 +498,9 @@ class PeerLeases:
         silent_ms = known.confirmed_ms - known.first_seen_ms
         return not known.has_moved and silent_ms >= times.suspicion_ms - times.refusal_ms > 0
 
-    def note_lost(self, broker_id: int, now_ms: float) -> None:
-        """Note that a connection to the broker has ended: it may have died."""
-        self._lost.setdefault(broker_id, now_ms)
+    def note_lost(self, broker_id: int, since_ms: float) -> None:
+        """Note that connections to the broker end since then: it may have died."""
+        self._lost.setdefault(broker_id, since_ms)
 
     def note_refused(self, broker_id: int, now_ms: float) -> bool:
         """Note that the broker's port has refused a connection; return whether it did not before.
@@ -504,6 +513,10 @@ class PeerLeases:
 
     def note_reached(self, broker_id: int) -> bool:
         """Note a connection to the broker's process; return whether there was none just before."""
+        known, refusal = self._observations.get(broker_id), self._refused.get(broker_id)
+        # Another process would have registered: this one seemed to have ended, and lives.
+        if known and refusal and self._seems_ended(broker_id, known, refusal):
+            self._refuted.add(broker_id)
         self._reached.add(broker_id)
         was_lost = self._lost.pop(broker_id, None) is not None
         return self._refused.pop(broker_id, None) is not None or was_lost
@@ -530,7 +543,7 @@ class PeerLeases:
                 continue
             wait_ms, since_ms = times.refusal_ms, max(known.first_seen_ms, refusal.since_ms)
             ended_ms = refusal.since_ms + times.ended_ms
-            if self._shows_end(broker_id) and not (
+            if self.shows_end(broker_id) and not (
                 known.is_confirmed and known.confirmed_ms >= ended_ms
             ):
                 wait_ms, since_ms = times.ended_ms, refusal.since_ms

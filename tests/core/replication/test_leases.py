@@ -444,6 +444,33 @@ def test_a_closed_port_of_a_process_that_lives_counts_once_only() -> None:
     assert it.is_suspected
 
 
+def test_a_port_that_opens_and_closes_again_and_again_counts_once_only() -> None:
+    """It is open before a renewal is seen, so none is seen behind a closed port."""
+    it = Watched()
+    for start_ms in range(0, 10_000, TIMES.brisk_renew_ms):
+        it.refuse(start_ms + 100, start_ms + 200, start_ms + 300)
+        it.look(start_ms + 101)
+        it.look(start_ms + 100 + TIMES.ended_ms)
+        assert it.is_suspected == (start_ms == 0)
+        assert it.has_vanished == (start_ms == 0)
+        it.peers.note_reached(2)
+        assert not it.is_suspected
+        it.look(start_ms + 800, renewed=True)
+    it.peers.note_lost(2, 10_000)
+    assert not it.has_vanished
+
+
+def test_a_port_that_opens_before_its_process_is_suspected_counts_again() -> None:
+    it = Watched()
+    it.refuse(100, 200, 300)
+    it.look(101)
+    it.peers.note_reached(2)
+    it.refuse(400, 500, 600)
+    it.look(401)
+    it.look(400 + TIMES.ended_ms)
+    assert it.is_suspected
+
+
 def test_a_broker_out_of_reach_has_vanished_until_it_is_reached_or_renews() -> None:
     it = Watched()
     assert not it.has_vanished

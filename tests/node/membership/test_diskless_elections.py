@@ -132,6 +132,31 @@ def test_a_port_that_is_closed_for_a_moment_moves_no_leads(tmp_path: Path) -> No
     run(main())
 
 
+def test_a_leader_whose_connections_end_at_once_is_named_as_long_as_it_renews(
+    tmp_path: Path,
+) -> None:
+    """A proxy between the nodes does that. Clients may reach it all the same."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster, partitions=6)
+            await asyncio.sleep(2)
+            ports, membership = cluster[2].ports, cluster[2].membership
+            ports.closing.add(1)
+            ports.filter(1)
+            ports.end_filter(1)
+            hidden = []
+            for _ in range(200):
+                await asyncio.sleep(0.1)
+                hidden.append(1 in membership.vanished)
+            assert any(hidden[:5])
+            assert hidden.count(True) < 30
+            assert ports.held[1] > 40
+            assert set(await cluster.leaders("t")) == {1}
+
+    run(main())
+
+
 def test_a_process_that_is_back_within_a_moment_keeps_its_leads(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path, config=STAYS) as cluster:

@@ -119,6 +119,7 @@ class VirtualPorts:
         self._members = members
         self._filtered: dict[int, asyncio.Event] = {}
         self.dropped: set[int] = set()  # brokers of which no packet comes or goes
+        self.closing: set[int] = set()  # brokers whose connections end as soon as they are open
         self.held: Counter[int] = Counter()  # connections that were opened
 
     def filter(self, broker_id: int) -> None:
@@ -139,6 +140,8 @@ class VirtualPorts:
             raise PortRefused(f"broker {broker_id} refuses")
         self.held[broker_id] += 1
         on_open()
+        if broker_id in self.closing:
+            return
         waiting = [asyncio.create_task(one.wait()) for one in (member.has_closed, filtered)]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
