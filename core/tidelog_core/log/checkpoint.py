@@ -45,8 +45,13 @@ def write_checkpoint(path: Path, rows: Iterable[Sequence[int]], *, is_durable: b
 
 
 def write_unsynced(path: Path, rows: Iterable[Sequence[int]]) -> None:
-    """Write the file's rows. After a crash it may have any bytes, or be gone."""
-    path.write_bytes(encode_rows(rows))
+    """Replace the file's rows. After a power cut it may have any bytes, or be gone.
+
+    A process that ends within it leaves the old rows or the new ones.
+    """
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    temporary.write_bytes(encode_rows(rows))
+    temporary.rename(path)
 
 
 def encode_rows(rows: Iterable[Sequence[int]]) -> bytes:

@@ -89,8 +89,6 @@ class LocalLog(ReadableLog):
         log._filling.end_if_deleted()
         return log
 
-    # -- offsets --
-
     # -- appending --
 
     def append_as_leader(
@@ -145,7 +143,7 @@ class LocalLog(ReadableLog):
         self.producers.state.advance_high_watermark(offset)
         return True
 
-    # -- reading --
+    # -- holding segments --
 
     def hold(self, base_offset: int, piece_bytes: int) -> list[int]:
         """Keep the segments from here to the log's end as they are, until ``release``.

@@ -544,6 +544,35 @@ def test_a_crash_at_any_step_of_the_beginning_or_the_fill_loses_nothing(
     assert at > 10
 
 
+def test_a_crash_within_a_write_of_the_beginning_leaves_a_log_that_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log begins where the tier ends, and only a file says so once its segments are gone."""
+    write, left = Path.write_bytes, 0
+
+    def cut(path: Path, content: bytes) -> int:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            return write(path, content)
+        write(path, b"")
+        raise Stop
+
+    for at in range(4):
+        heir = Heir(tmp_path / f"at-{at}", **FEW)
+        heir.log.truncate_fully_and_start_at(
+            heir.start, leader_epochs=heir.epochs_at_start, producer_snapshot=heir.snapshot
+        )
+        left = at
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "write_bytes", cut)
+            with pytest.raises(Stop):
+                heir.begin()
+        killed = copy_of(heir.log.directory, heir.folder / "killed")
+        assert assert_honest(heir, killed) == (heir.start, heir.end)
+        heir.leader.close()
+
+
 def test_a_marker_that_cannot_be_read_says_that_everything_is_missing(heir: Heir) -> None:
     heir.begin()
     heir.take(heir.log, heir.end, heir.leader.log_end_offset)
