@@ -16,10 +16,14 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ErrorCode
 from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_core.records.header import iter_headers, patch
+from tidelog_core.records.header import HEADER_SIZE, iter_headers, patch
+from tidelog_node.diskless.chain.chain_partition import ChainPartition
 from tidelog_node.diskless.gateway import gateway_reads, unread_batches
+from tidelog_node.diskless.gateway.unread_batches import UnreadBatch
+from tidelog_node.diskless.recovery.slice_reads import SlicePlace
+from tidelog_node.handlers.gateway_acks import GatewayAck
 from tidelog_node.upkeep.scrubbing import _next_sealed
-from tidelog_node.wire.gateway_append import GatewayAppend, GatewaySlice, header_rest
+from tidelog_node.wire.gateway_append import GatewayAppend, GatewayResult, GatewaySlice, header_rest
 
 from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, TOPIC_ID, World, gateway_world
 from tests.support import virtual_time
@@ -157,6 +161,25 @@ async def test_a_log_keeps_no_zeros_when_the_lead_ends(world: World) -> None:
     held.set()
     assert (await answers[0]).error_code is MOVED
     assert end_of(world) == 1
+
+
+async def test_nor_if_another_read_finds_that_its_own_batches_are_there(world: World) -> None:
+    """A read that broke off is tried again with all of its batches."""
+    sent = numbered(0)
+    assert given(await world.gateway.send(sent)) == (OK, 0)
+    held = world.leader.hold_reads()
+    answer = world.gateway.send(numbered(1, 2))
+    await appended(world, 3)
+    replica, place = world.leader.replica, SlicePlace(112, len(sent), crc32c(sent))
+    ack = GatewayAck(GatewayResult(0, 0, is_referenced=True))
+    chain = replica.chain
+    assert isinstance(chain, ChainPartition)
+    done = UnreadBatch(chain, 0, bytes(sent[:HEADER_SIZE]), place, ack)
+    assert await world.leader.appends._unread._try("read before", [done]) == []
+    world.leader.replicas.end_lead(replica)
+    assert end_of(world) == 1
+    held.set()
+    assert (await answer).error_code is MOVED
 
 
 async def test_a_read_that_ends_after_the_lead_writes_nothing(world: World) -> None:
