@@ -60,14 +60,14 @@ def find_max_timestamp(
             found = segment.max_timestamp_ms, segment.max_timestamp_offset
             continue
         segments.note_open(segment)
-        newest = _newest_record(segment, start_offset, search)
+        newest = _newest_record(segment, start_offset, end_offset, search)
         if newest is not None and (found is None or newest[0] > found[0]):
             found = newest
     return found
 
 
 def _newest_record(
-    segment: LogSegment, start_offset: int, search: BatchSearch
+    segment: LogSegment, start_offset: int, end_offset: int, search: BatchSearch
 ) -> tuple[int, int] | None:
     first_offset = max(segment.max_timestamp_offset, start_offset)
     spans = segment.spans(segment.indexes.offset.lookup(first_offset))
@@ -83,6 +83,8 @@ def _newest_record(
     # The record with the segment's greatest timestamp may be deleted or compacted away, so
     # search the remaining records.
     for span in spans:
+        if span.base_offset >= end_offset:
+            break
         if span.last_offset < start_offset or span.max_timestamp_ms < 0:
             continue
         if found is None or span.max_timestamp_ms > found[0]:

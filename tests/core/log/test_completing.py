@@ -140,3 +140,17 @@ def test_a_search_by_time_reads_no_batch_that_is_not_committed(tmp_path: Path) -
     log.advance_high_watermark(3)
     assert log.offset_for_timestamp(NOW_MS + 1) == (NOW_MS + 5, 1)
     assert log.max_timestamp() == (NOW_MS + 9, 2)
+
+
+def test_nor_does_it_once_the_record_with_the_greatest_time_is_deleted(tmp_path: Path) -> None:
+    config = TopicConfig(diskless_enable=True)
+    log = LocalLog.open(tmp_path, PARTITION, config=config, clock_ms=lambda: NOW_MS)
+    for delay_ms in (9, 3):
+        log.append_as_leader(batch(1, timestamps=[NOW_MS + delay_ms]), leader_epoch=3)
+    log.advance_high_watermark(2)
+    whole = append_header(log, batch(1, timestamps=[NOW_MS + 5]))
+    log.advance_log_start_offset(1)
+    assert log.max_timestamp() == (NOW_MS + 3, 1)
+    assert log.complete(2, whole)
+    log.advance_high_watermark(3)
+    assert log.max_timestamp() == (NOW_MS + 5, 2)
