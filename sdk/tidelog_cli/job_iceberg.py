@@ -242,8 +242,10 @@ def run_once(
         lease.take(table.location)
         return apply_erasures(runner, of, erasable_of(table))
 
+    undone = "nothing is done"
     try:
         while (result := without_conflict(append)).ranges:
+            undone = "the rest is not done"
             if is_json:
                 print(dumps({"run_id": result.run_id, "rows": result.row_count}), flush=True)
             else:
@@ -254,7 +256,7 @@ def run_once(
         if is_json:
             print(dumps({"skipped": str(busy)}), flush=True)
         else:
-            note(f"nothing is done: {busy}")
+            note(f"{undone}: {busy}")
 
 
 def without_conflict(step: Callable[[], T]) -> T:

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import ModuleType
 from uuid import uuid4
 
 import pytest
@@ -24,6 +25,7 @@ from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import PlainTransport
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.dialing.held_connection import PortRefused, is_refusal
+from tidelog_node.security import node_identity, node_trust
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 from tidelog_node.security.node_trust import NodeTrust
 
@@ -73,6 +75,28 @@ async def test_a_broker_that_does_not_listen_is_a_connection_that_failed(dialer:
     with pytest.raises(OSError, match="failed"):
         await dialer.dial_leader(broker, timeout_s=60)
     assert not await dialer.is_there(broker, timeout_s=60)
+
+
+async def test_a_connection_whose_libraries_cannot_be_loaded_has_failed(
+    dialer: Dialer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node executes ``ssl`` for its first connection, maybe out of descriptors."""
+
+    class Unloadable(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            raise ImportError("_ssl: too many open files")
+
+    with monkeypatch.context() as patch:
+        for module in (node_identity, node_trust):
+            patch.setattr(module, "ssl", Unloadable("ssl"))
+        with pytest.raises(ConnectionFailed, match="too many open files"):
+            await dialer.dial(broker_at(1), timeout_s=60)
+        with pytest.raises(OSError, match="too many open files"):
+            await dialer.dial_leader(broker_at(1), timeout_s=60)
+        assert not await dialer.is_there(broker_at(1), timeout_s=60)
+    async with listening(PEER, say_nothing) as port:
+        assert await dialer.is_there(broker_at(port), timeout_s=60)
+        await asyncio.sleep(0)
 
 
 async def test_a_broker_that_answers_nothing_is_given_up_in_time(dialer: Dialer) -> None:

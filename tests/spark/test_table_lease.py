@@ -7,10 +7,11 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidelog_cli.job_iceberg import CONFLICTS_MAX, without_conflict
+from tidelog_cli.job_iceberg import CONFLICTS_MAX, run_once, without_conflict
 from tidelog_core.clock import wall_clock_ms
 from tidelog_spark.jobs import table_lease
 from tidelog_spark.jobs.export_table import ExportConflict, TableBusy, TimePartitions
@@ -185,6 +186,26 @@ def test_a_run_that_finds_another_at_work_says_so_and_ends_well(source, tmp_path
     assert called(*asked).lines == ["30 rows appended in 1 files"]
     assert called(*asked).errors == ""
     assert places(catalog.load_table("lake.t").scan().to_arrow()) == source.all()
+    catalog.close()
+
+
+def test_a_run_that_loses_its_table_to_another_one_says_what_it_has_done(source, tmp_path, capsys):
+    class Lost(TableLease):
+        """A lease that another run takes before the second commit."""
+
+        def take(self, location: str) -> bool:
+            is_new = super().take(location)
+            written(Path(location.removeprefix("file://")))
+            return is_new
+
+    catalog = open_catalog(sql_catalog(tmp_path))
+    table = IcebergTable(catalog, "lake.t", TimePartitions.DAY)
+    request = replace(source.request(), offsets_per_partition_max=60)
+    with Lost() as lease:
+        run_once(table, request, None, lease, is_json=False)
+    told = capsys.readouterr()
+    assert told.out == "110 rows appended in 1 files\n"
+    assert told.err.startswith("tidelog: the rest is not done: another run is at work on file://")
     catalog.close()
 
 

@@ -126,7 +126,12 @@ class Dialer:
         return protocol
 
     def _context(self, broker: Broker, *, encrypts: bool) -> ssl.SSLContext:
-        context = self.trust.client_context(broker, encrypts=encrypts)
+        """Return the context for the broker. Raises ``BrokerNotAvailable`` and ``OSError``."""
+        try:
+            context = self.trust.client_context(broker, encrypts=encrypts)
+        except ImportError as error:
+            # The first connection loads it, maybe out of descriptors. The next one tries again.
+            raise OSError(f"OpenSSL cannot be loaded: {error}") from error
         if context is None:
             raise BrokerNotAvailable(f"broker {broker.broker_id} has no certificate for nodes")
         return context

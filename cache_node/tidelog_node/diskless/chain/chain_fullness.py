@@ -34,7 +34,7 @@ class ChainFullness:
             self._set_full(True)
 
     def clear(self) -> None:
-        """Owe nothing any more."""
+        """Forget all pending bytes and acks."""
         self.appends.clear()
         self._traffic.buffered_bytes = 0
         self._set_full(False)

@@ -70,7 +70,7 @@ class PendingObjects:
         self._pending: dict[int, PendingObject] = {}  # by sequence, ascending
 
     def add(self, decision: BuildObject) -> None:
-        """Owe an object, the next one of the chain."""
+        """Add the next object of the chain."""
         self._pending[decision.sequence] = PendingObject(decision, self._clock_ms())
 
     def get(self, sequence: int) -> PendingObject | None:
