@@ -110,6 +110,30 @@ async def test_a_reference_is_in_line_with_appends(tmp_path: Path, is_local: boo
     await scene.close()
 
 
+@pytest.mark.parametrize("is_local", [False, True])
+async def test_a_reference_behind_a_cut_is_left_out_as_records_are(
+    tmp_path: Path, is_local: bool
+) -> None:
+    """Another node is to lead the partition. It could not go on over the gap."""
+    scene = WalScene(tmp_path, is_local=is_local)
+    kept, moved = scene.lead(2)
+    content = WalSlice(moved.topic_id, 1, -1, bytes(foreign_batches(batch(4))), is_foreign=True)
+    for sequence in (4, 5):
+        with moved.chain.referring_to(CommittedForeign(GATEWAY, 6, sequence, 112, content)):
+            moved.append(4)
+        moved.append(1)
+    kept.append()
+    scene.chain._note_all()
+    scene.chain.leave(moved)
+    moved.log.truncate_to(4)
+    await eventually_async(lambda: kept.committed == [1] and not scene.chain.buffered_bytes)
+    listed = await scene_footers(scene)
+    references = [row for footer in listed for row in footer.references]
+    assert [(row.base_offset, row.end_offset) for row in references] == [(0, 4)]
+    assert [row.partition for footer in listed for row in footer.slices] == [0]
+    await scene.close()
+
+
 async def test_a_reference_to_what_is_not_committed_ends_the_chain(tmp_path: Path) -> None:
     """The rule ``may_refer``: such a reference could be void for ever."""
     scene = WalScene(tmp_path)

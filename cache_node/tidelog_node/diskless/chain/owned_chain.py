@@ -78,7 +78,12 @@ class OwnedChain:
         self._wal = wal
         self._traffic = traffic
         self._partitions = OwnedPartitions(self._writer.has_uncommitted)
-        self._objects = PendingObjects(wal, slices_of=self._files_of, clock_ms=clock_ms)
+        self._objects = PendingObjects(
+            wal,
+            slices_of=self._files_of,
+            references_of=self._partitions.references_of,
+            clock_ms=clock_ms,
+        )
         self._work = ChainWork(self, self._writer, wal=wal, objects=self._objects, traffic=traffic)
         self._fullness = ChainFullness(limits.buffer_bytes_max, traffic)
         self.fullness = self._fullness.changed

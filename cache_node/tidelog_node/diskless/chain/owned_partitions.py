@@ -17,14 +17,16 @@ those of a partition that becomes diskless, whose log holds their segments until
   never be built, so the chain ends itself, as if it were sealed.
 - A gateway's slices are not of a log: its spool keeps them until they are committed.
 - The partition is dropped, or has left and its log was cut: its records are left out of objects
-  that were never built. If others were built and have to be built again, the chain ends itself.
+  that were never built, and so are references to gateways' slices behind the cut: an heir could not
+  go on over a gap. If others were built and have to be built again, the chain ends itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidelog_core.diskless.chain.noted_ranges import ObjectContent
+from tidelog_core.diskless.chain.noted_ranges import ObjectContent, partition_of
+from tidelog_core.diskless.wal.build import ForeignSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.header import HEADER_SIZE
 
@@ -107,6 +109,17 @@ class OwnedPartitions:
                 SliceFiles(topic_id, partition, leader_epoch, base_offset, end_offset, files)
             )
         return found
+
+    def references_of(self, content: ObjectContent) -> tuple[ForeignSlice, ...]:
+        """Return the references of an object that was never built, as ``files_of`` its slices."""
+        return tuple(one for one in content.references if not self._is_cut_off(one))
+
+    def _is_cut_off(self, reference: ForeignSlice) -> bool:
+        replica = self.pending.get(partition_of(reference))
+        if replica is None or replica.is_dropped:
+            return replica is not None
+        end_offset = reference.base_offset + reference.row.end_offset
+        return replica.opened_log is not None and self._has_cut(replica, end_offset)
 
     def _has_cut(self, replica: Replica, end_offset: int) -> bool:
         """Whether the partition has left, and its log no longer has the records below this."""

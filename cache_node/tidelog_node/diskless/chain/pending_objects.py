@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from tidelog_core.diskless.chain.chain_writer import BuildObject, PutOutcome
 from tidelog_core.diskless.chain.noted_ranges import ObjectContent
-from tidelog_core.diskless.wal.build import ObjectName
+from tidelog_core.diskless.wal.build import ForeignSlice, ObjectName
 from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.errors import StorageError, StoreUnavailable, TidelogError, TierUnavailable
 
@@ -37,7 +37,7 @@ class PendingObject:
 
     __slots__ = (
         *("attempt_count", "began_s", "built", "content", "created_ms", "failures", "header"),
-        *("open", "outcome"),
+        *("open", "outcome", "references"),
     )
 
     def __init__(self, decision: BuildObject, created_ms: int) -> None:
@@ -45,6 +45,7 @@ class PendingObject:
         self.content = decision.content
         self.created_ms = created_ms
         self.header: WalHeader | None = None  # None: never built
+        self.references: tuple[ForeignSlice, ...] = ()  # as it was built
         self.failures = 0  # builds in vain, in a row
         self.attempt_count = 0  # PUTs sent
         self.open = 0  # PUTs not answered
@@ -60,11 +61,16 @@ class PendingObjects:
         wal: WalClient,
         *,
         slices_of: Callable[[ObjectContent], Sequence[SliceFiles]],
+        references_of: Callable[[ObjectContent], tuple[ForeignSlice, ...]],
         clock_ms: Callable[[], int],
     ) -> None:
-        """``slices_of`` says where the logs have the ranges now; it raises their errors."""
+        """``slices_of`` says where the logs have the ranges now; it raises their errors.
+
+        ``references_of`` says which references an object gets when it is built first.
+        """
         self._wal = wal
         self._slices_of = slices_of
+        self._references_of = references_of
         self._clock_ms = clock_ms
         self._building = asyncio.Lock()
         self._pending: dict[int, PendingObject] = {}  # by sequence, ascending
@@ -156,13 +162,15 @@ class PendingObjects:
     async def _have_built(self, pending: PendingObject) -> WalHeader:
         name, content = self._name(pending), pending.content
         slices = self._slices_of(content)
+        if pending.header is None:
+            pending.references = self._references_of(content)
         if not self._wal.is_local:
             return await self._wal.build(
                 name,
                 slices,
                 epochs=content.epochs,
                 marks=content.marks,
-                references=content.references,
+                references=pending.references,
             )
         pending.began_s = asyncio.get_running_loop().time()
         header, pending.outcome = await self._wal.store(
@@ -170,7 +178,7 @@ class PendingObjects:
             slices,
             epochs=content.epochs,
             marks=content.marks,
-            references=content.references,
+            references=pending.references,
             # Nothing ends a write that has begun: another one would only make both slower.
             timeout_s=PUT_SECONDS_MAX,
         )
