@@ -182,6 +182,21 @@ async def test_nor_if_another_read_finds_that_its_own_batches_are_there(world: W
     assert (await answer).error_code is MOVED
 
 
+async def test_a_log_keeps_no_zeros_though_the_chain_ends_before_the_lead(world: World) -> None:
+    """As when the node stops: a read may be tried again in between."""
+    world.leader.hold_reads()
+    answer = world.gateway.send(numbered(0, 2))
+    await appended(world, 2)
+    await world.leader.chain.close(1.0)
+    for task in tuple(world._tasks):
+        task.cancel()  # So the batch is left to a task of its own.
+    assert (await answer).error_code is MOVED
+    unread = world.leader.appends._unread
+    await eventually_async(lambda: not unread._late)
+    world.leader.replicas.end_lead(world.leader.replica)
+    assert end_of(world) == 0
+
+
 async def test_a_read_that_ends_after_the_lead_writes_nothing(world: World) -> None:
     """The next leader has read the batch by the reference."""
     held = world.leader.hold_reads()

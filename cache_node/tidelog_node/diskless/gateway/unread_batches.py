@@ -152,8 +152,9 @@ class UnreadBatches:
         """Return the batches that are still unread, and wanted."""
         wanted = [one for one in batches if one.is_wanted]
         for partition in {one.partition for one in batches} - {one.partition for one in wanted}:
-            # Another request's batches may be unread still: the log is cut before them.
-            if partition.replica.chain is not partition or not partition.unread:
+            # Others may have unread batches of other requests, or of a chain that has ended before
+            # the lead: the log is cut before them.
+            if partition.replica.is_dropped or not partition.unread:
                 self._forget(partition)
         if not wanted:
             return []
