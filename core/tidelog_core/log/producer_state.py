@@ -13,7 +13,7 @@ Source: KIP-98, KIP-360 and Kafka 4.0's ProducerStateManager.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ RETAINED_BATCH_COUNT = 5  # a client has at most this many requests in flight
 SEQUENCE_MAX = 2**31 - 1
 NO_COORDINATOR_EPOCH = -1
 NONE_BEGUN = 2**63  # above every offset
-UNCOMMITTED_MAX = 50_000  # appends above the high watermark whose producers are found at once
+UNCOMMITTED_MAX = 50_000  # producers with appends above the high watermark that are found at once
 
 
 class RetainedBatch(NamedTuple):
@@ -148,8 +148,9 @@ class ProducerState:
         # be thousands of transactions that are never ended.
         self._first_ongoing = NONE_BEGUN
         self._first_unreplicated = NONE_BEGUN
-        # Last offset and producer of the last appends above the high watermark, in their order.
-        self._written: deque[tuple[int, int]] = deque(maxlen=UNCOMMITTED_MAX)
+        # Producers with appends above the high watermark, by their last ones, and the last offsets
+        # of these. Not every append: after a crash each log is read from its last snapshot on.
+        self._written: OrderedDict[int, int] = OrderedDict()
         self._expiration_ms = expiration_ms
         self.end_offset = end_offset
 
@@ -182,10 +183,10 @@ class ProducerState:
         before a snapshot was loaded are not known.
         """
         found: dict[int, ProducerEntry] = {}
-        for last_offset, producer_id in reversed(self._written):
+        for producer_id, last_offset in reversed(self._written.items()):
             if len(found) == count_max:
                 break
-            if last_offset >= high_watermark and producer_id not in found:
+            if last_offset >= high_watermark:
                 entry = self._producers.get(producer_id)
                 if entry is not None:
                     found[producer_id] = entry
@@ -221,9 +222,13 @@ class ProducerState:
         Returns the transactions that the batches aborted, for the transaction index.
         """
         self._producers.update(draft.entries)
+        written = self._written
         for producer_id, entry in draft.entries.items():
             if entry.batches:
-                self._written.append((entry.batches[-1].last_offset, producer_id))
+                written[producer_id] = entry.batches[-1].last_offset
+                written.move_to_end(producer_id)
+        while len(written) > UNCOMMITTED_MAX:
+            written.popitem(last=False)
         self._begin(draft.started)
         aborted = []
         for completed in draft.completed:
@@ -250,8 +255,12 @@ class ProducerState:
 
         And forget whose appends are below it.
         """
-        while self._written and self._written[0][0] < high_watermark:
-            self._written.popleft()
+        written = self._written
+        while written:
+            producer_id = next(iter(written))
+            if written[producer_id] >= high_watermark:
+                break
+            del written[producer_id]
         if self._unreplicated:
             self._unreplicated = {
                 first: last for first, last in self._unreplicated.items() if last >= high_watermark

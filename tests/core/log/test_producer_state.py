@@ -365,3 +365,13 @@ def test_uncommitted_appends_take_no_more_memory_than_their_limit(
     for producer_id in range(5):
         write(log, producer_id, 0)
     assert uncommitted_of(log) == [2, 3, 4]
+
+
+def test_a_producer_with_many_uncommitted_appends_is_noted_once(log: LocalLog) -> None:
+    """After a crash each log is read from its last snapshot on, and its high watermark is low."""
+    for producer_id, sequence in ((3, 0), (4, 0), *((3, sequence) for sequence in range(1, 20))):
+        write(log, producer_id, sequence)
+    assert uncommitted_of(log) == [4, 3]
+    assert len(log.producers.state._written) == 2
+    log.advance_high_watermark(2)
+    assert uncommitted_of(log) == [3]
