@@ -101,6 +101,20 @@ def test_diskless_partitions_begin_with_the_first_topic(tmp_path: Path) -> None:
         assert node.stop() == 0
 
 
+def test_a_node_that_starts_after_the_last_diskless_topic_seals_what_is_left(
+    tmp_path: Path,
+) -> None:
+    """Chains that nobody seals are kept for ever. The topic's tombstone is there for a day."""
+    with WatchedNode(tmp_path / "node") as node:
+        admin = AdminClient({"bootstrap.servers": node.address})
+        topic = NewTopic("chained", 1, 1, config={"diskless.enable": "true"})
+        admin.create_topics([topic])["chained"].result(60)
+        admin.delete_topics(["chained"])["chained"].result(60)
+        assert node.stop() == 0
+    with WatchedNode(tmp_path / "node") as node:
+        assert "tidelog_node.assembly.diskless" in node.executed().modules
+
+
 def test_a_node_that_has_begun_to_coordinate_stops_in_order(tmp_path: Path) -> None:
     with WatchedNode(tmp_path / "node") as node:
         with WireClient(node.port) as client:

@@ -1,10 +1,10 @@
 """The parts for diskless partitions: imported and started with the cluster's first such topic.
 
-A node that starts in a cluster with such topics, or as a gateway, starts them immediately. Any
-other node has a thread import them when its image shows the first topic (``late_routes`` says how
-the two interleave). Until then it is like a node that is slow to enter its partitions: partitions
-that it was elected to lead are entered afterwards, and notes of leaders on partitions that it
-follows are kept (``kept_notes``).
+A node that starts in a cluster with such topics, or as a gateway, starts them immediately; also if
+such a topic was deleted not long ago. Any other node has a thread import them when its image shows
+the first topic (``late_routes`` says how the two interleave). Until then it is like a node that is
+slow to enter its partitions: partitions that it was elected to lead are entered afterwards, and
+notes of leaders on partitions that it follows are kept (``kept_notes``).
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ class LateDiskless:
         if (
             self._cluster.node.static_config.diskless_gateways_enable
             or (self._settings.data_dir / GATEWAY_DIR).exists()  # of a node that was one
+            # Somebody has to seal its chains, else nobody collects them.
+            or any(one.was_diskless for one in view.image.deleted_topics.values())
         ):
             self._is_needed.set()
         self._look(view.image, view.image.topics)
