@@ -186,6 +186,23 @@ def test_what_a_brokers_former_processes_have_left_is_sealed_some_time_after_its
     run(main())
 
 
+def test_a_process_that_has_lost_its_lease_seals_nothing(tmp_path: Path) -> None:
+    """Another one may have its id: the chain of that would be a former one to it."""
+
+    async def main() -> None:
+        bucket = Bucket()
+        async with virtual_cluster(tmp_path, config=CONFIG) as cluster:
+            tasks = await begin(cluster, bucket)
+            await asyncio.sleep(AFTER_S / 2)
+            await cluster[2].kill()
+            await asyncio.sleep(3 * AFTER_S)
+            assert (1, 1) in bucket.asked
+            assert (2, 2) not in bucket.asked
+            await end(tasks)
+
+    run(main())
+
+
 def test_tries_in_vain_get_rarer(tmp_path: Path) -> None:
     async def main() -> None:
         bucket = Bucket()

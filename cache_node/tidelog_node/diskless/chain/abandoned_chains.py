@@ -82,7 +82,8 @@ class AbandonedChains:
         if self._is_first():
             for broker_id, since_ms in tuple(self._gone_since.items()):
                 await self._seal_if_due(broker_id, since_ms)
-        await self._seal_if_due(own, self._began_ms)
+        if self._membership.can_serve():  # Else another process may have the id, and its chain.
+            await self._seal_if_due(own, self._began_ms)
 
     async def _seal_if_due(self, broker_id: int, since_ms: float) -> None:
         now_ms = self._membership.now_ms()
