@@ -204,9 +204,12 @@ class SharePartitions:
             raise OffsetNotAvailable("the partition's end is not known to its new leader yet")
         if reset.strategy == "by_duration":
             since_ms = max(self._node.clock_ms() - reset.duration_ms, 0)
+            # What is committed during the search may be newer than that, and not be found.
+            end_offset = log.high_watermark
             found = await replica.unified_log.offset_for_timestamp(since_ms, self._inspector.search)
             if found is not None and found[1] < log.high_watermark:
                 return max(found[1], log.log_start_offset)
+            return max(end_offset, log.log_start_offset)
         return log.high_watermark
 
     def _on_changed_elsewhere(self, keys: Collection[ItemKey]) -> None:

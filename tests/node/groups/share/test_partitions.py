@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -48,6 +49,7 @@ GROUP = "g"
 SHARDS = 2
 LIMITS = AcquireLimits(records_max=500, batch_size=500, in_flight_max=2000)
 OFFSETS_ID = UUID(int=1)
+FAR_MS = 4_102_444_800_000  # in the year 2100
 
 
 class LossyStore(MemoryMetadataStore):
@@ -353,3 +355,28 @@ async def test_a_group_begins_by_the_settings_that_any_node_has_acknowledged(
         share = await made.load()
         assert share.state.start_offset == expected
         assert (await made.record()).start_offset == expected
+
+
+async def test_what_is_committed_while_the_first_offset_is_searched_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record was young enough until then. The next one is."""
+    async with new_world(tmp_path) as made:
+        configs = {"share.auto.offset.reset": "by_duration:PT1H"}
+        await made.node.store.commit([put(GroupConfigOverrides(group_id=GROUP, configs=configs))])
+        inspector = made.node.inspector
+        search = inspector.search
+
+        async def search_meanwhile(*args: Any, **kwargs: Any) -> Any:
+            found = await search(*args, **kwargs)
+            made.node.send(b"10", acks=1)
+            return found
+
+        monkeypatch.setattr(inspector, "search", search_meanwhile)
+        context = node_context(made.store, made.node.view, clock_ms=lambda: FAR_MS)
+        await made.partitions.close()
+        made.partitions = SharePartitions(context, replicas=made.node.replicas, inspector=inspector)
+        made.partitions.start()
+        share = await made.load()
+        assert made.node.replica().log.high_watermark == 11
+        assert share.state.start_offset == 10
