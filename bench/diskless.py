@@ -32,7 +32,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
-import boto3
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.diskless.chain.chain_writer import WriterLimits
 from tidelog_core.diskless.chain.put_pace import PaceLimits
@@ -43,9 +42,7 @@ from bench.slow_puts import SlowPuts
 from tests.support.chain_latency import StoreLatency, measure
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
-from tools import ministack
 
-MEDIAN_MS, P99_MS = 70.0, 140.0  # of PUTs of objects up to 1 MB, published times of 2025
 INTERVALS_MS = (20, 50, 100, 250)
 BATCH_BYTES = 4_000
 SEND_EVERY_MS = 4.0  # 1 MB/s
@@ -53,12 +50,7 @@ WARM_SECONDS = 5.0  # the percentile of PUTs is known after 16 of them
 ANSWER_SECONDS_MAX = 60.0
 MODEL_SECONDS = 300.0
 DIFFERENCE_MAX = 0.25
-TOPIC, BUCKET = "acks", "tidelog-diskless"
-CREDENTIALS = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_REGION": "us-east-1",
-}
+TOPIC = "acks"
 RESULTS = Path(__file__).parent / "results" / "diskless.json"
 
 
@@ -135,7 +127,7 @@ def model_of(interval_ms: int) -> Waits:
     limits = WriterLimits(flush_ms=interval_ms, pace=PaceLimits(puts_per_second_max=0.0))
     found = measure(
         limits,
-        StoreLatency(Random(7), MEDIAN_MS, P99_MS),
+        StoreLatency(Random(7), slow_puts.MEDIAN_MS, slow_puts.P99_MS),
         append_bytes=BATCH_BYTES,
         append_ms=SEND_EVERY_MS,
         seconds=MODEL_SECONDS,
@@ -149,7 +141,7 @@ def _measure_folder(seconds: float) -> Waits:
 
 
 def _measure_s3(arguments: argparse.Namespace) -> Iterator[tuple[int, Waits, Waits, float]]:
-    with _bucket() as store:
+    with slow_puts.bucket() as store:
         for interval_ms in arguments.intervals:
             waits, per_object = _measure_interval(interval_ms, arguments.seconds, store)
             yield interval_ms, waits, model_of(interval_ms), per_object
@@ -159,38 +151,19 @@ def _measure_gateways(arguments: argparse.Namespace) -> Iterator[tuple[str, Wait
     overlaps = {"diskless.gateways.overlap.enable": str(arguments.overlap).lower()}
     with tempfile.TemporaryDirectory() as folder, _gateway(Path(folder), overlaps) as node:
         yield "folder", asyncio.run(time_requests(node.port, arguments.seconds))
-    with _bucket() as store:
+    with slow_puts.bucket() as store:
         for interval_ms in arguments.intervals:
             with (
                 tempfile.TemporaryDirectory() as folder,
                 _gateway(
                     Path(folder),
                     _settings_of(interval_ms) | overlaps,
-                    objects=f"s3://{BUCKET}/gateway-{interval_ms}",
-                    environment={**CREDENTIALS, "AWS_ENDPOINT_URL": store.url},
+                    objects=f"s3://{slow_puts.BUCKET}/gateway-{interval_ms}",
+                    environment=store.environment,
                 ) as node,
             ):
                 waits = asyncio.run(time_requests(node.port, arguments.seconds))
                 yield f"{interval_ms} ms", waits
-
-
-@contextmanager
-def _bucket() -> Iterator[SlowPuts]:
-    """A bucket at S3's pace."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        ministack.serve(Path(folder)) as endpoint,
-        slow_puts.serve(endpoint, MEDIAN_MS, P99_MS) as store,
-    ):
-        s3 = boto3.client(
-            "s3",
-            endpoint_url=endpoint,
-            region_name=CREDENTIALS["AWS_REGION"],
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-        )
-        s3.create_bucket(Bucket=BUCKET)
-        yield store
 
 
 def _settings_of(interval_ms: int) -> dict[str, str]:
@@ -201,12 +174,11 @@ def _settings_of(interval_ms: int) -> dict[str, str]:
 
 
 def _measure_interval(interval_ms: int, seconds: float, store: SlowPuts) -> tuple[Waits, float]:
-    environment = {**CREDENTIALS, "AWS_ENDPOINT_URL": store.url}
-    url = f"s3://{BUCKET}/{interval_ms}"
+    url = f"s3://{slow_puts.BUCKET}/{interval_ms}"
     with (
         tempfile.TemporaryDirectory() as folder,
         _node(
-            Path(folder), _settings_of(interval_ms), objects=url, environment=environment
+            Path(folder), _settings_of(interval_ms), objects=url, environment=store.environment
         ) as node,
     ):
         store.take_counts()

@@ -1,15 +1,18 @@
 """Measures the CPU of diskless topics beside replicated ones: bench/results/diskless_cost.json.
 
-Three nodes with a folder as object store, all of their processes counted. Producers send with
+Three nodes, all of their processes counted. Their object store is a folder, or with ``--s3`` an
+emulator of S3 whose PUTs take as long as S3's (its time is not counted). Producers send with
 acks=all to a topic with three replicas, a diskless topic, and a diskless topic with three replicas.
 Clients are raw connections with five requests in flight each, and librdkafka with its own defaults
-and with the Java producer's. Their time is not counted.
+and with the Java producer's. Their time is not counted. With ``--s3`` raw connections have
+``AHEAD_BYTES`` in flight: an answer takes some 150 ms, and a rate like that of the replicated
+topic, which the figure needs, is many requests in that time.
 
 The topics take turns within a round, because a machine may become several times slower between
 two minutes. What counts is the median of the rounds' ratios to the replicated topic.
 The nodes' hot path is compiled, as in a wheel.
 
-    python -m bench.diskless_cost [--rounds 5] [--seconds 2.0] [--only REGEX]
+    python -m bench.diskless_cost [--rounds 5] [--seconds 2.0] [--only REGEX] [--s3]
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ import os
 import re
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from bench import usage
+from bench import slow_puts, usage
 from bench.free_memory import touch_free_memory
 from bench.raw_producers import RawProducers, build_records
 from bench.replicated import (
@@ -45,6 +49,7 @@ from tests.support.replicated_cluster import ReplicatedCluster, replicated_clust
 from tools.compiled import write_overlay
 
 BATCH_SIZES_BYTES = (1 << 10, 16 << 10, 64 << 10, 1_000_000)  # the records
+AHEAD_BYTES = 4_000_000  # of a connection to S3's pace
 RATE = 5_000  # records of 1 KiB a second, a moderate load
 RESULTS = Path(__file__).parent / "results" / "diskless_cost.json"
 
@@ -71,19 +76,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--only", default="", help="a regular expression of loads")
     parser.add_argument("--kinds", default="", help="a regular expression of topics")
+    parser.add_argument("--s3", action="store_true", help="S3 at its pace, not a folder")
     arguments = parser.parse_args()
     touch_free_memory()
-    loads = {name: load for name, load in _loads().items() if re.search(arguments.only, name)}
+    ahead_bytes = AHEAD_BYTES if arguments.s3 else 0
+    loads = {
+        name: load for name, load in _loads(ahead_bytes).items() if re.search(arguments.only, name)
+    }
     kinds = [kind for kind in KINDS if re.search(arguments.kinds, kind.name)]
     found: dict[str, dict[str, list[float]]] = {
         load: {kind.name: [] for kind in kinds} for load in loads
     }
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        replicated_cluster(
-            Path(folder), config=DEFAULTS, environment={"PYTHONPATH": str(write_overlay())}
-        ) as cluster,
-    ):
+    with _cluster(at_s3=arguments.s3) as cluster:
         for number in range(arguments.rounds):
             for at, (name, load) in enumerate(loads.items()):
                 for kind in kinds:
@@ -97,6 +101,22 @@ def main() -> None:
         print(f"{name}: {json.dumps(summary)}", flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+@contextmanager
+def _cluster(*, at_s3: bool) -> Iterator[ReplicatedCluster]:
+    environment = {"PYTHONPATH": str(write_overlay())}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        objects = None
+        if at_s3:
+            environment |= stack.enter_context(slow_puts.bucket()).environment
+            objects = f"s3://{slow_puts.BUCKET}/cost"
+        yield stack.enter_context(
+            replicated_cluster(
+                folder, config=DEFAULTS, environment=environment, object_store=objects
+            )
+        )
 
 
 def _summary(costs: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -131,9 +151,11 @@ def _measure(
         admin.delete_topics([topic])[topic].result(30)
 
 
-def _loads() -> dict[str, Load]:
+def _loads(ahead_bytes: int) -> dict[str, Load]:
     loads: dict[str, Load] = {
-        f"batches of {size_bytes} bytes": functools.partial(_raw, size_bytes)
+        f"batches of {size_bytes} bytes": functools.partial(
+            _raw, size_bytes, max(IN_FLIGHT, ahead_bytes // size_bytes)
+        )
         for size_bytes in BATCH_SIZES_BYTES
     }
     for name, settings in (("librdkafka", LIBRDKAFKA), ("Java", JAVA)):
@@ -143,11 +165,13 @@ def _loads() -> dict[str, Load]:
     return loads
 
 
-def _raw(size_bytes: int, cluster: ReplicatedCluster, topic: str, seconds: float) -> int:
+def _raw(
+    size_bytes: int, in_flight: int, cluster: ReplicatedCluster, topic: str, seconds: float
+) -> int:
     address = ("127.0.0.1", cluster.node_leading(topic).port)
     batch = build_records(size_bytes)
     with RawProducers(address, topic, batch, connections=CONNECTIONS, acks=-1) as producers:
-        return producers.send_for(seconds, in_flight=IN_FLIGHT) * size_bytes
+        return producers.send_for(seconds, in_flight=in_flight) * size_bytes
 
 
 def _librdkafka(

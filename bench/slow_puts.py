@@ -9,14 +9,27 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import multiprocessing
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from random import Random
+
+import boto3
 
 from tests.support.chain_latency import StoreLatency
 from tests.support.store_proxy import S3, STORE_PASSES, StoreBehaviour, StoreProxy
+from tools import ministack
+
+MEDIAN_MS, P99_MS = 70.0, 140.0  # of PUTs of objects up to 1 MB, published times of 2025
+BUCKET = "tidelog-diskless"
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_REGION": "us-east-1",
+}
 
 
 class SlowPuts:
@@ -26,12 +39,36 @@ class SlowPuts:
         self._pipe = pipe
         self.url: str = pipe.recv()
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return what a node needs to find the bucket here."""
+        return {**CREDENTIALS, "AWS_ENDPOINT_URL": self.url}
+
     def take_counts(self) -> Counter[str]:
         """Return the number of requests by method since the last call."""
         self._pipe.send(None)
         found = self._pipe.recv()
         assert isinstance(found, Counter)
         return found
+
+
+@contextmanager
+def bucket() -> Iterator[SlowPuts]:
+    """Serve an empty bucket ``BUCKET`` at S3's pace until the block ends."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ministack.serve(Path(folder)) as endpoint,
+        serve(endpoint, MEDIAN_MS, P99_MS) as store,
+    ):
+        s3 = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name=CREDENTIALS["AWS_REGION"],
+            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
+        )
+        s3.create_bucket(Bucket=BUCKET)
+        yield store
 
 
 @contextmanager

@@ -49,13 +49,14 @@ class ReplicatedCluster:
         has_http: bool = False,
         environment: Mapping[str, str] | None = None,
         metadata_store: str,
+        object_store: str | None = None,
     ) -> None:
         self.nodes = {
             broker_id: NodeProcess(
                 folder / f"node{broker_id}",
                 broker_id=broker_id,
                 metadata_store=metadata_store,
-                object_store=f"file://{folder}/objects",
+                object_store=object_store or f"file://{folder}/objects",
                 config={**CONFIG, **(config or {})},
                 environment=environment,
                 arguments=(
