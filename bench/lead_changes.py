@@ -36,7 +36,7 @@ PARTITIONS = 9
 TURNS = 21
 WAIT_SECONDS_MAX = 90.0
 RENEWAL_SECONDS = 3.0
-OWED_MAX = 300
+UNACKED_MAX = 300
 VALUE_BYTES = 64 << 10  # of a record of a tail
 RESULTS = Path(__file__).parent / "results" / "lead_changes.json"
 
@@ -79,7 +79,7 @@ class Sending:
     def _run(self) -> None:
         while not self._ends.is_set():
             count = len(self.acked_at)
-            for partition in range(count if len(self._producer) < OWED_MAX + count else 0):
+            for partition in range(count if len(self._producer) < UNACKED_MAX + count else 0):
                 self._producer.produce(
                     TOPIC, b"v", partition=partition, on_delivery=self._on_delivery
                 )

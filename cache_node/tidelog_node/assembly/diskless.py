@@ -60,7 +60,7 @@ def start_diskless(
     """Enter partitions into the node's chain from now on; return it. See ``late_diskless``.
 
     Without diskless topics there is no chain, and no worker. At the end nothing more is entered,
-    then what the chain owes is stored, then its partitions have no leader here.
+    then what the chain has pending is stored, then its partitions have no leader here.
     """
     node, replicas = cluster.node, logs.replicas
     node_chain = NodeChain(

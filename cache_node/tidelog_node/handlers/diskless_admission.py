@@ -1,4 +1,4 @@
-"""Has Produce requests for diskless partitions wait while the chain owes too much.
+"""Has Produce requests for diskless partitions wait while the chain has too much pending.
 
 While the object store takes nothing, records that the chain has not committed pile up in the local
 logs. At ``diskless.buffer.max.bytes`` no more are appended: a request waits unread in its

@@ -91,7 +91,7 @@ class GatewayAppends:
         self._node = node
         self._replicas = replicas
         self._gate = gate
-        self.is_full: Callable[[], bool] = lambda: False  # whether the chain owes too much
+        self.is_full: Callable[[], bool] = lambda: False  # whether the chain has too much pending
         traffic = node.counters.gateway
         self.reads = GatewayReads(traffic)
         self._slots = ReadSlots()

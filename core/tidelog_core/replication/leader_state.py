@@ -182,7 +182,7 @@ class LeaderState(Generic[Token]):
 
     def add_pending_ack(self, required_offset: int, token: Token) -> None:
         """Release ``token`` once every record below ``required_offset`` is committed."""
-        self._acks.owe(required_offset, token)
+        self._acks.add(required_offset, token)
         if required_offset <= self.high_watermark:
             self._release()  # All other tokens below the high watermark are already released.
 

@@ -28,7 +28,7 @@ class PendingAcks(Generic[Token]):
         self._order = itertools.count()
         self._released: list[ReleasedAck[Token]] = []
 
-    def owe(self, required_offset: int, token: Token) -> None:
+    def add(self, required_offset: int, token: Token) -> None:
         """Remember that ``token`` waits for every record below ``required_offset``."""
         heapq.heappush(self._pending, (required_offset, next(self._order), token))
 

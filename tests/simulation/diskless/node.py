@@ -346,7 +346,7 @@ class Incarnation:
             noted = log.append(data, row, origin)
         except (OutOfOrderSequence, InvalidTxnState, InvalidProducerEpoch):
             return  # the client repeats what comes before
-        log.acks.owe(noted.end_offset, (client, noted.base_offset, entry_of(row)))
+        log.acks.add(noted.end_offset, (client, noted.base_offset, entry_of(row)))
         self.decide(self.writer.note(noted, self.now_ms()))
 
     def _answer_duplicate(self, client: Any, log: LeaderLog, row: BatchRow) -> bool:
@@ -355,7 +355,7 @@ class Incarnation:
             return False
         for batch in known.batches:
             if batch.last_sequence == row.base_sequence:
-                log.acks.owe(batch.last_offset + 1, (client, batch.last_offset, entry_of(row)))
+                log.acks.add(batch.last_offset + 1, (client, batch.last_offset, entry_of(row)))
                 self._release(log)
                 return True
         return False
@@ -429,7 +429,7 @@ class Incarnation:
         except (OutOfOrderSequence, InvalidTxnState, InvalidProducerEpoch):
             return
         given = reference._replace(leader_epoch=log.leader_epoch, base_offset=noted.base_offset)
-        log.acks.owe(noted.end_offset, (client, noted.base_offset, entry_of(row)))
+        log.acks.add(noted.end_offset, (client, noted.base_offset, entry_of(row)))
         self.decide(
             self.writer.note_reference(given, self.now_ms(), gateway_committed_end=gateway_end)
         )

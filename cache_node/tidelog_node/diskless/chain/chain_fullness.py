@@ -1,6 +1,6 @@
-"""Says when a chain owes as much as it may: then clients are not read.
+"""Says when a chain has as many pending bytes as it may: then clients are not read.
 
-A chain is full at ``buffer_bytes_max``, and takes requests again once it owes a part of that.
+A chain is full at ``buffer_bytes_max``, and takes requests again once a part of that is pending.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from tidelog_core.subscribers import Subscribers
 from tidelog_node.counters import ChainTraffic
 from tidelog_node.diskless.chain.pending_appends import PendingAppends
 
-ROOM_PART = 0.75  # a full chain is not full any more once it owes this part of its limit
+ROOM_PART = 0.75  # a full chain is not full any more once this part of its limit is pending
 
 
 class ChainFullness:
-    """What one chain owes, in bytes."""
+    """The pending bytes of one chain."""
 
     def __init__(self, limit_bytes: int, traffic: ChainTraffic) -> None:
         self.is_full = False  # requests of clients must wait

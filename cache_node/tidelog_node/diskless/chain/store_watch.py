@@ -47,7 +47,7 @@ RELAPSE_SECONDS = 1_200.0  # a failure is one so long after the last recovery
 
 
 class Owing(Protocol):
-    """A chain that owes records; ``OwnedChain``."""
+    """A chain that may have pending records; ``OwnedChain``."""
 
     @property
     def buffered_bytes(self) -> int:
