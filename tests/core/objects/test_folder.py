@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -145,4 +146,17 @@ async def test_a_full_disk_is_store_unavailable_and_leaves_nothing(tmp_path: Pat
         await store.put_file("a/b", tmp_path / "is not there")
     assert [meta.key async for meta in store.list("")] == []
     assert os.listdir(tmp_path / ".staging") == []  # noqa: PTH208
+    await store.close()
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs Linux")
+async def test_a_file_of_another_file_system_is_stored(tmp_path: Path) -> None:
+    """The kernel does not copy between some file systems."""
+    data = os.urandom(3_000_001)
+    store = FolderObjectStore(tmp_path)
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        file.write(data)
+        file.flush()
+        await store.put_file("a/b", Path(file.name))
+    assert await store.get("a/b") == data
     await store.close()
