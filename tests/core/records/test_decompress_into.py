@@ -58,6 +58,29 @@ def test_any_frame_of_lz4_is_understood(
                 assert bytes(room[:size]) == sample
 
 
+@pytest.mark.parametrize("content_checksum", [False, True], ids=["plain", "checked"])
+@pytest.mark.parametrize("store_size", [False, True], ids=["unsized", "sized"])
+def test_a_damaged_header_of_an_lz4_frame_is_found(
+    content_checksum: bool, store_size: bool
+) -> None:
+    """Its checksum is the only part of it that a change of every other bit disagrees with."""
+    data = lz4.frame.compress(
+        SAMPLES[4],
+        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_linked=False,
+        content_checksum=content_checksum,
+        store_size=store_size,
+    )
+    room = memoryview(bytearray(8_000_000))
+    assert decompress_into(CompressionType.LZ4, memoryview(data), room) == len(SAMPLES[4])
+    for bit in range(8 * (15 if store_size else 7)):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        assert decompress_into(CompressionType.LZ4, memoryview(damaged), room) is None
+        with pytest.raises(CorruptRecordBatch):
+            decompress(CompressionType.LZ4, damaged)
+
+
 @pytest.mark.parametrize("codec", list(CompressionType), ids=[one.name for one in CompressionType])
 def test_what_is_not_sure_is_left_to_decompress(codec: CompressionType) -> None:
     """Too little room, a cut or damaged frame, bytes behind it, and other codecs."""
