@@ -167,6 +167,10 @@ class Cluster:
         """Return memory for bytes of an answer that outlive it; its content is anything."""
         return self._buffers.take(size_bytes)
 
+    def note_decoding(self) -> None:
+        """Note that answers were decoded now: the memory for it is given back some time later."""
+        self._buffers.note_use()
+
     def backoff(self) -> Backoff:
         """Return a new backoff for one request's retries."""
         return Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms)

@@ -273,6 +273,8 @@ class RecordReader(Client):
             ),
             timeout_ms,
         )
+        if found:
+            self._cluster.note_decoding()
         if decode is None:
             return found
         left: Sequence[pa.RecordBatch] = found  # They were not returned.

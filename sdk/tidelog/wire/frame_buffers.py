@@ -12,7 +12,7 @@ from tidelog.reused_memory import ReusedMemory, thread_memory
 
 # One that is filled, one that is decoded, those whose records are read meanwhile.
 KEPT_BYTES_MAX = 32 * 1024 * 1024
-KEPT_S = 5.0  # without a large answer; then the memory is given back
+KEPT_S = 5.0  # without a use; then the memory is given back
 
 
 class FrameBuffers:
@@ -30,11 +30,18 @@ class FrameBuffers:
 
     def take(self, size_bytes: int) -> memoryview:
         """Return room for an answer; its content is anything."""
+        self.note_use()
+        return self._memory.take(size_bytes)[:size_bytes]
+
+    def note_use(self) -> None:
+        """Keep memory for a while longer, and that of the thread, which answers are decoded into.
+
+        Small answers have no room of their own, and what they decompress to has.
+        """
         loop = asyncio.get_running_loop()
         self._used_at = loop.time()
         if self._timer is None:
             self._timer = loop.call_later(KEPT_S, self._expire, loop)
-        return self._memory.take(size_bytes)[:size_bytes]
 
     def close(self) -> None:
         """Let go of the buffers."""

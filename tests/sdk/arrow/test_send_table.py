@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from tidelog.arrow.send_columns import columns_to_send
 from tidelog.errors import InvalidRequest, InvalidRow, MessageTooLarge
 from tidelog.producing.arrow_batches import BatchBuilder
 from tidelog.producing.batch_options import BatchOptions
+from tidelog.reused_memory import thread_memory
 from tidelog_core.records.batch import decode_records
 from tidelog_core.records.murmur2 import partition_for_key
 
@@ -114,6 +116,24 @@ async def test_a_consumer_commits_what_it_polled_as_arrow(
     async with Producer(node.address) as producer:
         await producer.send_table(topic, pa.table({"value": ["d"]}))
     assert await polled(1) == [b"d"]
+
+
+async def test_memory_is_given_back_after_small_answers_too(
+    node: NodeProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.wire.frame_buffers.KEPT_S", 0.2)
+    async with Producer(node.address, compression="lz4") as producer:
+        await producer.send_table(topic, pa.table({"value": ["a", "b"]}))
+    thread_memory().clear()
+    async with Consumer(node.address, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        while not (found := await consumer.poll_arrow(timeout_ms=60_000)):
+            pass
+        assert [value.as_py() for value in found[0].column("value")] == [b"a", b"b"]
+        assert thread_memory().kept_bytes, "it was decoded now"
+        async with asyncio.timeout(60):
+            while thread_memory().kept_bytes:
+                assert not await consumer.poll_arrow(timeout_ms=10)
 
 
 def test_a_row_that_is_too_large_is_an_error(node: NodeProcess, topic: str) -> None:
