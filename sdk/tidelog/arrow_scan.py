@@ -234,8 +234,10 @@ def _partition_of(batch: pa.RecordBatch) -> int:
 
 def _below(batch: pa.RecordBatch, end_offset: int) -> pa.RecordBatch:
     """Return the rows with offsets below the end."""
-    offsets = batch.column("offset").to_numpy()
-    return batch.slice(0, int(offsets.searchsorted(end_offset)))
+    from tidelog.arrow.kept_memory import part_of
+
+    count = int(batch.column("offset").to_numpy().searchsorted(end_offset))
+    return part_of(batch, 0, count)
 
 
 def _in_thread(batches: Batches) -> Iterator[pa.RecordBatch]:

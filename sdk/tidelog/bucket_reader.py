@@ -31,6 +31,7 @@ from tidelog.errors import (
     needing_arrow,
 )
 from tidelog.options import IsolationLevel
+from tidelog.reused_memory import thread_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -177,20 +178,24 @@ class BucketReader(Client):
         """Yield the batches of ``read_arrow``, several at once."""
         with needing_arrow():
             from tidelog.consuming.arrow_polling import RUN_SIZE_BYTES_MAX, RunRows
+            from tidelog.consuming.batch_runs import next_run
 
         name = TopicPartition(*partition)
-        async with aclosing(self._chunks(partition, start_offset, end_offset)) as chunks:
-            async for chunk, piece in chunks:
-                offsets = (piece.start_offset, piece.end_offset)
-                while chunk:
-                    with _naming(piece):
-                        run = chunk.next_run(RUN_SIZE_BYTES_MAX)
-                        rows = RunRows(name, run, offsets, include_headers=include_headers)
-                        found = rows.next()
-                    while found:
-                        yield found
+        try:
+            async with aclosing(self._chunks(partition, start_offset, end_offset)) as chunks:
+                async for chunk, piece in chunks:
+                    offsets = (piece.start_offset, piece.end_offset)
+                    while chunk:
                         with _naming(piece):
+                            run = next_run(chunk, RUN_SIZE_BYTES_MAX)
+                            rows = RunRows(name, run, offsets, include_headers=include_headers)
                             found = rows.next()
+                        while found:
+                            yield found
+                            with _naming(piece):
+                                found = rows.next()
+        finally:
+            thread_memory().clear()  # No further read may come.
 
     async def _chunks(
         self, partition: AnyPartition, start_offset: int | None, end_offset: int | None

@@ -20,7 +20,7 @@ HUGE_PAGE_BYTES = 2 * 1024 * 1024
 THREAD_BYTES_MAX = 36 * 1024 * 1024
 _MAPPED_BYTES_MIN = 1024 * 1024  # Smaller memory is a bytearray.
 _UNIT_BYTES = 64 * 1024
-_LARGER_MAX = 4  # how many times as large as asked for memory may be
+_LARGER_MAX = 2  # how many times as large as asked for memory may be
 
 _Block: TypeAlias = bytearray | mmap.mmap
 

@@ -16,6 +16,7 @@ from tidelog.errors import (
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
+from tidelog.reused_memory import thread_memory
 from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject
@@ -124,6 +125,15 @@ def test_a_log_goes_on_from_the_tier_into_the_chains(cluster, diskless, reading)
     tiered = Reading(cluster, diskless, diskless_tail=False)  # type: ignore[arg-type]
     assert (tiered.offsets(), tiered.rows(22)) == ((0, 25), rows((22, 25)))
     tiered.close()
+
+
+def test_what_records_were_decompressed_into_is_given_back_after_a_read(cluster, diskless):
+    cluster.add_segment("t", [numbered(0, 10, compression=4)])
+    thread_memory().take(100)  # As if a read had been cut off.
+    reading = Reading(cluster, diskless, as_arrow=True)
+    assert reading.rows() == rows((0, 10))
+    reading.close()
+    assert thread_memory().kept_bytes == 0
 
 
 @pytest.mark.parametrize(("idle_s", "kept"), [(600.0, 2), (-1.0, 1)])

@@ -7,6 +7,7 @@ from tidelog.consuming.fetched import Chunk, kept_records
 from tidelog.consuming.positions import PartitionState
 from tidelog.errors import CorruptRecordBatch
 from tidelog.reused_memory import ReusedMemory
+from tidelog_core.errors import UnsupportedMagic
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import CompressionType
 from tidelog_core.records.control import (
@@ -97,6 +98,34 @@ def test_damage_is_found_by_the_crc_unless_told_not_to_look() -> None:
     with pytest.raises(CorruptRecordBatch):
         drain(Chunk(TP, bytes(data)))
     assert len(drain(Chunk(TP, bytes(data), check_crcs=False))) == 3
+
+
+def test_batches_before_one_of_another_format_come_before_the_error() -> None:
+    other = bytearray(numbers(2, 2))
+    other[16] = 1
+    short = bytearray(numbers(2, 2))
+    short[8:12] = (48).to_bytes(4, "big")
+    for wrong, problem in ((other, UnsupportedMagic), (short, CorruptRecordBatch)):
+        chunk = Chunk(TP, numbers(0, 2) + bytes(wrong) + numbers(4, 1))
+        assert chunk.next_offset == 2
+        assert drain(chunk) == [0, 1]
+        with pytest.raises(problem):
+            Chunk(TP, bytes(wrong))
+
+
+def test_next_batches_are_whole_and_a_short_rest_is_among_them() -> None:
+    one = numbers(0, 1)
+    chunk = Chunk(TP, one * 24 + one[:30])
+    size = len(one)
+    counts = []
+    while chunk:
+        data, count = chunk.next_batches(8 * size + 1)
+        assert bytes(data) == one * count
+        counts.append(count)
+        chunk.pass_batches(count)
+    assert counts == [8, 8, 8]
+    assert Chunk(TP, one * 17).next_batches(16 * size)[1] == 17
+    assert Chunk(TP, one * 3).next_batches(1)[1] == 1
 
 
 TRANSACTIONS = b"".join(

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 from numpy.typing import NDArray
 from tidelog_core.errors import CorruptObject
 
 from tidelog.arrow import kernels
+from tidelog.arrow.batch_crcs import intact_count
 from tidelog.arrow.kernels import Longs
 from tidelog.arrow.row_decoder import RowDecoder
 
-_CRC_END = 21  # the CRC covers the bytes after it
 _TRANSACTIONAL = 0x10
 CONTROL = 0x20
 
@@ -118,11 +117,10 @@ class BatchDecoder:
 
     def _check_crcs(self, data: bytes | memoryview, table: Longs, position: int) -> None:
         """Check every batch: damaged headers could make a batch look unwanted."""
-        view = memoryview(data)
-        columns = (kernels.POSITION, kernels.SIZE, kernels.CRC)
-        for start, size, crc in table[:, columns].tolist():
-            if crc32c(view[start + _CRC_END : start + size]) != crc:
-                raise self._corrupt(position + start, "its CRC does not fit its bytes")
+        count = intact_count(data, table)
+        if count < len(table):
+            place = position + int(table[count, kernels.POSITION])
+            raise self._corrupt(place, "its CRC does not fit its bytes")
 
     def _wanted(self, table: Longs) -> NDArray[np.bool_]:
         rows = self._rows

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from tidelog_core.errors import CorruptRecordBatch, TidelogError
 from tidelog_core.records.codecs import (
     DECOMPRESSED_SIZE_BYTES_MAX,
@@ -23,6 +21,7 @@ from tidelog_core.records.codecs import (
 
 from tidelog.arrow import kernels
 from tidelog.arrow.columns import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
+from tidelog.arrow.kept_memory import copied, first_items, may_be_view, numbers, part_of, room
 from tidelog.arrow.kernels import Bytes, Longs
 from tidelog.arrow.scratch import SIZE_BYTES, Scratch
 from tidelog.reused_memory import thread_memory
@@ -39,8 +38,13 @@ assert BYTES_PER_BATCH + DECOMPRESSED_SIZE_BYTES_MAX < 2**31
 
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
-# Columns are views of memory of which they need no less than this part.
-_VIEW_PART = 4
+_SECTION_COLUMNS = (
+    kernels.BASE_OFFSET,
+    kernels.LAST_OFFSET,
+    kernels.BASE_TIMESTAMP,
+    kernels.MAX_TIMESTAMP,
+)
+_PACKED = (kernels.POSITION, kernels.SIZE, kernels.ATTRIBUTES, kernels.RECORD_COUNT)
 
 _PROBLEMS = {
     kernels.BAD_LENGTH: "a record's length disagrees with its fields",
@@ -52,16 +56,13 @@ _PROBLEMS = {
 }
 
 
-Number = TypeVar("Number", np.uint8, np.int32, np.int64)
-
-
 @dataclass(slots=True)
 class _Group:
     """Batches that form one Arrow batch: a buffer and the records' places in it."""
 
     data: Bytes
     sections: Longs
-    positions: list[int]
+    positions: Longs
     own_size_bytes: int | None  # of the memory, if records may be moved and kept in it
 
 
@@ -105,57 +106,72 @@ class RowDecoder:
     def _groups(
         self, view: memoryview, table: Longs, position: int, *, is_own: bool
     ) -> Iterator[_Group]:
-        """Decompress and collect batches until they make one Arrow batch."""
-        sections: list[tuple[int, ...]] = []
-        positions: list[int] = []
-        row_count = size_bytes = 0
-        is_compressed = bool(np.any(table[:, kernels.ATTRIBUTES] & _CODEC_MASK))
-        # What is neither copied nor decompressed has a usual size already.
-        size_bytes_max = len(view) if is_own and not is_compressed else BYTES_PER_BATCH
+        """Collect batches until they make one Arrow batch."""
+        if np.any(table[:, kernels.ATTRIBUTES] & _CODEC_MASK):
+            return self._unpacked_groups(view, table, position)
+        return self._plain_groups(view, table, position, is_own=is_own)
+
+    def _plain_groups(
+        self, view: memoryview, table: Longs, position: int, *, is_own: bool
+    ) -> Iterator[_Group]:
+        """Leave the records where they are."""
+        starts = table[:, kernels.POSITION]
+        sections = _sections(table, starts + kernels.HEADER_SIZE, starts + table[:, kernels.SIZE])
+        sizes = sections[:, 1] - sections[:, 0]
+        are_too_many = sections[:, 7] * kernels.RECORD_SIZE_MIN > sizes
+        fitting = int(are_too_many.argmax()) if are_too_many.any() else len(table)
+        data = np.frombuffer(view, np.uint8)
+        own_size_bytes = memoryview(view.obj).nbytes if is_own else None
+        # What is not copied has a usual size already.
+        size_bytes_max = len(view) if is_own else BYTES_PER_BATCH
+        for first, end in _cuts(sections[:fitting, 7], sizes[:fitting], size_bytes_max):
+            yield _Group(data, sections[first:end], position + starts[first:end], own_size_bytes)
+        if fitting < len(table):
+            raise self._too_many_records(table[fitting], int(sizes[fitting]), position)
+
+    def _unpacked_groups(self, view: memoryview, table: Longs, position: int) -> Iterator[_Group]:
+        """Decompress the records."""
+        first, row_count, ends = 0, 0, [0]
         scratch: Scratch | None = None
 
-        def gathered() -> _Group:
-            own_size_bytes = None
-            source = view  # Uncompressed records are decoded in place.
-            if scratch is not None:
-                source, own_size_bytes = scratch.room[:size_bytes], len(scratch.room)
-            elif is_own:
-                own_size_bytes = memoryview(view.obj).nbytes
-            places = np.array(sections, dtype=np.int64).reshape(-1, 8)
-            return _Group(np.frombuffer(source, np.uint8), places, positions, own_size_bytes)
+        def gathered(end: int) -> _Group:
+            assert scratch is not None
+            places = np.array(ends, np.int64)
+            part = table[first:end]
+            return _Group(
+                np.frombuffer(scratch.room[: ends[-1]], np.uint8),
+                _sections(part, places[:-1], places[1:]),
+                position + part[:, kernels.POSITION],
+                len(scratch.room),
+            )
 
-        for start, size, base, last, attributes, records, base_ms, max_ms, _, _ in table.tolist():
-            where = position + start
+        for number, (start, size, attributes, records) in enumerate(table[:, _PACKED].tolist()):
             section = view[start + kernels.HEADER_SIZE : start + size]
-            begin, section_size = start + kernels.HEADER_SIZE, len(section)
             try:
-                if is_compressed:
-                    scratch = scratch or Scratch(thread_memory())
-                    begin = size_bytes
-                    section_size = self._decompress(
-                        attributes & _CODEC_MASK, section, scratch, begin, where
-                    )
-                if records * kernels.RECORD_SIZE_MIN > section_size:
-                    raise self._corrupt(
-                        where, f"{records} records do not fit in {section_size} bytes"
-                    )
+                scratch = scratch or Scratch(thread_memory())
+                unpacked = self._decompress(
+                    attributes & _CODEC_MASK, section, scratch, ends[-1], position + start
+                )
+                if records * kernels.RECORD_SIZE_MIN > unpacked:
+                    raise self._too_many_records(table[number], unpacked, position)
             except TidelogError:
-                if sections:
-                    yield gathered()
+                if first < number:
+                    yield gathered(number)
                 raise
-            is_stamped = int(attributes & _LOG_APPEND_TIME != 0)
-            end = begin + section_size
-            sections.append((begin, end, base, last, base_ms, max_ms, is_stamped, records))
-            positions.append(where)
+            ends.append(ends[-1] + unpacked)
             row_count += records
-            size_bytes += section_size
-            if row_count >= ROWS_PER_BATCH or size_bytes >= size_bytes_max:
-                yield gathered()
+            if row_count >= ROWS_PER_BATCH or ends[-1] >= BYTES_PER_BATCH:
+                yield gathered(number + 1)
                 scratch = None  # Columns may be views of it.
-                sections, positions = [], []
-                row_count = size_bytes = 0
-        if sections:
-            yield gathered()
+                first, row_count, ends = number + 1, 0, [0]
+        if first < len(table):
+            yield gathered(len(table))
+
+    def _too_many_records(self, row: Longs, size_bytes: int, position: int) -> TidelogError:
+        return self._corrupt(
+            position + int(row[kernels.POSITION]),
+            f"{row[kernels.RECORD_COUNT]} records do not fit in {size_bytes} bytes",
+        )
 
     def _decompress(
         self, codec_id: int, section: memoryview, scratch: Scratch, start: int, position: int
@@ -175,11 +191,11 @@ class RowDecoder:
         row_max = int(sections[:, 7].sum())
         # Room for the largest size; pages that are never written cost nothing.
         content_max = int((sections[:, 1] - sections[:, 0]).sum())
-        longs = _room(2 * row_max, np.int64).reshape(2, row_max)
-        header_starts = _room(row_max, np.int64)
-        timestamp_types = _room(row_max, np.int32)
-        keys = _BinaryColumn(row_max, _room(content_max, np.uint8))
-        values = _BinaryColumn(row_max, self._room_of_values(group, content_max))
+        longs = room(2 * row_max, np.int64).reshape(2, row_max)
+        header_starts = room(row_max, np.int64)
+        timestamp_types = room(row_max, np.int32)
+        keys = _BinaryColumn(row_max, room(content_max, np.uint8))
+        values = self._value_column(group, row_max, content_max)
         rows, headers, header_key_bytes, header_value_bytes, problem, section = (
             kernels.decode_records(
                 data,
@@ -197,12 +213,13 @@ class RowDecoder:
                 values.valid,
             )
         )
+        longs = first_items(longs, rows)
         columns = [
             keys.array(rows, pa.binary()),
             values.array(rows, pa.binary()),
-            _numbers(longs[0, :rows], pa.int64()),
-            _numbers(longs[1, :rows], TIMESTAMP_TYPE),
-            _numbers(timestamp_types[:rows], pa.int32()),
+            numbers(longs[0], pa.int64()),
+            numbers(longs[1], TIMESTAMP_TYPE),
+            numbers(first_items(timestamp_types, rows), pa.int32()),
         ]
         if self._include_headers:
             columns.append(
@@ -210,23 +227,23 @@ class RowDecoder:
             )
         yield from self._batches(columns, rows)
         if problem:
-            raise self._corrupt(group.positions[section], _PROBLEMS[problem])
+            raise self._corrupt(int(group.positions[section]), _PROBLEMS[problem])
 
-    def _room_of_values(self, group: _Group, content_max: int) -> Bytes:
-        """Return where values are moved together: where they are, or in other memory."""
+    def _value_column(self, group: _Group, row_max: int, content_max: int) -> _BinaryColumn:
+        """Return the column, whose values are moved together where they are, or in other memory."""
         own = group.own_size_bytes
         # Headers are read after the values have been moved.
-        if own is None or self._include_headers or content_max * _VIEW_PART < own:
-            return _room(content_max, np.uint8)
-        return group.data[group.sections[0, 0] :]
+        if own is None or self._include_headers or not may_be_view(content_max, own):
+            return _BinaryColumn(row_max, room(content_max, np.uint8))
+        return _BinaryColumn(row_max, group.data[group.sections[0, 0] :], kept_bytes=own)
 
     def _batches(self, columns: list[pa.Array], rows: int) -> Iterator[pa.RecordBatch]:
         # A small batch may decompress to millions of rows: the topic's name in each of them would
         # have more bytes than Arrow can address, so they share one column of names.
         topics, partitions = _places(self._topic, self._partition, min(rows, TOPIC_ROWS_MAX))
         for start in range(0, rows, TOPIC_ROWS_MAX):
-            key, value, *others = (one.slice(start, TOPIC_ROWS_MAX) for one in columns)
-            count = len(key)
+            count = min(rows - start, TOPIC_ROWS_MAX)
+            key, value, *others = (part_of(one, start, count) for one in columns)
             some = [key, value, topics.slice(0, count), partitions.slice(0, count), *others]
             yield pa.RecordBatch.from_arrays(some, schema=self._schema)
 
@@ -234,33 +251,46 @@ class RowDecoder:
 class _BinaryColumn:
     """The buffers of a binary column, filled by a kernel."""
 
-    def __init__(self, row_max: int, content: Bytes) -> None:
-        self.ends = _room(row_max + 1, np.int32)
+    def __init__(self, row_max: int, content: Bytes, *, kept_bytes: int | None = None) -> None:
+        """``kept_bytes`` are what a view of the content keeps in memory; by default all of it."""
+        self.ends = room(row_max + 1, np.int32)
         self.ends[0] = 0
         self.content = content
-        self.valid = _room(row_max, np.uint8)
+        self.valid = room(row_max, np.uint8)
+        self._kept_bytes = len(content) if kept_bytes is None else kept_bytes
 
     def array(self, rows: int, type: pa.DataType) -> pa.Array:
         content = self.content[: self.ends[rows]]
-        if len(content) * _VIEW_PART < len(self.content):  # It would keep much more in memory.
-            content = _room(len(content), np.uint8)
-            content[:] = self.content[: len(content)]
+        if not may_be_view(len(content), self._kept_bytes):
+            content = copied(content)
         buffers = [
             _validity(self.valid[:rows]),
-            pa.py_buffer(self.ends[: rows + 1]),
+            pa.py_buffer(first_items(self.ends, rows + 1)),
             pa.py_buffer(content),
         ]
         return pa.Array.from_buffers(type, rows, buffers)
 
 
-def _room(count: int, dtype: type[Number]) -> NDArray[Number]:
-    """Return a writable array in memory of Arrow's pool, which reuses freed memory."""
-    return np.frombuffer(pa.allocate_buffer(count * np.dtype(dtype).itemsize), dtype)
+def _sections(table: Longs, begins: Longs, ends: Longs) -> Longs:
+    """Return the batches' rows for ``decode_records``, whose records are at these places."""
+    sections = np.empty((len(table), 8), np.int64)
+    sections[:, 0], sections[:, 1] = begins, ends
+    sections[:, 2:6] = table[:, _SECTION_COLUMNS]
+    sections[:, 6] = (table[:, kernels.ATTRIBUTES] & _LOG_APPEND_TIME) != 0
+    sections[:, 7] = table[:, kernels.RECORD_COUNT]
+    return sections
 
 
-def _numbers(numbers: NDArray[Any], type: pa.DataType) -> pa.Array:
-    """Return the numbers as a column. ``pa.array`` would load pandas, in a third of a second."""
-    return pa.Array.from_buffers(type, len(numbers), [None, pa.py_buffer(numbers)])
+def _cuts(row_counts: Longs, sizes: Longs, size_bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of batches that make one Arrow batch each."""
+    rows_at, bytes_at = np.cumsum(row_counts), np.cumsum(sizes)
+    first = rows = size_bytes = 0
+    while first < len(row_counts):
+        by_rows = rows_at.searchsorted(rows + ROWS_PER_BATCH)
+        by_bytes = bytes_at.searchsorted(size_bytes + size_bytes_max)
+        last = min(int(by_rows), int(by_bytes), len(row_counts) - 1)
+        yield first, last + 1
+        first, rows, size_bytes = last + 1, int(rows_at[last]), int(bytes_at[last])
 
 
 def _validity(valid: Bytes) -> pa.Buffer | None:
@@ -282,7 +312,7 @@ def _made_places(topic: bytes, partition: int, rows: int) -> tuple[pa.Array, pa.
     topics = pa.Array.from_buffers(
         pa.string(), rows, [None, pa.py_buffer(ends), pa.py_buffer(topic * rows)]
     )
-    return topics, _numbers(np.full(rows, partition, np.int32), pa.int32())
+    return topics, numbers(np.full(rows, partition, np.int32), pa.int32())
 
 
 # Most batches have about as many rows as those before.
@@ -296,8 +326,8 @@ def _headers(
     list_ends = np.empty(rows + 1, np.int32)
     list_ends[0] = 0
     list_valid = np.empty(rows, np.uint8)
-    keys = _BinaryColumn(count, _room(key_size_bytes, np.uint8))
-    values = _BinaryColumn(count, _room(value_size_bytes, np.uint8))
+    keys = _BinaryColumn(count, room(key_size_bytes, np.uint8))
+    values = _BinaryColumn(count, room(value_size_bytes, np.uint8))
     kernels.decode_headers(
         data,
         starts,

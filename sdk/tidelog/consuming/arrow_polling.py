@@ -14,7 +14,7 @@ from tidelog.arrow import kernels
 from tidelog.arrow.columns import arrow_schema
 from tidelog.arrow.kernels import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from tidelog.arrow.row_decoder import RowDecoder
-from tidelog.consuming.fetched import BatchRun
+from tidelog.consuming.batch_runs import BatchRun, next_run
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.records import ConsumerRecord
 from tidelog.errors import TidelogError
@@ -82,7 +82,7 @@ class RunRows:
         self._partition = partition
         self._error: CorruptRecordBatch | None = None
         decoder = RowDecoder(*partition, include_headers=include_headers, corrupt=self._corrupt)
-        self._table = _wanted_batches(partition, run, offsets)
+        self._table = _wanted_batches(run, offsets)
         self._batches = decoder.decode(run.data, self._table, offsets, is_own=not run.data.readonly)
 
     def next(self) -> list[pa.RecordBatch]:
@@ -139,21 +139,11 @@ def decode_values(
     return found, ()
 
 
-def _wanted_batches(
-    partition: TopicPartition, run: BatchRun, offsets: tuple[int, int]
-) -> kernels.Longs:
-    """Return the headers of the run's batches with such records. Raises ``CorruptRecordBatch``."""
-    array = np.frombuffer(run.data, np.uint8)
-    table = kernels.batch_table(len(run.are_visible))
-    count, position, _ = kernels.scan_batches(array, table)
-    if count < len(run.are_visible):  # The CRC covers no base offset, and nobody may check it.
-        raise CorruptRecordBatch(
-            f"{partition}: the header of the batch before offset {run.next_offset}, at byte"
-            f" {position} of its run, is malformed"
-        )
+def _wanted_batches(run: BatchRun, offsets: tuple[int, int]) -> kernels.Longs:
+    """Return the headers of the run's batches with such records."""
+    table = run.table
     wanted = (
-        np.array(run.are_visible)
-        & (table[:, kernels.LAST_OFFSET] >= offsets[0])
+        (table[:, kernels.LAST_OFFSET] >= offsets[0])
         & (table[:, kernels.BASE_OFFSET] < offsets[1])
         & (table[:, kernels.RECORD_COUNT] > 0)
     )
@@ -176,7 +166,7 @@ def _take_run(state: PartitionState, *, include_headers: bool) -> list[pa.Record
         return [rest]
     chunk = state.chunks[0]
     try:
-        run = chunk.next_run(state.run_size_bytes or RUN_SIZE_BYTES_MAX)
+        run = next_run(chunk, state.run_size_bytes or RUN_SIZE_BYTES_MAX)
         offsets = (state.position, run.next_offset)
         rows = RunRows(state.partition, run, offsets, include_headers=include_headers)
         batches = rows.next()

@@ -9,9 +9,10 @@ Source: KIP-98, the consumer's view of transactions.
 
 from __future__ import annotations
 
+import struct
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.model import TopicPartition
@@ -23,20 +24,14 @@ from tidelog_core.records.batch import (
     parse_header,
 )
 from tidelog_core.records.control import ControlType, parse_control_type
-from tidelog_core.records.header import HEADER_SIZE, Buffer
+from tidelog_core.records.header import HEADER_SIZE, LOG_OVERHEAD, MAGIC, Buffer
 
 from tidelog.consuming.records import ConsumerRecord
 
 _ROOM_BYTES_MIN = 64 * 1024  # Less is copied to new memory.
-
-
-class BatchRun(NamedTuple):
-    """Whole batches of a chunk, one after the other."""
-
-    data: memoryview
-    are_visible: list[bool]  # by batch: whether consumers see its records
-    next_offset: int
-    last_epoch: int  # the leader epoch of the last batch
+_LENGTH_AND_MAGIC = struct.Struct(">i4xb")  # behind the base offset
+_LENGTH_POSITION = 8
+_REST_PART = 8  # of the size of a run: a rest that is as small belongs to the run before it
 
 
 class Chunk:
@@ -56,22 +51,31 @@ class Chunk:
         ``data`` must not change. If it is writable it is the chunk's: runs may be decoded in place.
         Raises ``CorruptRecordBatch`` if no batch is complete.
         """
-        self._partition = partition
+        self.partition = partition
+        self.check_crcs = check_crcs
         self._data = data
         self._read_committed = read_committed
-        self._check_crcs = check_crcs
-        self._batches = deque(_whole_batches(data))
-        if not self._batches:
+        self._places = _places(data)  # of the batches, and the end of the last
+        self._index = 0
+        if len(self._places) == 1:
+            if len(data) >= HEADER_SIZE:
+                parse_header(data)  # It names what is wrong with the first.
             raise CorruptRecordBatch(f"{partition}: {len(data)} bytes hold no whole batch")
         self._aborted = deque(sorted(aborted))
         self._aborting: set[int] = set()  # producers inside an aborted transaction
         self.size_bytes = len(data)
-        self.next_offset = self._batches[-1][1].next_offset
-        self.last_epoch = self._batches[-1][1].partition_leader_epoch
+        last = parse_header(data, self._places[-2])
+        self.next_offset = last.next_offset
+        self.last_epoch = last.partition_leader_epoch
 
     def __bool__(self) -> bool:
         """Whether a batch is left."""
-        return bool(self._batches)
+        return self._index + 1 < len(self._places)
+
+    @property
+    def has_aborted(self) -> bool:
+        """Whether records of aborted transactions are among those that are left."""
+        return self._read_committed and bool(self._aborted or self._aborting)
 
     def next_batch(self, from_offset: int) -> tuple[list[ConsumerRecord], int, int]:
         """Return the next batch's records from the offset on, its end offset and its epoch.
@@ -79,57 +83,51 @@ class Chunk:
         The list is empty for batches that consumers do not see (markers, aborted
         transactions). Raises ``CorruptRecordBatch``, also if called again.
         """
-        position, header = self._batches[0]
-        if self._check_crcs:
+        position = self._places[self._index]
+        header = parse_header(self._data, position)
+        if self.check_crcs:
             check_crc(self._data, position, header)
         records: list[ConsumerRecord] = []
-        if self._is_visible(position, header):
+        if self.is_visible(self._data, position, header):
             records = decode_batch_as(
                 ConsumerRecord,
                 self._data,
                 position,
                 header,
-                before=tuple(self._partition),
+                before=tuple(self.partition),
                 after=(header.is_log_append_time,),
             )
             if header.base_offset < from_offset:
                 records = [record for record in records if record.offset >= from_offset]
-        self._batches.popleft()
+        self._index += 1
         return records, header.next_offset, header.partition_leader_epoch
 
-    def next_run(self, size_bytes_max: int) -> BatchRun:
-        """Return the next batches: no more than these bytes, or one batch.
+    def next_batches(self, size_bytes_max: int) -> tuple[memoryview, int]:
+        """Return the bytes of the next batches, about so many at most, and how many batches.
 
-        A batch with a wrong CRC ends the run before it. Raises ``CorruptRecordBatch`` if it is
-        the first one, also if called again.
+        At least one; they are passed by ``pass_batches``.
         """
-        start = end = self._batches[0][0]
-        next_offset = last_epoch = -1
-        are_visible: list[bool] = []
-        while self._batches:
-            position, header = self._batches[0]
-            if are_visible and position + header.size_bytes - start > size_bytes_max:
-                break
-            if self._check_crcs:
-                try:
-                    check_crc(self._data, position, header)
-                except CorruptRecordBatch:
-                    if not are_visible:
-                        raise
-                    break
-            are_visible.append(self._is_visible(position, header))
-            end = position + header.size_bytes
-            next_offset, last_epoch = header.next_offset, header.partition_leader_epoch
-            self._batches.popleft()
-        return BatchRun(memoryview(self._data)[start:end], are_visible, next_offset, last_epoch)
+        places, index = self._places, self._index
+        start, last = places[index], len(places) - 1
+        if places[last] - start > size_bytes_max + size_bytes_max // _REST_PART:
+            last = max(bisect_right(places, start + size_bytes_max) - 1, index + 1)
+        return memoryview(self._data)[start : places[last]], last - index
 
-    def _is_visible(self, position: int, header: BatchHeader) -> bool:
+    def pass_batches(self, count: int) -> None:
+        """Go on behind so many batches."""
+        self._index += count
+
+    def is_visible(self, data: Buffer, position: int, header: BatchHeader) -> bool:
+        """Whether consumers see the records of a batch.
+
+        While the chunk ``has_aborted`` it is to be asked once for each, in their order.
+        """
         if self._read_committed and header.has_producer_id:
             while self._aborted and self._aborted[0][0] <= header.last_offset:
                 self._aborting.add(self._aborted.popleft()[1])
         if header.is_control:
             if self._read_committed and header.producer_id in self._aborting:
-                for record in decode_batch(self._data, position, header)[:1]:
+                for record in decode_batch(data, position, header)[:1]:
                     if parse_control_type(record.key) is ControlType.ABORT:
                         self._aborting.discard(header.producer_id)
             return False
@@ -152,13 +150,17 @@ def kept_records(
     return kept
 
 
-def _whole_batches(data: Buffer) -> list[tuple[int, BatchHeader]]:
-    batches = []
-    position = 0
-    while position + HEADER_SIZE <= len(data):
-        header = parse_header(data, position)
-        if position + header.size_bytes > len(data):
+def _places(data: Buffer) -> list[int]:
+    """Return where whole batches start, and where the last one ends.
+
+    A batch of another format, or of an impossible size, ends the list.
+    """
+    places = [0]
+    position, limit = 0, len(data)
+    while position + HEADER_SIZE <= limit:
+        length, magic = _LENGTH_AND_MAGIC.unpack_from(data, position + _LENGTH_POSITION)
+        position += LOG_OVERHEAD + length
+        if magic != MAGIC or length < HEADER_SIZE - LOG_OVERHEAD or position > limit:
             break
-        batches.append((position, header))
-        position += header.size_bytes
-    return batches
+        places.append(position)
+    return places

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tidelog import reused_memory
 from tidelog.arrow import row_decoder
 from tidelog.consuming import arrow_polling
 from tidelog.consuming.arrow_polling import take_arrow
@@ -18,12 +19,13 @@ from tidelog.consuming.positions import PartitionState, Positions
 from tidelog.errors import CorruptRecordBatch
 from tidelog.reused_memory import THREAD_BYTES_MAX, ReusedMemory, thread_memory
 from tidelog_core.model import TopicPartition
-from tidelog_core.records.batch import CompressionType, Record, build_batch
+from tidelog_core.records.batch import CompressionType, Record, build_batch, iter_headers
 from tidelog_core.records.control import (
     ControlType,
     EndTransactionMarker,
     build_end_transaction_marker,
 )
+from tidelog_core.records.header import HEADER_SIZE, set_max_timestamp
 
 from tests.support.batches import NO_PRODUCER, batch_of
 
@@ -142,10 +144,8 @@ def test_batches_that_expand_are_handed_out_in_parts_of_limited_size(
     while len(offsets) < 4 * batch_count:
         if not state.chunks:
             fetches += 1
-            whole = Chunk(TP, log)  # A fetch from the position would begin with its batch.
-            while whole._batches[0][1].last_offset < state.position:
-                whole._batches.popleft()
-            state.chunks.append(whole)
+            place = next(at for at, one in iter_headers(log) if one.last_offset >= state.position)
+            state.chunks.append(Chunk(TP, log[place:]))
         found, _ = take_arrow(positions, include_headers=False, size_bytes_max=1)
         assert sum(one.nbytes for one in found) < arrow_polling.EXPANDED_BYTES_MAX + 1_100_000
         offsets += [row for one in found for row in one.column("offset").to_pylist()]
@@ -223,6 +223,57 @@ def test_values_that_are_a_small_part_do_not_keep_the_rest_in_memory() -> None:
         assert found[0].column("value").to_pylist() == [b"v" * 50] * 500
 
 
+def kept_bytes(*memories: ReusedMemory) -> int:
+    """Return the bytes of memory that something has views of."""
+    blocks = [block for memory in memories for block in memory._kept]
+    return sum(len(block) for block in blocks if not reused_memory._is_free(block))
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4], ids=["none", "lz4"])
+def test_a_batch_in_the_programs_hands_keeps_at_most_three_times_its_bytes(
+    codec: CompressionType, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was received with it, and however large the memory is that was free."""
+    chance = random.Random(seed)
+    frames, unpacked = ReusedMemory(64 * MIB), thread_memory()
+    unpacked.clear()
+    for memory in (frames, unpacked):
+        free = [memory.take(size) for size in (70_000, 200_000, MIB, 3 * MIB, 8 * MIB)]
+        del free
+    monkeypatch.setattr(arrow_polling, "RUN_SIZE_BYTES_MAX", chance.choice([100_000, 4 * MIB]))
+    value_bytes, row_count = chance.choice([(20, 2_000), (1_000, 3_000), (30_000, 100)])
+    value = chance.randbytes(value_bytes)
+    key = chance.choice([None, b"k" * 10, b"k" * 900])
+    batch_rows = row_count // chance.choice([1, 7, 40])
+    log = b"".join(
+        build_batch(
+            [Record(0, 1_000, key, value, ())] * batch_rows, base_offset=at, compression=codec
+        )
+        for at in range(0, row_count - batch_rows + 1, batch_rows)
+    )
+    for _ in range(6):
+        answer_bytes = chance.choice([1, 2, 8]) * len(log)  # of several partitions
+        view = frames.take(answer_bytes)[: len(log)]
+        view[:] = log
+        position = chance.choice([0, chance.randrange(row_count - batch_rows + 1)])
+        pool_bytes = pa.total_allocated_bytes()
+        found, _ = take_arrow(
+            positions_of(Chunk(TP, view), position=position),
+            include_headers=False,
+            size_bytes_max=EVERYTHING,
+        )
+        del view
+        kept = chance.choice(found)
+        del found
+        own_bytes = kept.nbytes
+        kept_in_all = kept_bytes(frames, unpacked) + pa.total_allocated_bytes() - pool_bytes
+        assert kept_in_all <= 3 * own_bytes + 1_000
+        assert set(kept.column("value").to_pylist()) == {value}
+        del kept
+        assert kept_bytes(frames, unpacked) == 0
+
+
 def test_no_record_is_passed_over_after_an_error_that_is_not_of_the_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -232,7 +283,7 @@ def test_no_record_is_passed_over_after_an_error_that_is_not_of_the_records(
     positions = positions_of(Chunk(TP, own(batch_of(b"0", b"1"))))
     state = positions.state(TP)
     with monkeypatch.context() as patch:
-        patch.setattr(row_decoder, "_numbers", fail)
+        patch.setattr(row_decoder, "numbers", fail)
         with pytest.raises(MemoryError):
             take_all(positions)
     assert (state.position, state.fetch_position, len(state.chunks)) == (0, 0, 0)
@@ -319,9 +370,43 @@ def test_a_malformed_header_is_an_error_too(in_memory: InMemory) -> None:
     batch[:8] = b"\xff" * 8
     log = batch_of(b"0", base_offset=7) + bytes(batch)
     positions = positions_of(Chunk(TP, in_memory(log)), position=7)
+    assert [row[0] for row in take_all(positions)] == [7]
     with pytest.raises(CorruptRecordBatch, match=r"t-3: the header of the batch .* is malformed"):
         take_all(positions)
-    assert positions.state(TP).position == 7
+    state = positions.state(TP)
+    assert (state.position, state.fetch_position) == (8, 8), "it is fetched again"
+
+
+@MEMORY
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4], ids=["none", "lz4"])
+def test_of_damaged_batches_that_follow_each_other_the_first_is_named(
+    in_memory: InMemory, codec: CompressionType
+) -> None:
+    wrong_crc = bytearray(batch_of(b"1" * 100, base_offset=1, compression=codec))
+    wrong_crc[20] ^= 1
+    wrong_header = bytearray(batch_of(b"2", base_offset=2))
+    wrong_header[:8] = b"\xff" * 8
+    log = batch_of(b"0") + bytes(wrong_crc) + bytes(wrong_header)
+    positions = positions_of(Chunk(TP, in_memory(log)))
+    assert [row[0] for row in take_all(positions)] == [0]
+    with pytest.raises(CorruptRecordBatch, match="its CRC is"):
+        take_all(positions)
+    assert positions.state(TP).position == 1
+
+
+@MEMORY
+def test_a_damaged_header_of_an_lz4_frame_is_an_error_as_it_is_for_poll(
+    in_memory: InMemory,
+) -> None:
+    """Its producer damaged it: the CRC fits. Byte 6 is its own checksum, bytes 4 and 5 its fields."""
+    for place in (4, 5, 6):
+        batch = bytearray(batch_of(b"0" * 1_000, compression=CompressionType.LZ4))
+        batch[HEADER_SIZE + place] ^= 0x10
+        set_max_timestamp(batch, 0, 5)  # It makes a CRC that fits.
+        for take in (take_all, plain_rows):
+            positions = positions_of(Chunk(TP, in_memory(bytes(batch))))
+            with pytest.raises(CorruptRecordBatch, match="lz4 data is corrupt"):
+                take(positions)
 
 
 @MEMORY
