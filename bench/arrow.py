@@ -12,9 +12,12 @@ aiokafka      ``AIOKafkaConsumer.getmany``
 pandas        ``scan_arrow`` from the node, as a ``DataFrame`` with Arrow's types
 pandas, objects     the same, with a Python object for each value, as pandas has them by itself
 pandas, confluent   the records of ``consume`` as a ``DataFrame`` with the same columns
+                    (these three in processes of their own, see ``frame_reading``)
 decode        what ``poll_arrow`` does with bytes that have been received
 send_table    the way back: a table that is sent, with acks=all
 send          ``Producer.send`` in a loop, a call for each record; 100 bytes without a codec
+
+A ``DataFrame`` has memory that a hypervisor has not taken back, unless ``--untouched`` is given.
 
 Figures are records for each second of the reader's CPU time, all threads, so other work on the
 machine matters little. The table has medians; the goals are ratios of them. Beside them is what the
@@ -35,14 +38,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import psutil
 import pyarrow as pa
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AioPartition
-from confluent_kafka import Consumer as ConfluentConsumer
-from confluent_kafka import TopicPartition as ConfluentPartition
-from tidelog import Admin, Consumer, Producer, scan_arrow
+from tidelog import Admin, Consumer, Producer
 from tidelog.consuming.arrow_polling import take_arrow
 from tidelog.consuming.fetched import Chunk
 from tidelog.consuming.positions import Positions
@@ -51,6 +51,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import Record, build_batch
 
 from bench.byte_costs import ByteCosts, byte_costs
+from bench.frame_reading import FETCH_BYTES, WAYS, consumed, frame_rate
 from bench.free_memory import touch_free_memory
 from bench.process import Node, running_node
 
@@ -60,7 +61,6 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORD_COUNTS = {100: 2_000_000, 1_000: 600_000}
 SLOW_COUNTS = {100: 400_000, 1_000: 200_000}  # for clients that make objects
 SEND_COUNT = 200_000
-FETCH_BYTES = 8 * 1024 * 1024  # of every client, as in ``scan_arrow``
 ROUNDS = 3
 LOG_BYTES = 4 * 1024 * 1024  # of what is decoded at once
 BATCH_BYTES = 64 * 1024
@@ -92,14 +92,16 @@ def main() -> None:
             print(_shown_costs(costs), flush=True)
             for size in SIZES:
                 for codec in arguments.codecs:
-                    figures[f"{size} B, {codec}"] = _case(node, size, codec)
+                    figures[f"{size} B, {codec}"] = _case(
+                        node, size, codec, is_untouched=arguments.untouched
+                    )
                     print(f"{size} B, {codec}: {_shown(figures[f'{size} B, {codec}'])}", flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
     _print_goals(figures, costs)
 
 
-def _case(node: Node, size: int, codec: str) -> dict[str, float]:
+def _case(node: Node, size: int, codec: str, *, is_untouched: bool) -> dict[str, float]:
     topic = f"t-{size}-{codec}"
     count = RECORD_COUNTS[size]
     with Admin(node.bootstrap).sync() as admin:
@@ -122,6 +124,10 @@ def _case(node: Node, size: int, codec: str) -> dict[str, float]:
         for name, reader in READERS.items():
             records = count if name in FAST else SLOW_COUNTS[size]
             timed(name, records, lambda: reader(node, topic, records))  # noqa: B023
+        for way in WAYS:
+            records = count if way in FAST else SLOW_COUNTS[size]
+            rate = frame_rate(way, node.bootstrap, topic, records, is_untouched=is_untouched)
+            rates.setdefault(way, []).append(rate)
         rates.setdefault("decode", []).append(_decode_rate(size, codec))
     with Admin(node.bootstrap).sync() as admin:
         admin.delete_topics([topic])
@@ -205,27 +211,8 @@ async def _polled(node: Node, topic: str, count: int, *, is_arrow: bool) -> None
 
 
 def _confluent(node: Node, topic: str, count: int) -> None:
-    for _ in _consumed(node, topic, count):
+    for _ in consumed(node.bootstrap, topic, count):
         pass
-
-
-def _consumed(node: Node, topic: str, count: int):  # type: ignore[no-untyped-def]
-    consumer = ConfluentConsumer(
-        {
-            "bootstrap.servers": node.bootstrap,
-            "group.id": "bench",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "fetch.message.max.bytes": FETCH_BYTES,
-        }
-    )
-    consumer.assign([ConfluentPartition(topic, 0, 0)])
-    left = count
-    while left > 0:
-        found = consumer.consume(10_000, timeout=1.0)
-        left -= len(found)
-        yield found
-    consumer.close()
 
 
 def _aiokafka(node: Node, topic: str, count: int) -> None:
@@ -248,38 +235,11 @@ def _aiokafka(node: Node, topic: str, count: int) -> None:
     asyncio.run(read())
 
 
-def _pandas(node: Node, topic: str, count: int) -> None:
-    table = scan_arrow(topic, 0, count, bootstrap_servers=node.bootstrap).read_all()
-    frame = table.to_pandas(types_mapper=pd.ArrowDtype)
-    assert len(frame) == count
-
-
-def _pandas_objects(node: Node, topic: str, count: int) -> None:
-    frame = scan_arrow(topic, 0, count, bootstrap_servers=node.bootstrap).read_all().to_pandas()
-    assert len(frame) == count
-
-
-def _pandas_confluent(node: Node, topic: str, count: int) -> None:
-    rows = [
-        (m.key(), m.value(), m.topic(), m.partition(), m.offset(), m.timestamp()[1])
-        for found in _consumed(node, topic, count)
-        for m in found
-    ]
-    frame = pd.DataFrame.from_records(
-        rows, columns=["key", "value", "topic", "partition", "offset", "timestamp"]
-    )
-    frame["timestamp"] = pd.to_datetime(frame["timestamp"], unit="ms", utc=True)
-    assert len(frame) >= count
-
-
 READERS: dict[str, Reader] = {
     "poll_arrow": _poll_arrow,
     "poll": _poll,
     "confluent": _confluent,
     "aiokafka": _aiokafka,
-    "pandas": _pandas,
-    "pandas, objects": _pandas_objects,
-    "pandas, confluent": _pandas_confluent,
 }
 FAST = {"poll_arrow", "pandas"}
 
@@ -323,6 +283,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.arrow", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--codecs", nargs="*", default=CODECS, choices=CODECS)
+    parser.add_argument(
+        "--untouched", action="store_true", help="memory for a DataFrame is as the system has it"
+    )
     parser.add_argument("--from-source", action="store_true", help="the node is not compiled")
     return parser
 
