@@ -108,7 +108,11 @@ async def compare_disks(
             tier = await _tier_of(cluster, store, image, final)
             if partition.is_diskless:
                 name = PartitionName(partition.topic_id, partition.partition)
-                committed = completed(chains.get(name, StoredLog(HOLDER, ())), tier)
+                committed = completed(
+                    chains.get(name, StoredLog(HOLDER, ())),
+                    tier,
+                    log_start_offset=partition.log_start_offset,
+                )
                 found += compare_copies(final, committed, replicas)
                 replicas = [committed]
             found += compare_stored(final, replicas, tier)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 from tidelog_core.diskless.bucket.survey import partition_tails
@@ -23,7 +24,8 @@ def read_chains(objects_dir: Path, cluster_id: str) -> dict[PartitionName, Store
     """Return the committed batches of each partition that are in chains, as one log.
 
     Every object is checked byte for byte: raises ``CorruptObject``. Batches of gateways have the
-    offsets and the epoch of their references.
+    offsets and the epoch of their references. Objects of gateways may be gone, since they are
+    collected once the tier has their records: the log says which offsets it lacks because of that.
     """
     footers: dict[ChainName, list[WalFooter]] = defaultdict(list)
     for path in sorted((objects_dir / cluster_id / "wal").rglob("*.wal")):
@@ -34,10 +36,11 @@ def read_chains(objects_dir: Path, cluster_id: str) -> dict[PartitionName, Store
     logs = {}
     for partition, tail in partition_tails(footers.values()).items():
         content = b""
+        gone: list[tuple[int, int]] = []
         for one in tail:
             path = objects_dir / wal_key(cluster_id, one.chain, one.sequence)
-            if not path.exists():  # A gateway's: it is collected once the tier has its records.
-                content = b""
+            if not path.exists():
+                gone.append((one.base_offset, one.end_offset))
                 continue
             data: bytes | bytearray = path.read_bytes()[
                 one.position : one.position + one.size_bytes
@@ -48,5 +51,5 @@ def read_chains(objects_dir: Path, cluster_id: str) -> dict[PartitionName, Store
                     data, one.base_offset, key=key, position=one.position, leader_epoch=epoch
                 )
             content += data
-        logs[partition] = parse_log(HOLDER, content)
+        logs[partition] = replace(parse_log(HOLDER, content), gone=tuple(gone))
     return logs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,8 @@ class StoredLog:
     holder: str  # "node 1", or the key of a segment object
     batches: tuple[StoredBatch, ...]
     problem: str = ""  # what keeps the rest from being read
+    # Offsets ``[start, end)`` whose bytes were in objects that are gone: the tier must have them.
+    gone: tuple[tuple[int, int], ...] = ()
 
     def between(self, start: int, end: int) -> list[StoredBatch]:
         """Return the batches that lie wholly in ``[start, end)``."""
@@ -112,15 +114,38 @@ def compare_stored(
     return found
 
 
-def completed(chains: StoredLog, tier: Sequence[StoredLog]) -> StoredLog:
+def completed(
+    chains: StoredLog, tier: Sequence[StoredLog], *, log_start_offset: int = 0
+) -> StoredLog:
     """Return what chains have, with what was collected of them because the tier has it.
 
-    Where both have a batch, the one of the chains stays, to be compared with the tier's.
+    Where both have a batch, the one of the chains stays, to be compared with the tier's. What is
+    gone and is not in the tier is a problem, unless the log starts behind it.
     """
     batches = {batch.base_offset: batch for log in tier for batch in log.batches}
     batches |= {batch.base_offset: batch for batch in chains.batches}
     ordered = tuple(batches[base_offset] for base_offset in sorted(batches))
-    return StoredLog(chains.holder, ordered, chains.problem)
+    lost = [
+        (max(start, log_start_offset), end)
+        for start, end in chains.gone
+        if end > log_start_offset and not _has_all(batches, max(start, log_start_offset), end)
+    ]
+    problem = chains.problem
+    if lost and not problem:
+        ranges = ", ".join(f"[{start}, {end})" for start, end in lost)
+        problem = f"objects with the offsets {ranges} are gone, and the tier does not have them"
+    return StoredLog(chains.holder, ordered, problem)
+
+
+def _has_all(batches: Mapping[int, StoredBatch], start: int, end: int) -> bool:
+    """Return whether batches have all offsets ``[start, end)``; the first may begin before."""
+    at = max((offset for offset in batches if offset <= start), default=start)
+    while at < end:
+        batch = batches.get(at)
+        if batch is None:
+            return False
+        at = batch.next_offset
+    return True
 
 
 def compare_copies(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,24 @@ def test_what_was_collected_of_chains_is_in_the_tier_and_nothing_else_is_missing
     other = stored(0, "a", "x")
     assert Kind.TIER_DIFFERS in kinds(
         log, [completed(node(1, ONE, TWO), [node(2, other)])], [node(2, other)]
+    )
+
+
+def test_objects_that_are_gone_were_tiered_and_hide_nothing_that_comes_before_them() -> None:
+    three = stored(3, "d")
+    log, end = final("a", "b", "c", "d"), node(1, three)
+    collected = replace(node(1, ONE, three), gone=((2, 3),))
+    assert kinds(log, [completed(collected, [node(2, TWO)])], [node(2, TWO)]) == []
+    whole = [node(2, ONE, TWO)]
+    assert kinds(log, [completed(replace(end, gone=((0, 2), (2, 3))), whole)], whole) == []
+    assert Kind.STORED_DIFFERS in kinds(log, [completed(collected, [])], [])
+    problem = completed(replace(end, gone=((0, 2), (2, 3))), [node(2, TWO)]).problem
+    assert problem.startswith("objects with the offsets [0, 2) are gone")
+    # Nobody asks for what is below the log start.
+    assert not completed(collected, [], log_start_offset=3).problem
+    other = stored(0, "a", "x")
+    assert Kind.TIER_DIFFERS in kinds(
+        log, [completed(collected, [node(2, other, TWO)])], [node(2, other, TWO)]
     )
 
 
