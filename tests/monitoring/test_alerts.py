@@ -97,6 +97,7 @@ CASES = {
         f"{_T}_kafka_partitions_with_late_transactions", "1x20", 9, "0 1 0x20"
     ),
     "TidelogLogsNotFilled": _one(f"{_T}_diskless_unfilled_seconds", "0+60x20", 14, "0+60x9 0x20"),
+    "TidelogGatewayObjectsUnread": _one(f"{_T}_diskless_gateway_late_reads", "1x20", 6, "0 1 0x20"),
     "TidelogProduceRefused": Case(
         {_REFUSED % "KAFKA_STORAGE_ERROR": "0+5x20"},
         9,
