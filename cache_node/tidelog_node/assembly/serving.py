@@ -45,6 +45,7 @@ from tidelog_node.throttling.connection_limits import ConnectionLimits
 from tidelog_node.throttling.share_exchange import ShareExchange
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.transactions.produce_gate import ProduceGate
+from tidelog_node.wire import gateway_append
 
 if TYPE_CHECKING:
     from tidelog_node.audit.audit_log import AuditLog
@@ -154,7 +155,9 @@ def build_serving(
         control = _relayed(stack, node, logs, control)
     forwarder, push_routes = _client_metrics(stack, node)
     control += push_routes
-    control += ApiVersionsHandler(hot, control).routes()
+    # Its handler comes with the first diskless topic, and other nodes ask once.
+    for_nodes = {gateway_append.API_KEY: (0, gateway_append.VERSION_MAX)}
+    control += ApiVersionsHandler(hot, control, for_nodes=for_nodes).routes()
     exchange = _share_exchange(node, throttle)
     if exchange is not None:
         hot.append(exchange.hot_route())

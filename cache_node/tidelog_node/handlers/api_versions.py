@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from kio.schema.api_versions.v4 import request as wire_request
 from kio.schema.api_versions.v4 import response as wire_response
@@ -13,6 +13,7 @@ from tidelog_core.software_version import feature_of, tidelog_version
 
 from tidelog_node.dispatch import API_VERSIONS_KEY
 from tidelog_node.routes import EncodedResponse, HotRoute, RequestContext, Route
+from tidelog_node.session import NO_NODE
 from tidelog_node.wire.messages import build, write_response
 
 SOFTWARE_FROM = 3
@@ -29,15 +30,23 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 class ApiVersionsHandler:
     """Answers with the APIs of all routes and its own."""
 
-    def __init__(self, hot: Iterable[HotRoute], control: Iterable[Route]) -> None:
+    def __init__(
+        self,
+        hot: Iterable[HotRoute],
+        control: Iterable[Route],
+        *,
+        for_nodes: Mapping[int, tuple[int, int]] | None = None,
+    ) -> None:
+        """``for_nodes`` has the versions of APIs that only other nodes are told of."""
         ranges = {r.api_key: (r.advertised_min_version, r.max_version) for r in hot}
         for route in (*control, *self.routes()):
             low, high = ranges.get(route.api_key, (route.min_version, route.max_version))
             ranges[route.api_key] = (min(low, route.min_version), max(high, route.max_version))
         self._ranges = sorted(ranges.items())
+        self._node_ranges = sorted((ranges | dict(for_nodes or {})).items())
         self._version = feature_of(tidelog_version())
         # The table has hundreds of fields, and every connection begins with this request.
-        self._encoded: dict[tuple[int, bool], EncodedResponse] = {}
+        self._encoded: dict[tuple[int, bool, bool], EncodedResponse] = {}
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -56,20 +65,23 @@ class ApiVersionsHandler:
         version, session = context.api_version, context.session
         # The program's version is not shown to clients without a login: it reveals known faults.
         is_known = session.authentication is None or session.principal != ANONYMOUS
-        encoded = self._encoded.get((version, is_known))
+        key = version, is_known, session.node_id != NO_NODE
+        encoded = self._encoded.get(key)
         if encoded is None:
-            table = self._table(version, is_known=is_known)
+            table = self._table(version, is_known=is_known, is_node=session.node_id != NO_NODE)
             body = write_response(API_VERSIONS_KEY, version, table)
-            encoded = self._encoded[version, is_known] = EncodedResponse(table, body)
+            encoded = self._encoded[key] = EncodedResponse(table, body)
         return encoded
 
-    def _table(self, version: int, *, is_known: bool) -> wire_response.ApiVersionsResponse:
+    def _table(
+        self, version: int, *, is_known: bool, is_node: bool
+    ) -> wire_response.ApiVersionsResponse:
         return build(
             wire_response.ApiVersionsResponse,
             error_code=ErrorCode.none,
             api_keys=tuple(
                 build(wire_response.ApiVersion, api_key=api_key, min_version=low, max_version=high)
-                for api_key, (low, high) in self._ranges
+                for api_key, (low, high) in (self._node_ranges if is_node else self._ranges)
             ),
             supported_features=tuple(
                 build(

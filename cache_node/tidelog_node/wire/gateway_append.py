@@ -102,9 +102,11 @@ class GatewayResult(NamedTuple):
     is_referenced: bool  # false of a duplicate, which has the offsets of the first one
 
 
-def encode_request(request: GatewayAppend, correlation_id: int) -> bytes:
-    """Return the request, with its size."""
-    version = 1 if request.slices and request.has_headers else 0
+def encode_request(
+    request: GatewayAppend, correlation_id: int, *, version_max: int = VERSION_MAX
+) -> bytes:
+    """Return the request, with its size; without headers for a leader of an older version."""
+    version = min(version_max, HEADERS_FROM if request.has_headers else 0)
     parts = [
         _OBJECT.pack(
             request.chain_id.bytes, request.committed_end, request.sequence, len(request.slices)
@@ -115,7 +117,7 @@ def encode_request(request: GatewayAppend, correlation_id: int) -> bytes:
         parts.append(_SLICE.pack(one.topic_id.bytes, *one[1:8], -1 if name is None else len(name)))
         if name:
             parts.append(name)
-        if one.header_rest is not None:
+        if version >= HEADERS_FROM and one.header_rest is not None:
             parts.append(one.header_rest)
     body = b"".join(parts)
     return _REQUEST_HEAD.pack(10 + len(body), API_KEY, version, correlation_id, -1) + body

@@ -17,7 +17,9 @@ from kio.schema.write_txn_markers.v1 import request as markers_request
 from tidelog_core.metadata.endpoints import NODE
 from tidelog_core.wire_messages import build
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
+from tidelog_node.wire.gateway_append import API_KEY as GATEWAY_APPEND
 from tidelog_node.wire.gateway_append import (
+    VERSION_MAX,
     GatewayAppend,
     GatewaySlice,
     encode_request,
@@ -29,7 +31,13 @@ from tests.support.node_peers import connect_as, connected_as, image_of, registe
 from tests.support.node_process import NodeProcess
 from tests.support.replicated_cluster import replicated_cluster, stopped
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, frame, milliseconds, produce_body
+from tests.support.wire_client import (
+    WireClient,
+    api_versions_request,
+    frame,
+    milliseconds,
+    produce_body,
+)
 
 LATEST_EPOCH = 2**62
 
@@ -114,6 +122,17 @@ def test_no_client_has_a_leader_append_what_a_gateway_has(tmp_path: Path) -> Non
             (result,) = parse_answer(memoryview(peer.receive())[4:], 1)
             assert result.error_code
             assert not result.is_referenced
+
+
+def test_other_nodes_are_told_which_requests_of_gateways_a_leader_takes(node: NodeProcess) -> None:
+    identity = register_peer(store_of(node), 2)
+    with WireClient(node.port) as client, connected_as(identity, store_of(node), 1) as peer:
+        told = [
+            {one.api_key: one.max_version for one in each.call(api_versions_request()).api_keys}
+            for each in (client, peer)
+        ]
+    assert GATEWAY_APPEND not in told[0]
+    assert told[1][GATEWAY_APPEND] == VERSION_MAX
 
 
 def test_nodes_replicate_encrypted_if_one_of_them_wants_it(tmp_path: Path) -> None:

@@ -1,16 +1,28 @@
-"""A gateway's connections to leaders: requests in order, without waiting for answers."""
+"""A gateway's connections to leaders: requests in order, without waiting for answers.
+
+The first request of a connection is ApiVersions. A leader of an older version announces no
+GatewayAppend, and closes connections on which it gets one with headers. It gets them without, and
+reads the batches before it appends them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
 from uuid import UUID
 
+from kio.schema.api_versions.v3 import request as api_versions
+from tidelog.wire.requests import API_VERSIONS, decode_api_versions
+from tidelog.wire.requests import encode_request as encode_message
 from tidelog_core.errors import BrokerNotAvailable, TidelogError
+from tidelog_core.wire_messages import build
 
 from tidelog_node.dialing.pipelined_connection import PipelinedConnection
 from tidelog_node.node_context import NodeContext
 from tidelog_node.wire.gateway_append import (
+    API_KEY,
     GatewayAppend,
     GatewayResult,
     encode_request,
@@ -19,6 +31,7 @@ from tidelog_node.wire.gateway_append import (
 
 CONNECT_SECONDS_MAX = 2.0
 ANSWER_SECONDS_MAX = 45.0  # a leader gives up before
+UNANNOUNCED = (0, 0)  # the versions of a leader that does not name the API
 
 
 class NotSent(TidelogError):
@@ -40,10 +53,11 @@ class _Sent:
 class LeaderLink:
     """The connection to one process of a broker, opened when it is needed."""
 
-    def __init__(self, node: NodeContext, broker_id: int) -> None:
-        self._node = node
-        self._broker_id = broker_id
+    def __init__(self, dial: Callable[[], Awaitable[PipelinedConnection]]) -> None:
+        """``dial`` raises ``TidelogError``, ``OSError`` and ``TimeoutError``."""
+        self._dial = dial
         self._connection: PipelinedConnection | None = None
+        self._version_max: int | None = None  # of the process; None: not asked yet
         self._unsent: deque[_Sent] = deque()
         self._connecting: asyncio.Task[None] | None = None
         self._next_id = 0
@@ -79,14 +93,11 @@ class LeaderLink:
 
     async def _connect(self) -> None:
         try:
-            broker = self._node.view.image.brokers.get(self._broker_id)
-            if broker is None:
-                raise BrokerNotAvailable(f"broker {self._broker_id} is not registered")
-            connection = await self._node.dialer.dial_pipelined(
-                broker, timeout_s=CONNECT_SECONDS_MAX
-            )
+            connection = await self._dial()
+            if self._version_max is None:
+                await self._ask_version(connection)
         except (TidelogError, OSError, TimeoutError) as error:
-            self._refuse(NotSent(f"broker {self._broker_id} cannot be reached: {error!r}"))
+            self._refuse(NotSent(f"the leader cannot be reached: {error!r}"))
         else:
             self._connection = connection
             unsent, self._unsent = self._unsent, deque()
@@ -95,15 +106,47 @@ class LeaderLink:
         finally:
             self._connecting = None
 
+    async def _ask_version(self, connection: PipelinedConnection) -> None:
+        """Find out the newest version of GatewayAppend that the leader takes.
+
+        Else closes the connection, and raises ``OSError``, ``TimeoutError`` or ``TidelogError``.
+        """
+        correlation_id = self._take_id()
+        frame = encode_message(
+            API_VERSIONS,
+            0,
+            correlation_id=correlation_id,
+            client_id=b"",
+            message=build(
+                api_versions.ApiVersionsRequest,
+                client_software_name="tidelog-node",
+                client_software_version="1",
+            ),
+        )
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS_MAX):
+                answer = await connection.send(frame, correlation_id)
+            versions = decode_api_versions(0, correlation_id.to_bytes(4, "big") + answer)
+        except BaseException:
+            connection.close()
+            raise
+        self._version_max = versions.ranges.get(API_KEY, UNANNOUNCED)[1]
+
     def _refuse(self, error: NotSent) -> None:
         unsent, self._unsent = self._unsent, deque()
         for sent in unsent:
             if not sent.results.done():
                 sent.results.set_exception(error)
 
-    def _send(self, connection: PipelinedConnection, sent: _Sent) -> None:
+    def _take_id(self) -> int:
         correlation_id, self._next_id = self._next_id, (self._next_id + 1) & 0x7FFFFFFF
-        answer = connection.send(encode_request(sent.request, correlation_id), correlation_id)
+        return correlation_id
+
+    def _send(self, connection: PipelinedConnection, sent: _Sent) -> None:
+        assert self._version_max is not None
+        correlation_id = self._take_id()
+        frame = encode_request(sent.request, correlation_id, version_max=self._version_max)
+        answer = connection.send(frame, correlation_id)
         # A late answer would keep all that follow back: the connection has failed.
         timer = asyncio.get_running_loop().call_later(ANSWER_SECONDS_MAX, connection.close)
 
@@ -147,8 +190,14 @@ class LeaderLinks:
             known = {one.incarnation for one in brokers.values()}
             for gone in self._links.keys() - known:
                 self._links.pop(gone).close()
-            link = self._links[broker.incarnation] = LeaderLink(self._node, broker_id)
+            link = self._links[broker.incarnation] = LeaderLink(partial(self._dial, broker_id))
         return link.send(request)
+
+    async def _dial(self, broker_id: int) -> PipelinedConnection:
+        broker = self._node.view.image.brokers.get(broker_id)
+        if broker is None:
+            raise BrokerNotAvailable(f"broker {broker_id} is not registered")
+        return await self._node.dialer.dial_pipelined(broker, timeout_s=CONNECT_SECONDS_MAX)
 
     def close(self) -> None:
         """Close all connections."""
