@@ -5,7 +5,7 @@ the time, idempotent, with acks=all. A node joins (``tidelog node scale``), and 
 
 - *join to share*: from the node's first word to the moment at which it leads its part;
 - *pause*: the longest time between two acknowledgements of one partition while leads move, beside
-  the longest one before. A node that leaves uploads what it owes, so its last PUT is in between;
+  the longest one before. A node that leaves uploads what is pending, so its last PUT is in between;
 - *leave*: from the request to the end of its process;
 - records that were refused, or are there twice: none may be.
 

@@ -24,6 +24,7 @@ from tidelog_node.diskless.entering.conversions import Conversions
 from tidelog_node.diskless.entering.lead_entries import LeadEntries
 from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
 from tidelog_node.diskless.gateway.gateway import Gateway
+from tidelog_node.diskless.gateway.leader_log_ends import LeaderLogEnds
 from tidelog_node.diskless.gateway.links import LeaderLinks
 from tidelog_node.diskless.gateway.spool import GatewaySpool, remove_spool
 from tidelog_node.diskless.recovery.kept_ranges import KeptRanges
@@ -41,6 +42,7 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.settings import NodeSettings
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.manifests import BucketManifests
+from tidelog_node.transactions.peers import Peers
 
 WAL_SOCKET = "wal.sock"
 WAL_CACHE_DIR = "wal-cache"
@@ -223,17 +225,19 @@ def _start_gateway(
     if not node.static_config.diskless_gateways_enable:
         remove_spool(folder)
         return None
-    links = LeaderLinks(node)
+    links, peers = LeaderLinks(node), Peers(node, connections_max=1)
+    stack.push_async_callback(peers.close)
     gateway = Gateway(
         node,
         spool=GatewaySpool(folder),
         own_chain=node_chain.current,
         send=links.send,
         append_here=appends.append,
+        log_ends=LeaderLogEnds(node, peers).of,
     )
     node_chain.deposed.subscribe(gateway.on_deposed)
     serving.produce.gateway = gateway
-    stack.callback(gateway.close)
+    stack.push_async_callback(gateway.close)
     stack.callback(links.close)
     return gateway
 

@@ -39,8 +39,8 @@ from tidelog_core.records.batch import HEADER_SIZE, parse_header
 from tidelog_node.answers import Answer, CloseConnection, Reply, TaskReply
 from tidelog_node.diskless.chain.chain_partition import ChainPartition, CommittedForeign
 from tidelog_node.diskless.gateway.broken_producers import producer_batch
-from tidelog_node.diskless.gateway.gateway import may_pass
 from tidelog_node.diskless.gateway.gateway_reads import GatewayReads
+from tidelog_node.diskless.gateway.gateway_topics import may_pass
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches
 from tidelog_node.diskless.gateway.read_slots import ReadSlots
 from tidelog_node.diskless.gateway.strange_producers import GatewaySource, StrangeProducers

@@ -21,7 +21,7 @@ from tidelog.wire.requests import Api
 from tidelog_core.errors import TidelogError
 from tidelog_core.model import NO_LEADER, TopicPartition
 
-from tidelog_node.diskless.gateway.gateway import may_pass
+from tidelog_node.diskless.gateway.gateway_topics import may_pass
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn

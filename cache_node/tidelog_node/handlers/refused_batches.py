@@ -122,7 +122,7 @@ class RefusedBatches:
         producer = idempotent_batch(where, records)
         if producer is None:
             return
-        if gateway is not None and gateway.owes(producer):
+        if gateway is not None and gateway.has_pending(producer):
             # This node has just begun to lead: what it took before as a gateway comes first.
             self._broken.lose(producer, 0)
             raise NotLeaderOrFollower("earlier batches of the producer are on their way")
@@ -174,7 +174,7 @@ class RefusedBatches:
 
     def _tell_gateway(self, producer: ProducerBatch, *, is_led: bool) -> None:
         gateway = self._passed.gateway
-        if gateway is not None and not (is_led and gateway.owes(producer)):
+        if gateway is not None and not (is_led and gateway.has_pending(producer)):
             gateway.refuse(producer)
 
 

@@ -20,7 +20,7 @@ class GatewaySource:
             ("batches_total", traffic.batch_count),
             ("bytes_total", traffic.batch_bytes),
             ("lost_batches_total", traffic.lost_count),
-            ("owed_bytes", traffic.pending_bytes),
+            ("pending_bytes", traffic.pending_bytes),
             ("waiting_batches", traffic.waiting_count),
             ("referenced_batches_total", traffic.referenced_count),
             ("referenced_bytes_total", traffic.referenced_bytes),

@@ -385,7 +385,7 @@ _DISKLESS = (
         "Of them: those that a leader has refused, or has not answered. Their producers send them"
         " again",
     ),
-    _gauge("tidelog_diskless_gateway_owed_bytes", "Bytes of batches that have no answer yet"),
+    _gauge("tidelog_diskless_gateway_pending_bytes", "Bytes of batches that have no answer yet"),
     _gauge("tidelog_diskless_gateway_waiting_batches", "Batches that wait for a leader"),
     _counter(
         "tidelog_diskless_gateway_referenced_batches_total",

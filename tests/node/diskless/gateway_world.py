@@ -14,9 +14,10 @@ from uuid import NAMESPACE_OID, uuid5
 
 from kio.index import load_response_schema
 from kio.serial import entity_reader
+from tidelog.wire.requests import Api
 from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.wal.keys import wal_key
-from tidelog_core.errors import ErrorCode
+from tidelog_core.errors import CoordinatorNotAvailable, ErrorCode
 from tidelog_core.metadata import records
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
@@ -33,10 +34,12 @@ from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.diskless.chain.writer_limits import kept_bytes_max
 from tidelog_node.diskless.gateway.gateway import Gateway
+from tidelog_node.diskless.gateway.leader_log_ends import LeaderLogEnds
 from tidelog_node.diskless.gateway.links import NotSent
 from tidelog_node.diskless.gateway.spool import GatewaySpool
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.gateway_append import GatewayAppends
+from tidelog_node.handlers.leader_epoch import LeaderEpochHandler
 from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.logs.directories import LogDirectories
@@ -157,15 +160,17 @@ class Node:
             own_chain=self._own_chain,
             send=self.world.send,
             append_here=self.appends.append,
+            log_ends=LeaderLogEnds(self.context, self.world).of,
         )
         self.produce.gateway = self.gateway
+        self.leader_epochs = LeaderEpochHandler(self.context, replicas=self.replicas)
         self.chains = [self._open_chain(CHAIN_OF[self.broker_id])]
 
     async def stop(self) -> None:
         self.produce.close()
         for chain in self.chains:
             await chain.close(1.0)
-        self.gateway.close()
+        await self.gateway.close()
         await self.appends.close()
         await self.worker.close()
         await self.inspector.close()
@@ -301,6 +306,8 @@ class World:
         self.objects = objects or FolderObjectStore(folder / "objects")
         self.store = FaultyStore(self.objects, chance or Random(1))
         self.is_leader_reachable = True
+        self.is_leader_silent = False  # when it is asked where its log ends
+        self.ask_count = 0
         self.is_answer_lost = False
         self.is_hanging = False  # requests get nowhere until ``break_connection``
         self.tickets: asyncio.Semaphore | None = None  # one for each request that gets on
@@ -453,6 +460,14 @@ class World:
         self._tasks[task] = None
         task.add_done_callback(on_done)
         return results
+
+    async def request(self, broker_id: int, api: Api, message: Any, *, timeout_s: float) -> Any:
+        """Answer OffsetForLeaderEpoch, as ``Peers``."""
+        assert (broker_id, api.key) == (LEADER, 23)
+        self.ask_count += 1
+        if self.is_leader_silent:
+            raise CoordinatorNotAvailable(f"the leader does not answer within {timeout_s} s")
+        return await self.leader.leader_epochs.handle(message, context_of(4, api_key=23))
 
     async def _append(self, request: GatewayAppend) -> list[GatewayResult]:
         if self.tickets is not None:

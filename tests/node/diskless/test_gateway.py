@@ -17,7 +17,7 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ErrorCode
 from tidelog_core.records.header import iter_headers
 from tidelog_node.answers import CloseConnection
-from tidelog_node.diskless.gateway import gateway
+from tidelog_node.diskless.gateway import pending_batches
 from tidelog_node.diskless.recovery import slice_reads
 from tidelog_node.handlers import gateway_append
 from tidelog_node.monitoring.gateway_source import GatewaySource
@@ -209,27 +209,47 @@ async def test_an_answer_that_is_lost_is_repeated_with_the_old_offset(world: Wor
     assert world.leader.replica.log.log_end_offset == 2
 
 
-async def test_a_gateway_that_lags_keeps_what_a_lost_answer_may_refer_to(tmp_path: Path) -> None:
-    """Its log ends before the reference, so it does not know when the tier has that."""
+async def test_what_a_lost_answer_may_refer_to_stays_until_the_tier_has_it(tmp_path: Path) -> None:
+    """Nobody but the leader knows where such a reference ends."""
     world = World(tmp_path)
     world.config = dataclasses.replace(world.config, diskless_wal_max_age_ms=1)
     await world.start()
     try:
-        await world.set_isr(LEADER)
-        world.is_answer_lost = True
+        world.is_leader_silent = world.is_answer_lost = True
         lost = await world.gateway.send(numbered(0))
         assert lost.error_code is ErrorCode.not_leader_or_follower
         world.is_answer_lost = False
         assert given(await world.gateway.send(numbered(0, producer_id=8))) == (OK, 1)
-        unknown = world.gateway.gateway._objects._unknown
-        until = unknown[0][0]
-        await eventually_async(lambda: unknown[0][0] > until)  # It was looked at.
-        ends = UnneededEnds({PartitionName(TOPIC_ID, 0): 1})
-        committed = world.gateway.chain.committed
-        assert committed.collectable(ends) == []
-        await world.set_isr(LEADER, GATEWAY)
-        await eventually_async(lambda: not unknown)
-        assert committed.collectable(ends) == [0]
+        await eventually_async(lambda: world.ask_count > 1)
+        committed, name = world.gateway.chain.committed, PartitionName(TOPIC_ID, 0)
+        assert committed.collectable(UnneededEnds({name: 2})) == []
+        world.is_leader_silent = False
+        objects = world.gateway.gateway._objects
+        await eventually_async(lambda: not objects._unknown)
+        assert committed.collectable(UnneededEnds({name: 1})) == []
+        assert committed.collectable(UnneededEnds({name: 2})) == [0]
+    finally:
+        await world.stop()
+
+
+async def test_a_leader_that_does_not_lead_yet_says_nothing_about_lost_answers(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.config = dataclasses.replace(world.config, diskless_wal_max_age_ms=1)
+    await world.start()
+    try:
+        world.is_answer_lost = world.is_leader_silent = True
+        await world.gateway.send(numbered(0))
+        replica = world.leader.replica
+        world.leader.chain.leave(replica)
+        world.leader.replicas.end_lead(replica)
+        world.is_leader_silent, asked = False, world.ask_count
+        await eventually_async(lambda: world.ask_count > asked + 1)
+        objects = world.gateway.gateway._objects
+        assert objects._unknown
+        await world.kill_leader("the next process")
+        await eventually_async(lambda: not objects._unknown)
     finally:
         await world.stop()
 
@@ -372,7 +392,7 @@ async def test_what_goes_through_a_gateway_is_counted_and_served(world: World) -
         "batches_total": 5,
         "bytes_total": sum(sizes),
         "lost_batches_total": 1,
-        "owed_bytes": 0,
+        "pending_bytes": 0,
         "waiting_batches": 0,
         "referenced_batches_total": 0,
         "referenced_bytes_total": 0,
@@ -386,10 +406,10 @@ async def test_what_goes_through_a_gateway_is_counted_and_served(world: World) -
     assert served[LEADER]["read_hedges_total"] >= 1
 
 
-async def test_a_gateway_that_owes_too_much_is_full_until_it_owes_less(
+async def test_a_gateway_with_too_much_pending_is_full_until_less_is(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "PENDING_COUNT_MAX", 8)
+    monkeypatch.setattr(pending_batches, "PENDING_COUNT_MAX", 8)
     changes: list[bool] = []
     world.gateway.gateway.fullness.subscribe(changes.append)
     world.is_leader_reachable = False

@@ -141,8 +141,8 @@ async def test_a_batch_behind_one_that_waits_for_its_leader_waits_as_well(world:
         answers.append(world.gateway.send(numbered(sequence)))
         await eventually_async(lambda: len(world.forwarded) == len(answers))
     world.tickets.release()
-    gateway = world.gateway.gateway
-    await eventually_async(lambda: gateway.traffic.waiting_count == 1)
+    traffic = world.gateway.context.counters.gateway
+    await eventually_async(lambda: traffic.waiting_count == 1)
     await world.begin_epoch()
     for _ in range(20):  # The second one, then both in order, as often as the gateway tries.
         world.tickets.release()

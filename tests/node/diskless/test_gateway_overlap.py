@@ -6,12 +6,15 @@ Nothing is acknowledged or served before its records are in the log, whatever be
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crc32c import crc32c
+from tidelog_core.diskless.collection.collection import UnneededEnds
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ErrorCode
 from tidelog_core.model import NO_LEADER_EPOCH
@@ -226,6 +229,33 @@ async def test_a_batch_is_read_though_its_gateway_is_gone(world: World) -> None:
     await eventually_async(lambda: log.high_watermark == 2)
     assert records_of(world.log_content()) == records_of(bytes(sent))
     assert given(await world.gateway.send(sent)) == (OK, 0)
+
+
+async def test_an_unread_batch_keeps_its_object_though_its_answer_is_lost(tmp_path: Path) -> None:
+    """The tier has all below the high watermark, which stays below the reference."""
+    world = World(tmp_path, overlaps=True)
+    world.config = dataclasses.replace(world.config, diskless_wal_max_age_ms=1)
+    await world.start()
+    try:
+        assert given(await world.gateway.send(numbered(0))) == (OK, 0)
+        held = world.leader.hold_reads()
+        answer = world.gateway.send(numbered(1, 2))
+        await appended(world, 3)
+        for task in tuple(world._tasks):
+            task.cancel()  # As with its connection.
+        assert (await answer).error_code is MOVED
+        objects, committed = world.gateway.gateway._objects, world.gateway.chain.committed
+        await eventually_async(lambda: not objects._unknown)
+        later = world.gateway.send(numbered(0, producer_id=8))  # The last object stays anyway.
+        await appended(world, 4)
+        assert world.leader.replica.log.high_watermark == 1
+        name = PartitionName(TOPIC_ID, 0)
+        assert committed.collectable(UnneededEnds({name: 1})) == [0]
+        held.set()
+        assert given(await later) == (OK, 3)
+        assert committed.collectable(UnneededEnds({name: 3})) == [0, 1]
+    finally:
+        await world.stop()
 
 
 async def test_a_log_that_has_lost_the_batch_is_led_no_longer(world: World) -> None:

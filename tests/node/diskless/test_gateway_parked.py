@@ -13,8 +13,8 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata import records
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers
-from tidelog_node.diskless.gateway import gateway
-from tidelog_node.diskless.gateway.gateway import LEFT_SECONDS_MAX
+from tidelog_node.diskless.gateway import forwarding
+from tidelog_node.diskless.gateway.forwarding import LEFT_SECONDS_MAX
 from tidelog_node.diskless.gateway.parked_batches import RETRY_SECONDS, RETRY_SECONDS_MAX
 
 from tests.node.diskless.gateway_world import World
@@ -96,7 +96,7 @@ def test_a_try_costs_a_leader_one_read_whatever_waits(tmp_path: Path) -> None:
 def test_every_batch_that_waits_ends_in_its_time(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         world.is_leader_reachable = False
-        traffic = world.gateway.gateway.traffic
+        traffic = world.gateway.context.counters.gateway
         late = world.gateway.send(batch_of(b"late"), timeout_ms=20_000)
         answers = await send_each(world, 10, timeout_ms=5_000)
         assert traffic.waiting_count == 11
@@ -249,7 +249,7 @@ def test_a_gateway_sends_no_more_requests_than_its_leader_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that stalls would close the connection, and all of their outcomes be unknown."""
-    monkeypatch.setattr(gateway, "UNDER_WAY_MAX", 8)
+    monkeypatch.setattr(forwarding, "UNDER_WAY_MAX", 8)
 
     async def scenario(world: World) -> None:
         world.tickets = asyncio.Semaphore(0)
@@ -260,6 +260,6 @@ def test_a_gateway_sends_no_more_requests_than_its_leader_takes(
             world.tickets.release()
         assert [(await one).error_code for one in answers] == [OK] * 40
         assert sequences(world) == list(range(40))
-        assert not world.gateway.gateway.traffic.waiting_count
+        assert not world.gateway.context.counters.gateway.waiting_count
 
     play(tmp_path, scenario)

@@ -26,7 +26,7 @@ from tidelog_core.schemas.model import Compatibility, Reference, Schema, SchemaT
 from tidelog_core.schemas.values.codecs import open_codec
 from tidelog_core.schemas.values.framing import VALUE_HEADER, framed
 from tidelog_node.answers import HeldReply
-from tidelog_node.diskless.gateway.gateway import may_pass
+from tidelog_node.diskless.gateway.gateway_topics import may_pass
 from tidelog_node.handlers import produce_schemas, produce_waits
 from tidelog_node.handlers.produce_inspection import InspectionResults
 from tidelog_node.handlers.produce_schemas import ProduceSchemas

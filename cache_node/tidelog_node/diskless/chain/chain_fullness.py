@@ -10,7 +10,12 @@ from tidelog_core.subscribers import Subscribers
 from tidelog_node.counters import ChainTraffic
 from tidelog_node.diskless.chain.pending_appends import PendingAppends
 
-ROOM_PART = 0.75  # a full chain is not full any more once this part of its limit is pending
+ROOM_PART = 0.75  # what is full has room again once less than this part of its limit is pending
+
+
+def stays_full(pending: float, limit: float, *, was_full: bool) -> bool:
+    """Return whether something is full now that this is pending, given whether it was before."""
+    return pending >= (ROOM_PART * limit if was_full else limit)
 
 
 class ChainFullness:
@@ -27,11 +32,7 @@ class ChainFullness:
         """Note how many bytes of records are not committed."""
         self._traffic.buffered_bytes = buffered_bytes
         pending_bytes = buffered_bytes + self.appends.size_bytes
-        if self.is_full:
-            if pending_bytes < ROOM_PART * self._limit_bytes:
-                self._set_full(False)
-        elif pending_bytes >= self._limit_bytes:
-            self._set_full(True)
+        self._set_full(stays_full(pending_bytes, self._limit_bytes, was_full=self.is_full))
 
     def clear(self) -> None:
         """Forget all pending bytes and acks."""

@@ -133,7 +133,7 @@ class OwnedChain:
         """Let the partition in, as ``ChainWriter.enter``, whose ``ValueError`` it raises.
 
         ``tail_count`` says in how many objects the log's un-tiered records are.
-        Also raises it while the chain owes something of the partition from before it left: its
+        Also raises it while something of the partition from before it left is pending: its
         commits would be taken for those of the epoch that begins.
         """
         if self.is_deposed or self._is_closing:

@@ -46,7 +46,7 @@ STEADY_SECONDS_MAX = 600.0
 RELAPSE_SECONDS = 1_200.0  # a failure is one so long after the last recovery
 
 
-class Owing(Protocol):
+class PendingChain(Protocol):
     """A chain that may have pending records; ``OwnedChain``."""
 
     @property
@@ -65,7 +65,7 @@ class StoreWatch:
         self,
         membership: Membership,
         *,
-        chain: Callable[[], Owing | None],
+        chain: Callable[[], PendingChain | None],
         has_unentered: Callable[[], bool],
         probe: Callable[[], Awaitable[None]],
     ) -> None:
@@ -77,7 +77,8 @@ class StoreWatch:
         self._chain = chain
         self._has_unentered = has_unentered
         self._probe = probe
-        self._progress: tuple[Owing | None, int] = (None, 0)  # the chain, and its committed end
+        # The chain, and its committed end.
+        self._progress: tuple[PendingChain | None, int] = (None, 0)
         self._progress_s = 0.0  # when it was seen to change, or nothing was pending
         self._seconds_max = FIRST_PROBE_SECONDS_MAX
         self._failed_s = 0.0  # when a probe failed last

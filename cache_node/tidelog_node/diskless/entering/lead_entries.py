@@ -18,7 +18,7 @@ election the item says nothing of the sort, and the chain is sealed.
 
 **A partition whose item names this node's own chain** has left it, and nobody has led it elsewhere
 since: a log was opened again, or the successor of a handover never entered. An epoch that has left
-does not come back, so it enters the same chain in another one. The chain owes nothing of it, so
+does not come back, so it enters the same chain in another one. Nothing of it is pending, so
 what is committed is its end.
 
 Partitions with the same chain before are taken together. A partition whose records cannot be read
@@ -624,7 +624,7 @@ def _later_epoch(taken: _Taken, name: PartitionName, chains: EpochChains) -> Met
 
 def _require_committed(own: EntryChain, group: Mapping[PartitionName, Replica]) -> None:
     if any(map(own.has_uncommitted, group.values())):
-        raise StoreUnavailable("the own chain still owes records of an earlier epoch")
+        raise StoreUnavailable("records of an earlier epoch are still pending in the own chain")
 
 
 def _require_chain(own: EntryChain) -> None:

@@ -1,15 +1,20 @@
 """Keeps a gateway's objects while a reference to their slices is needed.
 
 The leader's answer says where the references end. If none came, nobody knows whether there is one.
-A leader that has not made it after ``diskless.wal.max.age.ms`` never will, so the log's end at that
-time is an end of it. A node that is not in the ISR does not know the log's end, and keeps the
-object.
+A leader that has not made it after ``diskless.wal.max.age.ms`` never will. So the leader is asked
+then where its log ends, with what it has not committed yet: a reference is below. The log of this
+node says nothing about it. It ends at the high watermark, which may stay below the reference for as
+long as the leader cannot store it, or cannot read the slice. While no leader answers, the object
+stays.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from operator import itemgetter
 
 from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -17,6 +22,12 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+AGAIN_SECONDS_MAX = 60.0  # until a leader that has not answered is asked again
+
+LogEnds = Callable[[Collection[Replica]], Awaitable[Mapping[Replica, int]]]
 
 
 class GatewayObject:
@@ -39,17 +50,22 @@ class GatewayObject:
 class GatewayObjects:
     """Tells chains what their objects are needed for. For the node's event loop."""
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(self, node: NodeContext, log_ends: LogEnds) -> None:
+        """``log_ends`` asks the leaders of partitions; it leaves those out that do not answer."""
         self._node = node
+        self._log_ends = log_ends
         self._loop = asyncio.get_running_loop()
         # Objects of which a reference may come, and until when.
         self._unknown: deque[tuple[float, GatewayObject]] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._is_closed = False
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Look at no more objects."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._is_closed = True
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
 
     def settle(self, made: GatewayObject) -> None:
         """One more slice of the object has its result, or will get none."""
@@ -60,41 +76,47 @@ class GatewayObjects:
             made.chain.committed.settle_foreign(made.sequence, made.ends)
             return
         self._unknown.append((self._loop.time() + self._age_s(), made))
-        if self._timer is None:
-            self._timer = self._loop.call_later(self._age_s(), self._look)
+        if self._looking is None and not self._is_closed:
+            self._looking = asyncio.create_task(self._look(), name="gateway's unknown references")
 
     def _age_s(self) -> float:
         return self._node.config().diskless_wal_max_age_ms / 1000
 
-    def _look(self) -> None:
-        """Settle the objects of which a leader has had its time."""
-        self._timer = None
+    async def _look(self) -> None:
+        """Settle objects whose leaders have had their time, until there is none any more."""
+        try:
+            while self._unknown:
+                await asyncio.sleep(self._unknown[0][0] - self._loop.time())
+                try:
+                    await self._settle_due()
+                except Exception:  # Else the chain would keep its objects for ever.
+                    logger.exception("unknown references are not settled yet, will retry")
+        finally:
+            self._looking = None
+
+    async def _settle_due(self) -> None:
         now = self._loop.time()
-        age_s = self._age_s()
+        due: list[GatewayObject] = []
         while self._unknown and self._unknown[0][0] <= now:
-            _, made = self._unknown.popleft()
-            if all(map(self._knows_end, made.unknown)):
-                _settle_late(made)
-            else:
-                self._unknown.append((now + age_s, made))
-        if self._unknown:
-            self._timer = self._loop.call_at(self._unknown[0][0], self._look)
-
-    def _knows_end(self, replica: Replica) -> bool:
-        """Whether this node's log has what was committed long ago, or will never have it.
-
-        A log that lags may end below a reference: then the object would go too early.
-        """
-        if replica.is_dropped or replica.opened_log is None:
-            return True  # ``_settle_late`` keeps the object.
-        found = self._node.view.image.partition(replica.partition)
-        can_serve = self._node.standing.can_serve()  # else the ISR may be an old one
-        return can_serve and found is not None and self._node.broker_id in found.isr
+            due.append(self._unknown.popleft()[1])
+        left = due
+        try:
+            ends = await self._log_ends({one for made in due for one in made.unknown})
+            left = [made for made in due if not _settle_late(made, ends)]
+        finally:
+            again_s = self._loop.time() + min(self._age_s(), AGAIN_SECONDS_MAX)
+            again = ((again_s, made) for made in left)
+            self._unknown = deque(sorted((*again, *self._unknown), key=itemgetter(0)))
 
 
-def _settle_late(made: GatewayObject) -> None:
+def _settle_late(made: GatewayObject, ends: Mapping[Replica, int]) -> bool:
+    """Settle the object by the leaders' log ends; return false if one of them is missing."""
     for replica in made.unknown:
-        log = replica.opened_log
-        end_offset = INT64_MAX if log is None or replica.is_dropped else log.log_end_offset
-        made.refer(replica.name, end_offset)
+        if replica.is_dropped:  # The object stays until it is known that the topic is deleted.
+            made.refer(replica.name, INT64_MAX)
+        elif replica in ends:
+            made.refer(replica.name, ends[replica])
+        else:
+            return False
     made.chain.committed.settle_foreign(made.sequence, made.ends)
+    return True

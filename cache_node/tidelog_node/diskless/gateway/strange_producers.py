@@ -1,7 +1,7 @@
 """Producers that a leader does not know, and that do not begin with their first batch.
 
 A client whose gateway changes sends its next batch through the new one, while the former gateway
-still owes the answer to the one before. If that is the producer's first batch, the log would take
+has no answer to the one before yet. If that is the producer's first batch, the log would take
 the second one before it. A gateway answers or gives a batch up in less time than is waited here,
 and then the producer repeats it. So a producer that is still unknown after that time is one that
 the log has forgotten, and it may go on: with the first of the batches that were refused here. Some

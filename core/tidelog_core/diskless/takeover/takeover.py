@@ -100,8 +100,8 @@ class Takeover:
         """Without a sealer it takes new partitions, whose items name no chain.
 
         Or those of the chain given whose end needs no seal: they were handed over, or it is the
-        heir's own. Then nobody has led them elsewhere, and the caller knows that it owes nothing
-        of them.
+        heir's own. Then nobody has led them elsewhere, and the caller knows that nothing of
+        them is pending.
         """
         assert sealer is None or unsealed is None
         self._sealer = sealer

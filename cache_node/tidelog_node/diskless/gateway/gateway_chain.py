@@ -1,0 +1,112 @@
+"""Brings a gateway's batches into the node's chain, and says which are committed.
+
+The chain is opened with the first batch. If it ends, what it has not committed goes into the next
+one: nobody can have seen it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from tidelog_core.errors import ErrorCode, TidelogError
+
+from tidelog_node.diskless.chain.owned_chain import OwnedChain
+from tidelog_node.diskless.gateway.gateway_objects import GatewayObject, GatewayObjects
+from tidelog_node.diskless.gateway.pending_batches import PendingBatches
+from tidelog_node.diskless.gateway.spool import GatewaySpool
+from tidelog_node.diskless.gateway.taken_batches import TakenBatch
+
+logger = logging.getLogger(__name__)
+
+
+class GatewayChain:
+    """The chain as a gateway uses it. For the node's event loop."""
+
+    def __init__(
+        self,
+        batches: PendingBatches,
+        *,
+        spool: GatewaySpool,
+        objects: GatewayObjects,
+        own_chain: Callable[[], Awaitable[OwnedChain]],
+        on_committed: Callable[[Sequence[TakenBatch]], None],
+    ) -> None:
+        """``own_chain`` raises the store's errors. ``on_committed`` gets batches in order."""
+        self._batches = batches
+        self._spool = spool
+        self._objects = objects
+        self._own_chain = own_chain
+        self._committed = on_committed
+        self._chain: OwnedChain | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._unnoted: list[TakenBatch] = []  # that wait for a chain
+        self._is_closed = False
+
+    def note(self, one: TakenBatch) -> None:
+        """Have the next object get the batch."""
+        chain = self._chain
+        if chain is not None and not self._unnoted:
+            if chain.note_foreign(one.number, one.files):
+                return
+            if not chain.is_deposed:
+                # Its request may not wait for it yet.
+                stopping = ErrorCode.not_leader_or_follower, "this node is stopping"
+                asyncio.get_running_loop().call_soon(self._batches.end, one, *stopping)
+                return
+        self._unnoted.append(one)
+        self._open()
+
+    def on_deposed(self, chain: OwnedChain) -> None:
+        """Put what the chain has not committed into the next one."""
+        if chain is not self._chain:
+            return
+        self._chain = None
+        self._unnoted = [one for one in self._batches if one.made is None]
+        self._open()
+
+    def close(self) -> None:
+        """Open no chain any more."""
+        self._is_closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+
+    def _open(self) -> None:
+        if self._opening is None and self._unnoted and not self._is_closed:
+            self._opening = asyncio.create_task(self._open_chain(), name="gateway's chain")
+
+    async def _open_chain(self) -> None:
+        try:
+            chain = await self._own_chain()
+        except TidelogError as error:
+            logger.warning("a gateway has no chain", extra={"reason": str(error)})
+            unnoted, self._unnoted = self._unnoted, []
+            for one in unnoted:
+                self._batches.lose(one, error.code, str(error))
+            return
+        finally:
+            self._opening = None
+        if chain is not self._chain:
+            self._chain = chain
+            chain.foreign_committed.subscribe(partial(self._on_committed, chain))
+        unnoted, self._unnoted = self._unnoted, []
+        for one in unnoted:
+            if one in self._batches:
+                self.note(one)
+
+    def _on_committed(
+        self, chain: OwnedChain, sequence: int, placed: Sequence[tuple[int, int]]
+    ) -> None:
+        made = GatewayObject(chain, sequence, len(placed))
+        found: list[TakenBatch] = []
+        for number, position in placed:
+            one = self._batches.get(number)
+            if one is None:  # Given up before: no leader will hear of it.
+                self._objects.settle(made)
+                continue
+            self._spool.release(one.place)
+            one.made, one.position = made, position
+            found.append(one)
+        self._committed(found)

@@ -1,0 +1,19 @@
+"""Which topics have gateways: those whose leader does not change the batches of producers."""
+
+from __future__ import annotations
+
+from tidelog_core.log.append_checks import LOG_APPEND_TIME
+
+from tidelog_node.replica import Replica
+
+
+def may_pass(replica: Replica) -> bool:
+    """Whether batches of the topic may go through a gateway: nobody changes their bytes.
+
+    A leader would, of a topic that is compacted, has a codec of its own, or the time of the append.
+    """
+    return not replica.inspects_records and not _has_append_time(replica)
+
+
+def _has_append_time(replica: Replica) -> bool:
+    return replica.config.message_timestamp_type == LOG_APPEND_TIME
