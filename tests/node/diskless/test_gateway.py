@@ -120,7 +120,7 @@ async def test_a_retry_by_any_way_gets_the_old_offset(
     assert given(sent) == given(again) == (OK, 3)
     assert world.leader.replica.log.log_end_offset == 5
     skipped = await world.gateway.send(numbered(5))
-    assert skipped.error_code is ErrorCode.out_of_order_sequence_number
+    assert skipped.error_code is ErrorCode.not_leader_or_follower
 
 
 async def test_a_transaction_is_verified_by_the_leader_and_stays_in_order(world: World) -> None:

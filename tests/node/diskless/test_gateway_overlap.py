@@ -381,7 +381,7 @@ async def test_what_a_leader_would_refuse_is_refused_by_its_header(world: World)
     assert given(await world.gateway.send(numbered(0))) == (OK, 0)
     held = world.leader.hold_reads()
     gap = await world.gateway.send(numbered(5))
-    assert gap.error_code is ErrorCode.out_of_order_sequence_number
+    assert gap.error_code is MOVED
     held.set()
     assert end_of(world) == 1
 

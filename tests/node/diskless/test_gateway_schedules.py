@@ -53,6 +53,7 @@ class Producer:
         self.epoch = 0
         self.implicit_count = 0  # deliveries without an answer of their own
         self._base = 0  # the message with sequence 0 in this epoch
+        self._next_sequence = 0  # behind the last one in this epoch that was acknowledged
         self._queue = list(range(MESSAGES))
         self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._is_draining = False
@@ -65,10 +66,16 @@ class Producer:
                 self._is_draining = False
                 self.epoch += 1
                 self._base = self._queue[0] if self._queue else 0
+                self._next_sequence = 0
             while self._queue and not self._is_draining and len(self._in_flight) < IN_FLIGHT_MAX:
                 message = self._queue.pop(0)
-                self._in_flight[message] = asyncio.create_task(self._send(message))
+                sending = asyncio.create_task(self._send(message))
+                sending.add_done_callback(lambda _: self._stir.set())
+                self._in_flight[message] = sending
                 await asyncio.sleep(0.002)
+            for sending in self._in_flight.values():
+                if sending.done():
+                    sending.result()  # It has failed, and waits for nothing any more.
             self._stir.clear()
             if self._in_flight:
                 await self._stir.wait()
@@ -89,6 +96,7 @@ class Producer:
         code = ErrorCode(answer.error_code)
         if code is ErrorCode.none:
             self.delivered.add(message)
+            self._next_sequence = max(self._next_sequence, sequence + 1)
             # Those that wait to be sent again: a log takes no batch without those before.
             implied = [other for other in self._queue if other < message]
             self.implicit_count += len(implied)
@@ -101,10 +109,9 @@ class Producer:
         else:
             assert code in (*SKIPPED, *AGAIN), code
             if code in SKIPPED:
-                is_first = message == min(self._in_flight) and message < min(
-                    self._queue, default=MESSAGES
-                )
-                assert not is_first, self._told(message, code)
+                # Nothing else may be the reason, so the producer would give up for good. Other gaps
+                # it has made itself: messages behind a lost one were delivered before the epoch.
+                assert sequence != self._next_sequence, self._told(message, code)
                 self._is_draining = True
             self._queue = sorted([*self._queue, message])
         del self._in_flight[message]
@@ -243,14 +250,14 @@ def check(world: World, producers: list[Producer]) -> None:
         assert producer.epoch or len(found) == len(firsts), "nothing is doubled in an epoch"
 
 
-@pytest.mark.parametrize(("ways", "seed"), [("g", 1), ("g", 2), ("l", 10), ("l", 11), ("gl", 4)])
+@pytest.mark.parametrize(("ways", "seed"), [("g", 1), ("g", 2), ("l", 10), ("l", 11), ("gl", 8)])
 def test_what_a_producer_takes_for_delivered_is_in_the_log(
     tmp_path: Path, ways: str, seed: int
 ) -> None:
     virtual_time.run(run_schedule(tmp_path, seed, ways))
 
 
-@pytest.mark.parametrize(("ways", "seed"), [("g", 1), ("g", 3), ("gl", 4)])
+@pytest.mark.parametrize(("ways", "seed"), [("g", 1), ("g", 3), ("gl", 118)])
 def test_it_is_in_the_log_if_references_are_stored_before_it_is_read(
     tmp_path: Path, ways: str, seed: int
 ) -> None:

@@ -228,8 +228,13 @@ class Forwarding:
         ):
             self._park(one)
         else:
-            if code in SKIPPED and self._batches.is_behind_lost(one):
-                code = ErrorCode.not_leader_or_follower  # Both come again then, in order.
+            if code is ErrorCode.out_of_order_sequence_number or (
+                code in SKIPPED and self._batches.is_behind_lost(one)
+            ):
+                # Both come again then, in order. The one before may have come by another way, and
+                # this answer has waited for the commits of others: librdkafka would take the gap
+                # for the end of the producer, if it has got the other answer first.
+                code = ErrorCode.not_leader_or_follower
             where = one.replica.partition
             self._batches.lose(one, code, f"the leader of {where} refuses the batch")
 
