@@ -10,8 +10,10 @@ from typing import Any
 
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object, refer_to
 from tidelog_core.diskless.wal.epoch_chains import current_chain
+from tidelog_core.diskless.wal.footer import parse_object
+from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_node.diskless.entering.lead_entries import LeadEntries
@@ -80,6 +82,34 @@ class StoredChain(HandChain):
                 self._ends[replica] = replica.log.log_end_offset
                 replica.on_chain_committed(self._ends[replica])
         return outcome
+
+    async def commit_by_gateway(self, gateway: ChainName, replica: Replica) -> None:
+        """Put the batch that the log has got into a gateway's object, and a reference to it here.
+
+        As if the log had got it from there. The gateway's sequences are those of this chain.
+        """
+        base_offset, sequence = self._ends[replica], self.next_sequence
+        data = bytes(foreign_batches(read_bytes(replica.log, base_offset)))
+        foreign = WalSlice(*replica.name, -1, data, is_foreign=True)
+        chains = ChainStore(self._store, self._cluster_id)
+        name = ObjectName(self._cluster_id, gateway, sequence, sequence, 0, 0)
+        built = build_data_object(name, [foreign]).data
+        assert await chains.put(gateway, sequence, built) is PutOutcome.STORED
+        (row,) = parse_object(built, key="").slices
+        reference = refer_to(
+            foreign,
+            gateway=gateway,
+            sequence=sequence,
+            position=row.position,
+            leader_epoch=replica.leader_epoch,
+            base_offset=base_offset,
+        )
+        name = ObjectName(self._cluster_id, self.name, sequence, sequence, 0, 0)
+        referring = build_data_object(name, [], references=[reference]).data
+        assert await chains.put(self.name, sequence, referring) is PutOutcome.STORED
+        self.next_sequence += 1
+        self._ends[replica] = replica.log.log_end_offset
+        replica.on_chain_committed(self._ends[replica])
 
 
 class NoIndexes:

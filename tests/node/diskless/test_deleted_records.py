@@ -65,6 +65,28 @@ async def test_a_retry_of_a_deleted_record_is_not_doubled_by_an_heir(
         assert (await it.send(b"g", producer=(7, 0, 5))).base_offset == 6
 
 
+async def test_a_retry_of_a_deleted_record_of_a_gateway_is_not_doubled_by_later_heirs(
+    tmp_path: Path,
+) -> None:
+    objects, gateway = MemoryObjectStore(), ChainName(9, UUID(int=9))
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        replica = await it.until_led()
+        for number in range(2):
+            answer = it.node.send_batch(batch_of(b"%d" % number, producer=(number, 0, 0)))
+            await it.chain.commit_by_gateway(gateway, replica)
+            assert (await answer).base_offset == number
+        await delete_below(it, 2)
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "data")
+        async with entering_node(tmp_path, objects) as it:
+            log = (await it.until_led()).log
+            assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+            for number in range(2):
+                again = it.node.send_batch(batch_of(b"%d" % number, producer=(number, 0, 0)))
+                assert again.base_offset == number
+
+
 @pytest.mark.parametrize("goes_on", [False, True], ids=["heirs write nothing", "heirs write"])
 async def test_a_retry_of_a_deleted_record_is_not_doubled_after_several_deaths(
     tmp_path: Path, goes_on: bool
