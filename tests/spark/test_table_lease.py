@@ -7,17 +7,22 @@ import logging
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog import Catalog
 from tidelog_cli.job_iceberg import CONFLICTS_MAX, run_once, without_conflict
 from tidelog_core.clock import wall_clock_ms
 from tidelog_spark.jobs import table_lease
 from tidelog_spark.jobs.export_table import ExportConflict, TableBusy, TimePartitions
 from tidelog_spark.jobs.exporting import export
 from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
-from tidelog_spark.jobs.table_lease import LIVE_MS, TableLease, read_lease
+from tidelog_spark.jobs.table_lease import LIVE_SECONDS, TableLease, read_lease
 from tidelog_spark.jobs.task_runner import LocalTasks
 
 from tests.spark.erased_exports import places
@@ -26,25 +31,81 @@ from tests.support.command import called
 from tests.support.waiting import eventually
 
 SECONDS_MAX = 60.0
+HOUR_MS = 3_600_000
+SINCE_MS = 1_790_000_000_000
 
 
-def written(folder: Path, **given: object) -> str:
-    """Write a lease of a run on another machine, renewed just now; return its URL."""
-    now_ms = wall_clock_ms()
+def written(folder: Path, *, lacks: str = "", **given: object) -> str:
+    """Write a lease of a run on another machine, always the same; return its URL."""
     lease = {
         "format_version": 1,
         "run_id": "another",
         "host": "elsewhere",
         "process_id": 7,
-        "since_ms": now_ms,
-        "renewed_ms": now_ms,
+        "since_ms": SINCE_MS,
+        "renewed_ms": SINCE_MS,
+        "renewed_count": 1,
         "is_over": False,
         **given,
     }
     path = folder / "_tidelog" / "lease.json"
+    lease.pop(lacks, None)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(lease))
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(lease))
+    part.replace(path)
     return path.as_uri()
+
+
+@contextmanager
+def at_work(folder: Path) -> Iterator[None]:
+    """Have a run elsewhere renew its lease again and again, until the block ends."""
+    end = threading.Event()
+    written(folder)
+
+    def renew() -> None:
+        count = 1
+        while not end.wait(0.01):
+            count += 1
+            written(folder, renewed_count=count)
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+class Time:
+    """A clock that passes only while it is waited, and what happens meanwhile."""
+
+    def __init__(self, happen: Callable[[float], object] = lambda now: None) -> None:
+        self.now = 1_000_000.0
+        self._began = self.now
+        self._happen = happen
+
+    @property
+    def passed(self) -> float:
+        """The seconds that were waited."""
+        return self.now - self._began
+
+    def wait(self, seconds: float) -> None:
+        """Let the time pass; then ``happen`` gets how much has passed in all."""
+        self.now += seconds
+        self._happen(self.passed)
+
+
+def at(seconds: float, call: Callable[[], object]) -> Callable[[float], None]:
+    """Return what happens: the call, once when so much time has passed."""
+    calls = [call]
+
+    def happen(passed: float) -> None:
+        if passed >= seconds and calls:
+            calls.pop()()
+
+    return happen
 
 
 def ended_process() -> int:
@@ -54,13 +115,21 @@ def ended_process() -> int:
     return process.pid
 
 
-def is_taken(folder: Path) -> bool:
-    with TableLease() as lease:
+def is_taken(folder: Path, time: Time | None = None) -> bool:
+    """Return whether another run turns out to be at work."""
+    time = time or Time()
+    with TableLease(clock=lambda: time.now, wait=time.wait) as lease:
         try:
             lease.take(folder.as_uri())
         except TableBusy:
             return True
     return False
+
+
+def renewing(folder: Path, **given: object) -> Time:
+    """Return a time in which a run elsewhere renews its lease after 15 seconds, by one."""
+    written(folder, renewed_count=7, **given)
+    return Time(at(15.0, lambda: written(folder, renewed_count=8, **given)))
 
 
 def test_a_lease_keeps_others_out_until_it_is_over(tmp_path: Path) -> None:
@@ -74,26 +143,87 @@ def test_a_lease_keeps_others_out_until_it_is_over(tmp_path: Path) -> None:
     over = read_lease(url)
     assert over is not None
     assert (over.run_id, over.is_over) == (held.run_id, True)
+    assert [one.name for one in (tmp_path / "_tidelog").iterdir()] == ["lease.json"]
+    assert is_taken(tmp_path, renewing(tmp_path))
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 61_000, -61_000, 24 * HOUR_MS, -24 * HOUR_MS])
+def test_a_run_at_work_keeps_others_out_whatever_its_clock_says(tmp_path, ahead_ms):
+    """Its clock may also stand still."""
+    time = renewing(tmp_path, renewed_ms=wall_clock_ms() + ahead_ms)
+    assert is_taken(tmp_path, time)
+    assert time.passed == 15.0, "as soon as it is renewed"
+
+
+def test_a_run_of_an_earlier_program_is_known_by_its_clock_to_be_at_work(tmp_path):
+    written(tmp_path, lacks="renewed_count", renewed_ms=1)
+    renew = partial(written, tmp_path, lacks="renewed_count", renewed_ms=2)
+    assert is_taken(tmp_path, Time(at(15.0, renew)))
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 24 * HOUR_MS, -24 * HOUR_MS])
+def test_a_lease_that_is_not_renewed_for_a_minute_is_nobodys(tmp_path, ahead_ms):
+    written(tmp_path, renewed_ms=wall_clock_ms() + ahead_ms)
+    time = Time()
+    assert not is_taken(tmp_path, time)
+    assert time.passed == LIVE_SECONDS
+
+
+def test_a_renewal_counts_that_comes_while_the_watching_run_sleeps_for_hours(tmp_path):
+    """As a process that is stopped, or a machine whose memory is full."""
+    written(tmp_path, renewed_count=7)
+
+    class Asleep(Time):
+        def wait(self, seconds: float) -> None:
+            written(tmp_path, renewed_count=8)
+            super().wait(seconds + 3 * 3_600.0)
+
+    assert is_taken(tmp_path, Asleep())
+
+
+def test_a_third_run_that_takes_a_lease_while_it_is_watched_keeps_the_watching_one_out(tmp_path):
     written(tmp_path)
-    assert is_taken(tmp_path)
+    third = partial(written, tmp_path, run_id="third", process_id=8)
+    time = Time(at(30.0, third))
+    with (
+        TableLease(clock=lambda: time.now, wait=time.wait) as lease,
+        pytest.raises(TableBusy, match="process 8 of elsewhere"),
+    ):
+        lease.take(tmp_path.as_uri())
+    assert time.passed == 30.0
 
 
-def test_a_lease_of_a_run_that_was_killed_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_lease_that_is_given_back_while_it_is_watched_is_taken_at_once(tmp_path):
+    written(tmp_path)
+    time = Time(at(5.0, lambda: written(tmp_path, is_over=True)))
+    assert not is_taken(tmp_path, time)
+    assert time.passed == 5.0
+
+
+def test_a_lease_that_another_run_has_had_meanwhile_is_a_new_one(tmp_path):
+    """That run may have exported, so the table is to be read again."""
+    time = Time()
+    with TableLease(clock=lambda: time.now, wait=time.wait) as lease:
+        assert lease.take(tmp_path.as_uri())
+        written(tmp_path)  # It was killed since.
+        assert lease.take(tmp_path.as_uri())
+        assert not lease.take(tmp_path.as_uri())
+
+
+def test_a_lease_of_a_run_that_has_ended_is_taken_without_a_wait(tmp_path: Path) -> None:
     host = table_lease.socket.gethostname()
-    now_ms = wall_clock_ms()
     for given in (
         {"is_over": True},
-        {"renewed_ms": now_ms - LIVE_MS},
-        {"renewed_ms": now_ms + 2 * LIVE_MS},  # by a clock that is wrong
         {"host": host, "process_id": ended_process()},
         {"host": host, "process_id": os.getpid()},  # of the container's last start
         {"host": host, "process_id": -1},
         {"host": host, "process_id": 1 << 70},
     ):
         written(tmp_path, **given)
-        assert not is_taken(tmp_path), given
-    written(tmp_path, host=host, process_id=os.getppid())
-    assert is_taken(tmp_path)
+        time = Time()
+        assert not is_taken(tmp_path, time), given
+        assert time.passed == 0.0, given
+    assert is_taken(tmp_path, renewing(tmp_path, host=host, process_id=os.getppid()))
 
 
 @pytest.mark.parametrize(
@@ -109,8 +239,14 @@ def test_a_file_that_cannot_be_read_is_no_lease(tmp_path: Path, text: str) -> No
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("since_ms", 1 << 80), ("since_ms", None), ("renewed_ms", "soon"), ("process_id", [])],
-    ids=["far", "none", "text", "list"],
+    [
+        ("since_ms", 1 << 80),
+        ("since_ms", None),
+        ("renewed_ms", "soon"),
+        ("process_id", []),
+        ("renewed_count", {}),
+    ],
+    ids=["far", "none", "text", "list", "object"],
 )
 def test_a_lease_with_a_wrong_field_is_none(tmp_path: Path, name: str, value: object) -> None:
     written(tmp_path, **{name: value})
@@ -121,14 +257,15 @@ def test_a_lease_is_renewed_while_its_run_is_at_work(tmp_path, monkeypatch):
     monkeypatch.setattr(table_lease, "RENEW_SECONDS", 0.001)
     url = f"{tmp_path.as_uri()}/_tidelog/lease.json"
 
-    def renewed_ms() -> int:
+    def renewed_count() -> int:
         found = read_lease(url)
-        return 0 if found is None else found.renewed_ms
+        assert found is not None, "it is never half written"
+        return found.renewed_count
 
     with TableLease() as lease:
         lease.take(tmp_path.as_uri())
-        first = renewed_ms()
-        eventually(lambda: renewed_ms() > first, "it is renewed", SECONDS_MAX)
+        first = renewed_count()
+        eventually(lambda: renewed_count() > first, "it is renewed", SECONDS_MAX)
 
 
 def test_a_run_that_hangs_loses_its_lease(tmp_path, monkeypatch, caplog):
@@ -141,7 +278,8 @@ def test_a_run_that_hangs_loses_its_lease(tmp_path, monkeypatch, caplog):
 
 
 def test_a_lease_that_another_run_has_taken_is_left_to_it(tmp_path: Path) -> None:
-    with TableLease() as lease:
+    time = Time(at(15.0, lambda: written(tmp_path, renewed_count=2)))
+    with TableLease(clock=lambda: time.now, wait=time.wait) as lease:
         lease.take(tmp_path.as_uri())
         url = written(tmp_path)
         with pytest.raises(TableBusy, match="process 7 of elsewhere"):
@@ -167,21 +305,26 @@ def sql_catalog(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_run_that_finds_another_at_work_says_so_and_ends_well(source, tmp_path):
+def folder_of(catalog: Catalog) -> Path:
+    return Path(catalog.load_table("lake.t").location().removeprefix("file://"))
+
+
+def test_a_run_that_finds_another_at_work_says_so_and_ends_well(source, tmp_path, monkeypatch):
     asked = ["job", "iceberg", "t", "--table", "lake.t"]
     asked += [f"--{name}={url}" for name, url in source.cluster.options.items()]
     asked += [f"--catalog={name}={value}" for name, value in sql_catalog(tmp_path).items()]
     assert called(*asked).lines == ["150 rows appended in 1 files"]
     catalog = open_catalog(sql_catalog(tmp_path))
-    folder = Path(catalog.load_table("lake.t").location().removeprefix("file://"))
+    folder = folder_of(catalog)
     source.grow(30)
-    written(folder)
-    told = called(*asked)
-    assert told.lines == []
-    assert told.errors.startswith("tidelog: nothing is done: another run is at work on file://")
-    assert "process 7 of elsewhere" in told.errors
-    [line] = called(*asked, "--json", "--apply-erasures").lines
-    assert list(json.loads(line)) == ["skipped"]
+    monkeypatch.setattr(table_lease, "WATCH_SECONDS", 0.01)
+    with at_work(folder):
+        told = called(*asked)
+        assert told.lines == []
+        assert told.errors.startswith("tidelog: nothing is done: another run is at work on file://")
+        assert "process 7 of elsewhere" in told.errors
+        [line] = called(*asked, "--json", "--apply-erasures").lines
+        assert list(json.loads(line)) == ["skipped"]
     written(folder, is_over=True)
     assert called(*asked).lines == ["30 rows appended in 1 files"]
     assert called(*asked).errors == ""
@@ -201,7 +344,8 @@ def test_a_run_that_loses_its_table_to_another_one_says_what_it_has_done(source,
     catalog = open_catalog(sql_catalog(tmp_path))
     table = IcebergTable(catalog, "lake.t", TimePartitions.DAY)
     request = replace(source.request(), offsets_per_partition_max=60)
-    with Lost() as lease:
+    time = Time(at(15.0, lambda: written(folder_of(catalog), renewed_count=2)))
+    with Lost(clock=lambda: time.now, wait=time.wait) as lease:
         run_once(table, request, None, lease, is_json=False)
     told = capsys.readouterr()
     assert told.out == "110 rows appended in 1 files\n"

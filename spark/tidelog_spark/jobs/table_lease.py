@@ -2,16 +2,18 @@
 
     <location>/_tidelog/lease.json
     {"format_version": 1, "run_id": …, "host": …, "process_id": …, "since_ms": …,
-     "renewed_ms": …, "is_over": false}
+     "renewed_ms": …, "renewed_count": …, "is_over": false}
 
 A lease saves work, nothing else: which of two runs has exported is decided by the table's commit.
 So the file is written without a condition, runs that begin at the same moment may both hold the
 lease, and a file that cannot be read is no lease.
 
-The holder renews it every ``RENEW_SECONDS``, and says at its end that it is over. After
-``LIVE_MS`` without a renewal it is nobody's: its run was killed. A run on the same machine sees at
-once that the process is gone. ``HELD_SECONDS_MAX`` after the last ``take`` it is not renewed any
-more, so that a run that hangs does not keep others out for ever.
+The holder renews it every ``RENEW_SECONDS``, and says at its end that it is over. Clocks of two
+machines are not compared: a run that finds another one's lease watches the file. If the lease
+changes, its run is at work; if it stays the same for ``LIVE_SECONDS`` of the watching run's
+monotonic clock, its run was killed, and the lease is nobody's. A run on the same machine sees at
+once that the process is gone. ``HELD_SECONDS_MAX`` after the last ``take`` a lease is not renewed
+any more, so that a run that hangs does not keep others out for ever.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import posixpath
 import socket
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -41,7 +44,8 @@ logger = logging.getLogger(__name__)
 FORMAT_VERSION = 1
 NAME = "lease.json"
 RENEW_SECONDS = 15.0
-LIVE_MS = 60_000
+LIVE_SECONDS = 60.0
+WATCH_SECONDS = 1.0  # between two looks at another run's lease
 HELD_SECONDS_MAX = 6 * 3600.0  # longer than any commit of a schedule, and than most of Spark
 LEASE_BYTES_MAX = 1 << 16
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
@@ -55,13 +59,13 @@ class StoredLease:
     host: str
     process_id: int
     since_ms: int
-    renewed_ms: int
+    renewed_ms: int  # for people, and for programs that compare clocks, as earlier ones did
+    renewed_count: int  # changes with each renewal, whatever the holder's clock does
     is_over: bool = False
 
-    def is_live(self, now_ms: int) -> bool:
-        """Return whether its run is at work, as far as can be told from here."""
-        # A clock that is hours ahead must not keep others out for hours.
-        if self.is_over or abs(now_ms - self.renewed_ms) >= LIVE_MS:
+    def may_be_live(self) -> bool:
+        """Return whether its run may be at work, as far as one look tells."""
+        if self.is_over:
             return False
         return self.host != socket.gethostname() or _is_another_process(self.process_id)
 
@@ -69,9 +73,19 @@ class StoredLease:
 class TableLease:
     """The lease of one table, for one run. It is over at the end of the block."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """``clock`` counts seconds, and ``wait`` lets some pass: while others are watched."""
+        self._clock = clock
+        self._wait = wait
         self._run_id = str(uuid4())
         self._since_ms = wall_clock_ms()
+        self._renewed_count = 0
+        self._writing = threading.Lock()
         self._url: str | None = None  # None: not taken
         self._held_until = 0.0  # monotonic
         self._end = threading.Event()
@@ -92,7 +106,7 @@ class TableLease:
         if self._url is None:
             return
         try:
-            if self._is_free(self._url):
+            if self._is_left_alone(self._url):
                 self._write(self._url, is_over=True)
         except OSError as failure:
             # It passes by itself after a minute; the run's own result counts.
@@ -101,18 +115,19 @@ class TableLease:
     def take(self, location: str) -> bool:
         """Hold the lease of the table from now on; return whether it was not held before.
 
-        To be called again before each commit. Raises ``TableBusy`` while another run has it,
+        To be called again before each commit. While another run may have the lease, this blocks
+        until it is known: for a renewal, or for ``LIVE_SECONDS``. Raises ``TableBusy`` if it has,
         ``TableAccessDenied`` and ``OSError``.
         """
         url = f"{location}/{STATE_FOLDER}/{NAME}"
         other = read_lease(url)
-        if other is not None and self._keeps_out(other):
+        live = None if other is None else self._watched(url, other)
+        if live is not None:
             raise TableBusy(
-                f"another run is at work on {location} since {_utc(other.since_ms)}, process"
-                f" {other.process_id} of {other.host}; if it was killed, its lease ends within"
-                f" {LIVE_MS // 1000} seconds"
+                f"another run is at work on {location} since {_utc(live.since_ms)}, process"
+                f" {live.process_id} of {live.host}"
             )
-        is_new = self._url is None
+        is_new = other is None or other.run_id != self._run_id
         self._url = url
         self._held_until = time.monotonic() + HELD_SECONDS_MAX
         with named_permission(location, "write"):
@@ -130,34 +145,60 @@ class TableLease:
                 logger.warning("lease of the table is given up", extra={"url": url})
                 return
             try:
-                if not self._is_free(url):
+                if not self._is_left_alone(url):
                     return  # ``take`` says so before the next commit.
                 self._write(url)
             except OSError as error:
                 logger.warning("lease of the table is not renewed", extra={"reason": str(error)})
 
-    def _is_free(self, url: str) -> bool:
+    def _is_left_alone(self, url: str) -> bool:
         other = read_lease(url)
-        return other is None or not self._keeps_out(other)
+        return other is None or not self._may_keep_out(other)
 
-    def _keeps_out(self, other: StoredLease) -> bool:
-        return other.run_id != self._run_id and other.is_live(wall_clock_ms())
+    def _may_keep_out(self, other: StoredLease) -> bool:
+        return other.run_id != self._run_id and other.may_be_live()
+
+    def _watched(self, url: str, seen: StoredLease) -> StoredLease | None:
+        """Return the lease of another run that is at work, ``None`` if there is none."""
+        now: StoredLease | None = seen
+        until = self._clock() + LIVE_SECONDS
+        while now is not None and self._may_keep_out(now):
+            if now != seen:
+                return now
+            if self._clock() >= until:
+                return None
+            self._wait(WATCH_SECONDS)
+            # After the pause, so that a renewal counts however long the pause was.
+            now = read_lease(url)
+        return None
 
     def _write(self, url: str, *, is_over: bool = False) -> None:
-        lease = StoredLease(
-            self._run_id,
-            socket.gethostname(),
-            os.getpid(),
-            self._since_ms,
-            wall_clock_ms(),
-            is_over,
-        )
-        text = json.dumps({"format_version": FORMAT_VERSION, **asdict(lease)})
-        filesystem, path = fs.FileSystem.from_uri(url)
-        if isinstance(filesystem, fs.LocalFileSystem):
-            filesystem.create_dir(posixpath.dirname(path))
-        with filesystem.open_output_stream(path) as stream:
-            stream.write(text.encode())
+        with self._writing:
+            self._renewed_count += 1
+            lease = StoredLease(
+                self._run_id,
+                socket.gethostname(),
+                os.getpid(),
+                self._since_ms,
+                wall_clock_ms(),
+                self._renewed_count,
+                is_over,
+            )
+            _write_lease(url, lease)
+
+
+def _write_lease(url: str, lease: StoredLease) -> None:
+    text = json.dumps({"format_version": FORMAT_VERSION, **asdict(lease)})
+    filesystem, path = fs.FileSystem.from_uri(url)
+    is_local = isinstance(filesystem, fs.LocalFileSystem)
+    # A bucket shows an object once it is whole. A file is empty at first, and that is no lease.
+    written = f"{path}.{lease.run_id}" if is_local else path
+    if is_local:
+        filesystem.create_dir(posixpath.dirname(path))
+    with filesystem.open_output_stream(written) as stream:
+        stream.write(text.encode())
+    if is_local:
+        filesystem.move(written, path)
 
 
 def read_lease(url: str) -> StoredLease | None:
@@ -174,6 +215,7 @@ def read_lease(url: str) -> StoredLease | None:
             int(found["process_id"]),
             int(found["since_ms"]),
             int(found["renewed_ms"]),
+            int(found.get("renewed_count", 0)),  # Earlier programs have none.
             found["is_over"] is True,
         )
         _utc(lease.since_ms)
