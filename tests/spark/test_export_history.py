@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_spark.jobs import erasure_receipts, parquet_commits
-from tidelog_spark.jobs.erasable_table import left_over
+from tidelog_spark.jobs.erasable_table import ErasableTable, left_over
 from tidelog_spark.jobs.erasure_receipts import read_receipts
 from tidelog_spark.jobs.export_table import CorruptExport, ExportConflict, TimePartitions
 from tidelog_spark.jobs.iceberg_table import IcebergTable
@@ -221,9 +221,136 @@ def test_an_erasure_is_repeated_after_a_rollback_and_the_expiry_of_its_snapshot(
             expire(target, one.snapshot_id)
     erasing = target.erasable()
     assert erasing.open()
-    assert erasing.undone() == set()
+    assert erasing.undone({}) == set()
     assert follow(source, target.erasable()).receipts == ()
     assert places(target.rows()) == without(source, (KEY, {0: 100, 1: 50}))
+    target.close()
+
+
+def marks(target: IcebergTarget) -> dict[str, str]:
+    """Return the table's properties that are about erasures."""
+    properties = target.catalog.load_table("lake.t").metadata.properties
+    return {name: value for name, value in properties.items() if "tidelog.erasure" in name}
+
+
+def customers(count: int) -> list[bytes]:
+    return [b"customer-%d" % number for number in range(count)]
+
+
+EVERYTHING = {0: 100, 1: 50}
+
+
+def test_a_table_keeps_no_property_of_erasures_but_the_last(source, tmp_path):
+    target = IcebergTarget(tmp_path)
+    source.export(None, target.table())
+    for key in customers(5):
+        erase(source, key, EVERYTHING)
+        (receipt,) = follow(source, target.erasable()).receipts
+        assert receipt.row_count == 15
+        assert set(marks(target)) == {
+            f"tidelog.erasure.{receipt.run_id}",
+            f"tidelog.erasure-since.{receipt.run_id}",
+        }
+        assert str(receipt.commit_number) in marks(target).values()
+    assert follow(source, target.erasable()).receipts == ()
+    assert places(target.rows()) == without(source, *((key, EVERYTHING) for key in customers(5)))
+    target.close()
+
+
+@pytest.mark.parametrize("has_followed", [False, True], ids=["receipts", "remembered"])
+def test_erasures_whose_properties_are_gone_are_repeated_after_a_rollback(
+    source, tmp_path, monkeypatch, has_followed
+):
+    """By the numbers in their receipts: their snapshots are expired."""
+    monkeypatch.setattr(erasure_receipts, "REMEMBERED_FROM", 1 if has_followed else 1_000)
+    target = RolledBackIceberg(tmp_path)
+    source.export(None, target.table())
+    before = target.state()
+    erased = []
+    for key in customers(4):
+        erase(source, key, EVERYTHING)
+        follow(source, target.erasable())
+        erased.append(target.state())
+    target.restore(before)
+    for state in erased:
+        expire(target, state)
+    assert len(target.rows()) == 150
+    assert follow(source, target.erasable()).row_count == 60
+    expected = without(source, *((key, EVERYTHING) for key in customers(4)))
+    assert places(target.rows()) == expected
+    assert len(marks(target)) <= 4
+    assert follow(source, target.erasable()).receipts == ()
+    # A tag may keep an old snapshot for ever, and the table may go back to it.
+    erase(source, b"customer-4", EVERYTHING)
+    follow(source, target.erasable())
+    target.restore(before)
+    assert follow(source, target.erasable()).row_count == 75
+    target.close()
+
+
+def test_the_mark_of_a_run_that_was_killed_stays_until_its_receipt_is_complete(source, tmp_path):
+    class Killed:
+        """A table whose run ends at once behind its commit."""
+
+        def __init__(self, table: ErasableTable) -> None:
+            self._table = table
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._table, name)
+
+        def replace(self, *arguments: Any, **named: Any) -> None:
+            self._table.replace(*arguments, **named)
+            raise KeyboardInterrupt
+
+    target = IcebergTarget(tmp_path)
+    source.export(None, target.table())
+    first, second, third = customers(3)
+    erase(source, first, EVERYTHING)
+    with pytest.raises(KeyboardInterrupt):
+        follow(source, Killed(target.erasable()))
+    killed = set(marks(target))
+    erase(source, second, EVERYTHING)
+    follow(source, target.erasable())
+    assert killed < set(marks(target)), "its own receipt may not be written yet"
+    erase(source, third, EVERYTHING)
+    follow(source, target.erasable())
+    assert len(marks(target)) == 2
+    assert killed.isdisjoint(marks(target))
+    assert places(target.rows()) == without(source, *((key, EVERYTHING) for key in customers(3)))
+    target.close()
+
+
+def test_properties_that_an_earlier_program_has_left_go_once_receipts_have_what_they_say(
+    source, tmp_path
+):
+    target = RolledBackIceberg(tmp_path)
+    source.export(None, target.table())
+    before = target.state()
+    for key in customers(2):
+        erase(source, key, EVERYTHING)
+        follow(source, target.erasable())
+    erased = target.state()
+    # As that program left them: with properties, and numbers in these alone.
+    table = target.catalog.load_table("lake.t")
+    folder = Path(table.location().removeprefix("file://")) / "_tidelog" / "erasures"
+    properties = {}
+    for path in folder.iterdir():
+        receipt = json.loads(path.read_text())
+        properties[f"tidelog.erasure.{receipt['run_id']}"] = "15"
+        number = str(receipt.pop("commit_number"))
+        properties[f"tidelog.erasure-since.{receipt['run_id']}"] = number
+        path.write_text(json.dumps(receipt))
+    properties["tidelog.erasure.gone"] = "3"  # Somebody has removed its receipt.
+    table.transaction().set_properties(properties).commit_transaction()
+    for key in (b"customer-2", b"customer-3"):
+        erase(source, key, EVERYTHING)
+        follow(source, target.erasable())
+    assert len(marks(target)) == 2
+    newest = target.state()
+    target.restore(before)
+    expire(target, erased)
+    expire(target, newest)
+    assert follow(source, target.erasable()).row_count == 60
     target.close()
 
 
@@ -268,7 +395,7 @@ def test_an_expired_snapshot_between_does_not_make_an_erasure_undone(source, tmp
     table.maintenance.expire_snapshots().by_id(between.snapshot_id).commit()
     erasing = target.erasable()
     assert erasing.open()
-    assert erasing.undone() == set()
+    assert erasing.undone({}) == set()
     assert follow(source, target.erasable()).receipts == ()
     assert source.export(None, target.table()).row_count == 0
     target.close()

@@ -199,8 +199,11 @@ class DeltaLakeTable:
         """Return none: the log does not tell them, once it is cleaned up."""
         return []
 
-    def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
+    def replace(
+        self, replaced: Sequence[Replacement], *, run_id: str, recorded: Collection[str]
+    ) -> None:
         """Remove the files and add their copies in one version."""
+        del recorded  # ``delta.setTransactionRetentionDuration`` says how long marks stay.
         with named_permission(self._location, "write", DeltaError):
             self._replace(replaced, run_id)
 
@@ -224,8 +227,13 @@ class DeltaLakeTable:
         assert self._table is not None
         return self._table.transaction_version(ERASING_APPLICATION + run_id) is not None
 
-    def undone(self) -> set[str]:
+    def commit_numbers(self) -> Mapping[str, int]:
+        """Return none: the log tells which versions a RESTORE has left out."""
+        return {}
+
+    def undone(self, recorded: Mapping[str, int]) -> set[str]:
         """Return the runs of versions that a RESTORE has left out."""
+        del recorded
         assert self._table is not None
         found, restored = set[str](), None
         for entry in self._table.history(COMMITS_LOOKED_AT):

@@ -7,7 +7,7 @@ the states of the table that still name them are given up: snapshots, versions, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,9 +57,12 @@ class ErasableTable(Protocol):
     def older_files(self) -> list[TableFile]:
         """Return the files that only older states of the table name, as far as these are known."""
 
-    def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
+    def replace(
+        self, replaced: Sequence[Replacement], *, run_id: str, recorded: Collection[str]
+    ) -> None:
         """Replace the files in one commit, which sets the run's mark.
 
+        ``recorded`` are runs whose marks nobody needs any more: their receipts say what they say.
         Repeated after commits that only append. Raises ``ExportConflict`` if another commit has
         changed one of the files since ``open``.
         """
@@ -67,10 +70,17 @@ class ErasableTable(Protocol):
     def has_run(self, run_id: str) -> bool:
         """Return whether the run's commit is in the table as of ``open``."""
 
-    def undone(self) -> set[str]:
+    def commit_numbers(self) -> Mapping[str, int]:
+        """Return the numbers of the commits of runs, as far as the table tells them as of ``open``.
+
+        Of tables whose commits have numbers by which ``undone`` knows them; others return none.
+        """
+
+    def undone(self, recorded: Mapping[str, int]) -> set[str]:
         """Return the runs that an older state, to which the table was restored, does not have.
 
-        Of the last commits, as far as the table's history tells them.
+        Of the last commits, as far as the table's history tells them, and of those whose numbers
+        are ``recorded`` in receipts.
         """
 
     def reached_by(self, paths: Collection[str]) -> list[str]:

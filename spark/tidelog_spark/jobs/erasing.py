@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID, uuid4
@@ -99,12 +99,18 @@ def apply_erasures(runner: TaskRunner, request: EraseRequest, table: ErasableTab
 def _apply(runner: TaskRunner, request: EraseRequest, table: ErasableTable) -> EraseResult:
     if not table.open():
         return EraseResult((), ())
-    stored = with_state(table.location, partial(read_receipts, with_unsettled=request.expires))
+    numbers = table.commit_numbers()
+    read = partial(read_receipts, with_unsettled=request.expires, numbered=numbers.keys())
+    stored = with_state(table.location, read)
+    # As they are in the store before this run: what it writes is for the next one.
+    recorded = [one for one in numbers if stored.is_recorded(one)]
     receipts = list(stored.read)
     changed: dict[str, TableReceipt] = {}
     for number, receipt in enumerate(receipts):
         if not receipt.is_committed and table.has_run(receipt.run_id):
             receipts[number] = changed[receipt.run_id] = _committed(table, receipt)
+        elif receipt.is_committed and receipt.commit_number is None and receipt.run_id in numbers:
+            receipts[number] = _numbered(table, receipt)  # of an earlier program
     followed = _followed(table, stored.remembered, receipts)
     erasures = asyncio.run(_erasures(request, followed))
     ids = [one for erasure in erasures for one in erasure.partition_ids()]
@@ -112,7 +118,7 @@ def _apply(runner: TaskRunner, request: EraseRequest, table: ErasableTable) -> E
     steps = [_following(erasure, offsets) for erasure in erasures]
     if any(_is_step(one, followed) for one in steps):
         erased = _erased_keys(erasures, offsets, followed)
-        receipt = _erase(runner, table, tuple(steps), erased)
+        receipt = _erase(runner, table, tuple(steps), erased, recorded)
         receipts.append(receipt)
         changed[receipt.run_id] = receipt
     if request.expires:
@@ -134,7 +140,8 @@ def _followed(
 ) -> Followed:
     """Return what the table follows: not by runs that a restored older state does not have."""
     runs = [*remembered, *(FollowedRun.of(one) for one in receipts if one.is_committed)]
-    undone = table.undone() if runs else set()
+    recorded = {one.run_id: one.commit_number for one in runs if one.commit_number is not None}
+    undone = table.undone(recorded) if runs else set()
     followed = Followed(one for one in runs if one.run_id not in undone)
     for one in runs:
         if one.run_id in undone and not followed.has_all_of(one):
@@ -215,6 +222,7 @@ def _erase(
     table: ErasableTable,
     steps: tuple[FollowedErasure, ...],
     erased: tuple[ErasedKeys, ...],
+    recorded: Collection[str],
 ) -> TableReceipt:
     run_id = str(uuid4())
     settings = EraseSettings(
@@ -240,7 +248,7 @@ def _erase(
     if not replaced:
         return _committed(table, receipt) if older else receipt
     try:
-        table.replace(replaced, run_id=run_id)
+        table.replace(replaced, run_id=run_id, recorded=recorded)
     except (ExportConflict, UnreadableTableFile) as error:
         copies = (one.new for one in replaced)
         left = left_over(f"{table.location}/{one.path}" for one in copies if one is not None)
@@ -251,6 +259,12 @@ def _erase(
 def _committed(table: ErasableTable, receipt: TableReceipt) -> TableReceipt:
     reached_by = tuple(table.reached_by(receipt.old_files))
     done = replace(receipt, is_committed=True, reached_by=reached_by)
+    return _numbered(table, done)
+
+
+def _numbered(table: ErasableTable, receipt: TableReceipt) -> TableReceipt:
+    """Put a committed receipt with the number of its commit, if that has one."""
+    done = replace(receipt, commit_number=table.commit_numbers().get(receipt.run_id))
     with_state(table.location, lambda store: put_receipt(store, done))
     return done
 

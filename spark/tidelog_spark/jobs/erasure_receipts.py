@@ -11,7 +11,7 @@ each erasure and partition, the offset below which the table has no row of the k
 and it may be deleted.
 
     {"format_version": 1, "kind": "followed-erasures", "runs":
-     [{"run_id": …, "is_settled": …, "complete": [erasure id, …],
+     [{"run_id": …, "is_settled": …, "commit_number": …, "complete": [erasure id, …],
        "applied": [[erasure id, partition, offset], …]}, …]}
 """
 
@@ -89,6 +89,7 @@ class TableReceipt:
     older: tuple[str, ...] = ()  # files that only older states have, with rows of the keys
     # Older states of the table that still have the rows; empty once the old files are deleted.
     reached_by: tuple[str, ...] = ()
+    commit_number: int | None = None  # None: the table's commits have none, or it made none
     expiry: Expiry | None = None  # None: nobody has asked to give up old states
     files_deleted_ms: int | None = None  # None: the old files exist
 
@@ -122,6 +123,7 @@ class TableReceipt:
             "table": self.table,
             "started_ms": self.started_ms,
             "is_committed": self.is_committed,
+            "commit_number": self.commit_number,
             "rows_erased": self.row_count,
             "erasures": [
                 {
@@ -171,6 +173,7 @@ class TableReceipt:
                 ),
                 older=tuple(map(str, document.get("older_files", ()))),  # not in earlier receipts
                 reached_by=tuple(document["still_reached_by"]),
+                commit_number=_number(document.get("commit_number")),  # not in earlier receipts
                 expiry=expiry and Expiry(tuple(expiry["snapshots"]), tuple(expiry["files"])),
                 files_deleted_ms=document["files_deleted_ms"],
             )
@@ -184,6 +187,7 @@ class FollowedRun:
 
     run_id: str
     is_settled: bool  # there is no old file to give up
+    commit_number: int | None  # None: as of a receipt
     complete: tuple[str, ...]  # erasure ids
     applied: tuple[tuple[str, int, int], ...]  # erasure id, partition, offset
 
@@ -193,6 +197,7 @@ class FollowedRun:
         return cls(
             receipt.run_id,
             receipt.is_settled,
+            receipt.commit_number,
             tuple(one.erasure_id for one in receipt.erasures if one.is_complete),
             tuple(
                 (one.erasure_id, each.partition, each.applied_to)
@@ -233,19 +238,34 @@ class StoredReceipts:
     remembered: tuple[FollowedRun, ...]
     read: tuple[TableReceipt, ...]  # the oldest first; some of them are remembered, too
 
+    def is_recorded(self, run_id: str) -> bool:
+        """Return whether the table need not keep the run's mark and number any more.
 
-async def read_receipts(store: ObjectStore, *, with_unsettled: bool) -> StoredReceipts:
+        A run puts its receipt before its commit. So a commit without one was forgotten by a person.
+        """
+        numbers = [one.commit_number for one in self.remembered if one.run_id == run_id]
+        numbers += [one.commit_number for one in self.read if one.run_id == run_id]
+        return not numbers or any(one is not None for one in numbers)
+
+
+async def read_receipts(
+    store: ObjectStore, *, with_unsettled: bool, numbered: Collection[str] = ()
+) -> StoredReceipts:
     """Return the receipts; those are read that are not remembered.
 
-    ``with_unsettled``: also those are read whose old files may be given up. Raises
-    ``CorruptObject``.
+    ``with_unsettled``: also those are read whose old files may be given up. Of the runs
+    ``numbered`` those are read whose commit's number is not remembered. Raises ``CorruptObject``.
     """
     listed = [
         item.key.removeprefix(FOLDER).removesuffix(".json") async for item in store.list(FOLDER)
     ]
     known = {one.run_id: one for one in await _remembered(store)}
     wanted = [
-        one for one in listed if one not in known or (with_unsettled and not known[one].is_settled)
+        one
+        for one in listed
+        if one not in known
+        or (with_unsettled and not known[one].is_settled)
+        or (one in numbered and known[one].commit_number is None)
     ]
     read: list[TableReceipt] = []
     for at in range(0, len(wanted), GETS_MAX):
@@ -273,6 +293,7 @@ async def remember(store: ObjectStore, stored: StoredReceipts, now: Sequence[Tab
             {
                 "run_id": one.run_id,
                 "is_settled": one.is_settled,
+                "commit_number": one.commit_number,
                 "complete": one.complete,
                 "applied": one.applied,
             }
@@ -291,6 +312,7 @@ async def _remembered(store: ObjectStore) -> Collection[FollowedRun]:
             FollowedRun(
                 one["run_id"],
                 one["is_settled"] is True,
+                _number(one.get("commit_number")),
                 tuple(map(str, one["complete"])),
                 tuple((str(name), int(part), int(offset)) for name, part, offset in one["applied"]),
             )
@@ -317,6 +339,10 @@ async def put_receipt(store: ObjectStore, receipt: TableReceipt) -> None:
     """Put the receipt, durable on return; it replaces an earlier one of the run."""
     data = json.dumps(receipt.document(), indent=1).encode() + b"\n"
     await store.replace(f"{FOLDER}{receipt.run_id}.json", data)
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _erasure_of(document: Any) -> FollowedErasure:

@@ -1,7 +1,8 @@
 """Erases rows from an Iceberg table: files replaced in one snapshot, old snapshots expired.
 
 The snapshot of an erasure sets the table property ``tidelog.erasure.<run id>``, and its sequence
-number as ``tidelog.erasure-since.<run id>``. Snapshots before it still have the old files.
+number as ``tidelog.erasure-since.<run id>``. The run's receipt has both once it is committed, so
+the next erasure removes the properties. Snapshots before it still have the old files.
 ``expire`` removes these snapshots, then deletes what only they name: the old files, and the
 manifests, which have the least and the greatest key of each file. Heads of branches and tags are
 never removed: the receipt names them.
@@ -132,12 +133,16 @@ class IcebergErasing:
                     found[path] = TableFile(path=path, url=path, folder="")
         return list(found.values())
 
-    def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
+    def replace(
+        self, replaced: Sequence[Replacement], *, run_id: str, recorded: Collection[str]
+    ) -> None:
         """Commit a snapshot with the copies instead of the files."""
         with mapped_errors(self._name, is_commit=True):
-            self._replace(replaced, run_id)
+            self._replace(replaced, run_id, recorded)
 
-    def _replace(self, replaced: Sequence[Replacement], run_id: str) -> None:
+    def _replace(
+        self, replaced: Sequence[Replacement], run_id: str, recorded: Collection[str]
+    ) -> None:
         table = self._opened()
         spec_id = table.spec().spec_id
         if any(self._files[one.old.path].spec_id != spec_id for one in replaced):
@@ -148,7 +153,7 @@ class IcebergErasing:
         for _ in range(COMMIT_ATTEMPTS_MAX):
             before = table.current_snapshot()
             try:
-                self._replace_once(table, replaced, run_id)
+                self._replace_once(table, replaced, run_id, recorded)
             except ValidationException:
                 break
             except CommitFailedException:
@@ -163,10 +168,21 @@ class IcebergErasing:
         raise ExportConflict(f"another commit to {self._name} has changed its files meanwhile")
 
     def has_run(self, run_id: str) -> bool:
-        """Return whether the table has the run's property."""
-        return ERASURE_PROPERTY + run_id in self._opened().metadata.properties
+        """Return whether the table has the run's property, or its snapshot."""
+        return run_id in self.commit_numbers()
 
-    def undone(self) -> set[str]:
+    def commit_numbers(self) -> Mapping[str, int]:
+        """Return the sequence numbers in properties, and of snapshots; 0: it is not known."""
+        metadata = self._opened().metadata
+        numbers: dict[str, int] = {}
+        for name, value in metadata.properties.items():
+            if name.startswith(ERASURE_PROPERTY):  # Earlier programs set this one only.
+                numbers.setdefault(name.removeprefix(ERASURE_PROPERTY), 0)
+            elif name.startswith(SINCE_PROPERTY) and value.isdecimal():
+                numbers[name.removeprefix(SINCE_PROPERTY)] = int(value)
+        return {**numbers, **_erasures(metadata.snapshots)}
+
+    def undone(self, recorded: Mapping[str, int]) -> set[str]:
         """Return the runs whose snapshots the current one does not come after: a rollback.
 
         Also of snapshots that were expired after the rollback.
@@ -175,10 +191,7 @@ class IcebergErasing:
         held = list(ancestors(table))
         # What is older than these may come before them, too: snapshots between were expired.
         first = held[-1].sequence_number or 0 if held else 0
-        numbers = _erasures(table.metadata.snapshots)
-        for name, value in table.metadata.properties.items():
-            if name.startswith(SINCE_PROPERTY) and value.isdecimal():
-                numbers.setdefault(name.removeprefix(SINCE_PROPERTY), int(value))
+        numbers = {**recorded, **self.commit_numbers()}
         in_effect = _erasures(held)
         return {
             run_id
@@ -233,8 +246,16 @@ class IcebergErasing:
         assert self._table is not None
         return self._table
 
-    def _replace_once(self, table: Table, replaced: Sequence[Replacement], run_id: str) -> None:
+    def _replace_once(
+        self,
+        table: Table,
+        replaced: Sequence[Replacement],
+        run_id: str,
+        recorded: Collection[str],
+    ) -> None:
         without_retries(table)
+        marks = {prefix + one for prefix in (ERASURE_PROPERTY, SINCE_PROPERTY) for one in recorded}
+        gone = sorted(marks & table.metadata.properties.keys())
         summary = {
             SUMMARY_RUN: run_id,
             SUMMARY_ERASED: str(sum(one.removed_count for one in replaced)),
@@ -246,6 +267,8 @@ class IcebergErasing:
                     SINCE_PROPERTY + run_id: str(table.metadata.next_sequence_number()),
                 }
             )
+            if gone:
+                transaction.remove_properties(*gone)
             with _ErasingFiles(
                 operation=Operation.OVERWRITE,
                 transaction=transaction,

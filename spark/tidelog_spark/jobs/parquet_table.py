@@ -12,7 +12,7 @@ log may see such files.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 import pyarrow as pa
@@ -108,8 +108,11 @@ class ParquetTable:
         """Return none: only erasures remove files, and their receipts name them."""
         return []
 
-    def replace(self, replaced: Sequence[Replacement], *, run_id: str) -> None:
+    def replace(
+        self, replaced: Sequence[Replacement], *, run_id: str, recorded: Collection[str]
+    ) -> None:
         """Write a commit that removes the files and adds their copies."""
+        del recorded  # Commits stay.
         for _ in range(COMMIT_ATTEMPTS_MAX):
             if any(one.old.path not in self._log.files for one in replaced):
                 break
@@ -132,8 +135,13 @@ class ParquetTable:
         """Return whether an erasure's commit has this run's id."""
         return any(one.run_id == run_id for one in self._log.removals)
 
-    def undone(self) -> set[str]:
+    def commit_numbers(self) -> Mapping[str, int]:
+        """Return none: no commit is ever undone."""
+        return {}
+
+    def undone(self, recorded: Mapping[str, int]) -> set[str]:
         """Return none: commits only follow each other."""
+        del recorded
         return set()
 
     def reached_by(self, paths: Collection[str]) -> list[str]:
