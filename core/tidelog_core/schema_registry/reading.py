@@ -35,6 +35,7 @@ from tidelog_core.schemas.refusals import invalid_schema
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 
 LATEST = -1  # as the version that a client wants
+TEXTS_AT_ONCE = 20  # schemas of versions that are in memory
 
 
 class ItemSource(Protocol):

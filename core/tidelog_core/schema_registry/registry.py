@@ -22,7 +22,8 @@ from tidelog_core.metadata.schema_records import (
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.metadata.update import retried
 from tidelog_core.schema_registry.change_log import ChangeLog, StoreLog
-from tidelog_core.schema_registry.reading import LATEST, RegistryReader
+from tidelog_core.schema_registry.comparing import SchemaComparing
+from tidelog_core.schema_registry.reading import LATEST, TEXTS_AT_ONCE, RegistryReader
 from tidelog_core.schema_registry.registration import (
     ANY_ID,
     NEXT_VERSION,
@@ -35,16 +36,10 @@ from tidelog_core.schema_registry.registration import (
 )
 from tidelog_core.schema_registry.schema_parsing import SchemaParsing
 from tidelog_core.schema_registry.scopes import SettingsInScope
-from tidelog_core.schemas.metadata import completed, group_of, has_properties
-from tidelog_core.schemas.model import (
-    Compatibility,
-    Mode,
-    Schema,
-    SchemaType,
-)
+from tidelog_core.schemas.metadata import completed, has_properties
+from tidelog_core.schemas.model import Mode, Schema, SchemaType
 from tidelog_core.schemas.parsed import ParsedSchema
 from tidelog_core.schemas.refusals import (
-    incompatible,
     invalid_subject,
     schema_not_found,
     schema_too_large,
@@ -54,7 +49,6 @@ from tidelog_core.schemas.refusals import (
 from tidelog_core.schemas.subject_names import SubjectName, is_valid_subject
 
 RESOLVED = "resolved"  # Avro's format with the types of other schemas written out
-COMPARED_AT_ONCE = 20  # older versions that are read at once
 ATTEMPTS_MAX = 20  # each conflict means that another writer succeeded
 PAUSE_SECONDS_MAX = 0.05
 
@@ -98,6 +92,7 @@ class SchemaRegistry:
         self.changes: ChangeLog = changes or StoreLog(store)
         self.read = RegistryReader(store)
         self.parsing = SchemaParsing(self.read, executor)
+        self.comparing = SchemaComparing(self.read, self.parsing)
         # One process's writers take turns, and do not make each other's commits conflict.
         self.turn = asyncio.Lock()
 
@@ -132,7 +127,8 @@ class SchemaRegistry:
                 # Only now: producers may send what is registered whatever the mode is.
                 require_mode(name, settings.mode, wanted.schema_id)
                 if settings.mode is not Mode.IMPORT and not force:
-                    await self._require_compatible(name, parsed, reading, settings)
+                    new, older = (parsed, reading.schema), reading.subject.live
+                    await self.comparing.require_compatible(name, new, older, settings)
                 is_new = True  # Also if the answer to this commit is lost, and the next finds it.
                 decision = decide(reading)
                 await self._commit(begun, reading, settings, decision)
@@ -255,7 +251,7 @@ class SchemaRegistry:
         """
         if schema.schema_type is not SchemaType.AVRO or schema.references:
             return None
-        some = versions[-COMPARED_AT_ONCE:]
+        some = versions[-TEXTS_AT_ONCE:]
         texts = await self.read.texts(name.context, {one.schema_id for one in some})
         for one in reversed(some):
             text = texts.get(one.schema_id)
@@ -307,8 +303,8 @@ class SchemaRegistry:
         if not versions:
             raise subject_not_found(name.text)
         newest_first = list(reversed(versions))
-        for start in range(0, len(newest_first), COMPARED_AT_ONCE):
-            some = newest_first[start : start + COMPARED_AT_ONCE]
+        for start in range(0, len(newest_first), TEXTS_AT_ONCE):
+            some = newest_first[start : start + TEXTS_AT_ONCE]
             texts = await self.read.texts(name.context, {one.schema_id for one in some})
             for one in some:
                 text = texts.get(one.schema_id)
@@ -381,70 +377,6 @@ class SchemaRegistry:
         if not name.is_in_default_context or not name.subject:
             return [name]
         return [name.in_context(one) for one in await self.read.contexts()]
-
-    # -- comparing -------------------------------------------------------------------------
-
-    async def problems(
-        self, subject: str, schema: Schema, version: int | None = None, *, normalize: bool = False
-    ) -> list[str]:
-        """Return why the schema is not compatible with a version, or with those that count.
-
-        Raises ``RegistryRefusal``.
-        """
-        name = SubjectName.parse(subject)
-        found = await self.read.subject(name)
-        older = found.live
-        if version is not None:
-            older = older[-1:] if version == LATEST else older
-            older = tuple(one for one in older if version in (LATEST, one.version))
-            if not older and version != LATEST:
-                raise version_not_found(version)
-        settings = await self.read.settings_of(name)
-        parsed, canonical = await self.parsing.canonical(
-            name, schema, normalize or settings.normalize
-        )
-        return await self._problems(name, (parsed, canonical), older, settings)
-
-    async def _require_compatible(
-        self,
-        name: SubjectName,
-        parsed: ParsedSchema,
-        reading: Reading,
-        settings: SettingsInScope,
-    ) -> None:
-        new = (parsed, reading.schema)
-        found = await self._problems(name, new, reading.subject.live, settings)
-        if found:
-            raise incompatible(name.text, found)
-
-    async def _problems(
-        self,
-        name: SubjectName,
-        new: tuple[ParsedSchema, Schema],
-        older: Sequence[SubjectVersion],
-        settings: SettingsInScope,
-    ) -> list[str]:
-        level, group = settings.compatibility, settings.compatibility_group
-        if level is Compatibility.NONE or not older:
-            return []
-        parsed, schema = new
-        counted = list(reversed(older if level.is_transitive or group else older[-1:]))
-        # A few at a time are in memory, and a caller who has gone ends it between two.
-        for start in range(0, len(counted), COMPARED_AT_ONCE):
-            some = counted[start : start + COMPARED_AT_ONCE]
-            texts = await self.read.texts(name.context, {one.schema_id for one in some})
-            for one in some:
-                text = texts.get(one.schema_id)
-                if text is None:
-                    continue  # Another process has removed it, or it is lost.
-                if group and group_of(text.schema, group) != group_of(schema, group):
-                    continue
-                found = await self.parsing.problems_with(
-                    name, parsed, (one.version, text.schema), level
-                )
-                if found or not level.is_transitive:
-                    return found
-        return []
 
 
 def _stored(name: SubjectName, one: SubjectVersion, schema: Schema) -> StoredVersion:
