@@ -24,7 +24,8 @@ def accept_loss(
     Put the object back from an older version of the bucket if you can. Before, stop all that serve
     the registry: nodes with a registry port, and the schemas function of the AWS stack (give it a
     reserved concurrency of 0). See that the bucket is the right one. No schema is lost: what serves
-    the registry next writes into the journal again what the metadata store has. Exit status: 0
+    the registry next writes into the journal again what the metadata store has. Malformed items of
+    the metadata store stay as they are, and the journal has what they were before. Exit status: 0
     accepted, 2 it is not lost.
     """
     locations = locate_stores(data_dir, metadata, objects)

@@ -11,6 +11,7 @@ from tidelog_core.metadata.schema_records import (
 )
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.schema_registry.journal_checkpoints import JournalHealth
+from tidelog_core.schema_registry.stored_records import record_of
 from tidelog_core.schemas.subject_names import SubjectName
 from tidelog_core.turns import Turn
 
@@ -69,7 +70,9 @@ class RegistrySource:
             subjects, schemas, turn = 0, set[tuple[str, int]](), Turn()
             for one in await self._store.list(SCHEMA_SUBJECT_COLLECTION):
                 await turn.step()
-                subject = SchemaSubject.from_item(one)
+                subject = record_of(one)
+                if not isinstance(subject, SchemaSubject):
+                    continue  # Its versions are not known.
                 context = SubjectName.parse(subject.subject).context
                 subjects += bool(subject.live)
                 schemas |= {(context, known.schema_id) for known in subject.versions}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from tidelog_core.errors import CorruptItem, ObjectExists, VersionConflict
+from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.schema_records import (
     LATER_CONTEXTS,
@@ -43,6 +44,7 @@ from tidelog_core.schema_registry.journal_reading import (
     read_journal,
     read_texts,
 )
+from tidelog_core.schema_registry.stored_records import record_in
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 from tidelog_core.tier.keys import schema_key
 
@@ -104,7 +106,8 @@ async def _write(
     if found.lost:
         _jump(items, found)
     await _commit(store, list(items.items()))
-    subjects = sum(_has_versions(key, body) for key, body in items.items())
+    names = [key for key in items if key.collection == SCHEMA_SUBJECT_COLLECTION]
+    subjects = sum(_has_versions(record_in(items, key)) for key in names)
     problems = tuple(Remark(key, text) for key, text in found.problems)
     return RestoredSchemas(subjects, schemas, problems)
 
@@ -160,10 +163,5 @@ def _greatest_ids(found: FoundJournal) -> dict[str, int]:
     return greatest
 
 
-def _has_versions(key: ItemKey, body: Body) -> bool:
-    if key.collection != SCHEMA_SUBJECT_COLLECTION:
-        return False
-    try:
-        return bool(SchemaSubject.from_item(Item(key, _READ_VERSION, body)).versions)
-    except CorruptItem:
-        return False
+def _has_versions(record: Record | None) -> bool:
+    return isinstance(record, SchemaSubject) and bool(record.versions)

@@ -10,6 +10,10 @@ which id it gave out. What is left proves this much:
 
 If fewer changes show than entries are lost, counters that no later entry has written go on far
 above all that is known. An id that is not used costs nothing; one that is used twice costs records.
+
+A malformed item shows nothing, and is left as it is, so only changes that need it are refused. A
+malformed counter is written again, far above all that is known: once the lost entry is void,
+nothing would tell that a repaired counter may be too low.
 """
 
 from __future__ import annotations
@@ -18,34 +22,42 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from tidelog_core.errors import CorruptItem
+from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import check, put
 from tidelog_core.metadata.schema_records import (
     LATER_CONTEXTS,
     SCHEMA_CONTEXT_COLLECTION,
-    SCHEMA_IDENTITY_COLLECTION_PREFIX,
     SCHEMA_SETTINGS_COLLECTION,
-    SCHEMA_SUBJECT_COLLECTION,
     SCHEMA_TEXT_COLLECTION_PREFIX,
     SchemaContext,
     SchemaIdentity,
     SchemaJournal,
     SchemaSubject,
+    SchemaText,
 )
-from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.store import (
+    ABSENT,
+    UNREADABLE_VERSION,
+    Body,
+    Item,
+    ItemKey,
+    KeyRange,
+    MetadataStore,
+    Write,
+)
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.schema_registry.journal_mending import WRITTEN_AT_ONCE, compare
 from tidelog_core.schema_registry.journal_objects import is_text, same_body
 from tidelog_core.schema_registry.journal_reading import FoundJournal, read_journal
 from tidelog_core.schema_registry.journal_replay import JournalReplay
 from tidelog_core.schema_registry.scopes import ALL_CONTEXTS
+from tidelog_core.schema_registry.stored_records import record_in, record_of
 from tidelog_core.schemas.model import GIVEN_MAX, ID_MAX, Mode
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 
 logger = logging.getLogger(__name__)
 
 ID_JUMP = 1_000  # of a counter, if an object of the journal is lost; more than entries may be lost
-_READ_VERSION = 1  # Items in the bucket have none.
 
 # The last write of each item in the entries that are there, and the number of its entry.
 Known = Mapping[ItemKey, tuple[int, Write]]
@@ -116,9 +128,7 @@ class LostChanges:
                 extra={"sequences": lost[:10], "hint": "`tidelog verify` names what differs"},
             )
         shown = await self._shown(found, known)
-        is_all_shown = len(shown.ids) + shown.other_count >= len(lost)
-        exact_from = 0 if is_all_shown else lost[-1]
-        writes = await self._raised(found, known, shown, exact_from)
+        writes = await self._raised(found, known, shown, lost)
         if writes:
             logger.warning(
                 "lost entries of the schema journal may have given out ids, some are passed over",
@@ -137,9 +147,10 @@ class LostChanges:
         older = [
             replace(write, expected_version=_version(items.get(key)))
             for key, (_, write) in known.items()
-            if not _is(items.get(key), write) and _version(items.get(key)) <= write.expected_version
+            if not _is(items.get(key), write)
+            and UNREADABLE_VERSION < _version(items.get(key)) <= write.expected_version
         ]
-        counters = {one.context: one.last_id for one in await self._contexts()}
+        counters = {one.context: one.last_id for one, _ in await self._contexts(found)}
         is_back = any(one.expected_version != ABSENT for one in older) or any(
             counters.get(name, 0) < last_id for name, last_id in _counters(found).items()
         )
@@ -161,7 +172,7 @@ class LostChanges:
             item = items.get(key)
             last = known.get(key)
             if item is None:
-                has_other = has_other or _was_deleted(found.state.items.get(key), key)
+                has_other = has_other or _was_deleted(record_in(found.state.items, key))
             elif last is None or item.version > last[1].expected_version + 1:
                 new = {one for one in _ids_in(item) if one[1] > counters.get(one[0], 0)}
                 shown.ids |= new
@@ -174,33 +185,56 @@ class LostChanges:
         return shown
 
     async def _raised(
-        self, found: FoundJournal, known: Known, shown: _Shown, exact_from: int
+        self, found: FoundJournal, known: Known, shown: _Shown, lost: Sequence[int]
     ) -> list[Write]:
-        """Return the counters that change; one that a later entry than that has is right."""
-        settings = await self._store.list(SCHEMA_SETTINGS_COLLECTION)
-        scopes = import_scopes({one.id: one.body for one in settings})
-        scopes |= import_scopes(found.state.items)
+        """Return the counters that change; one that an entry behind all lost ones has is right."""
+        is_all_shown = len(shown.ids) + shown.other_count >= len(lost)
+        scopes = await self._import_scopes(found)
         writes = []
-        for context in await self._contexts():
+        for context, is_malformed in await self._contexts(found):
             greatest = shown.greatest(context.context)
             sequence, _ = known.get(context.item_id, (0, None))
-            if not exact_from or sequence > exact_from:
+            if sequence > lost[-1] or (is_all_shown and not is_malformed):
                 after = replace(context, last_id=max(context.last_id, greatest))
             else:
                 after = jumped(context, greatest, scopes)
-            if after.last_id != context.last_id:
+            if is_malformed or after.last_id != context.last_id:
                 writes.append(put(after, is_logged=False))
         return writes
 
-    async def _contexts(self) -> list[SchemaContext]:
-        """Return the contexts, with the default one and that of those which are not there yet."""
+    async def _import_scopes(self, found: FoundJournal) -> set[str]:
+        """Return the scopes of the mode IMPORT; malformed settings may have it."""
+        settings = await self._store.list(SCHEMA_SETTINGS_COLLECTION)
+        scopes = import_scopes({one.id: one.body for one in settings})
+        scopes |= import_scopes(found.state.items)
+        return scopes | {one.id.key for one in settings if record_of(one) is None}
+
+    async def _contexts(self, found: FoundJournal) -> list[tuple[SchemaContext, bool]]:
+        """Return the counters, and whether they are malformed: these begin at what is known.
+
+        Also those of the default context, and of contexts that are not there yet.
+        """
         items = await self._store.list(SCHEMA_CONTEXT_COLLECTION)
+        counters = _counters(found)
+        contexts: list[tuple[SchemaContext, bool]] = []
+        for item in items:
+            record = record_of(item)
+            if isinstance(record, SchemaContext):
+                contexts.append((record, False))
+            elif item.version != UNREADABLE_VERSION:  # Nobody can write that one.
+                last_id = max(counters.get(item.id.key, 0), await self._greatest_text(item.id.key))
+                context = SchemaContext(context=item.id.key, last_id=last_id, version=item.version)
+                contexts.append((context, True))
         stored = {one.id.key for one in items}
         missing = [one for one in (DEFAULT_CONTEXT, LATER_CONTEXTS) if one not in stored]
-        return [
-            *(SchemaContext.from_item(one) for one in items if one.problem is None),
-            *(SchemaContext(context=one, last_id=0) for one in missing),
-        ]
+        return [*contexts, *((SchemaContext(context=one, last_id=0), False) for one in missing)]
+
+    async def _greatest_text(self, context: str) -> int:
+        """Return the greatest id in a context whose text is in the metadata store."""
+        keys = KeyRange(limit=1, is_descending=True)
+        collection = f"{SCHEMA_TEXT_COLLECTION_PREFIX}{context}"
+        last = await self._store.list(collection, keys=keys)
+        return max((number for one in last for _, number in _id_of_text(one.id)), default=0)
 
 
 def _counters(found: FoundJournal) -> dict[str, int]:
@@ -227,31 +261,22 @@ def _version(item: Item | None) -> int:
     return ABSENT if item is None else item.version
 
 
-def _was_deleted(body: Body | None, key: ItemKey) -> bool:
+def _was_deleted(record: Record | None) -> bool:
     """Whether a subject that is gone can have been deleted: all of its versions were, softly."""
-    if body is None or key.collection != SCHEMA_SUBJECT_COLLECTION:
-        return False
-    try:
-        return not SchemaSubject.from_item(Item(key, _READ_VERSION, body)).live
-    except CorruptItem:
-        return False
+    return isinstance(record, SchemaSubject) and not record.live
 
 
 def _ids_in(item: Item) -> set[tuple[str, int]]:
     """Return the ids that an item names, with their contexts."""
-    if item.problem is not None:
-        return set()
-    collection = item.id.collection
-    if is_text(item.id):
+    record = record_of(item)
+    if isinstance(record, SchemaText):
         return set(_id_of_text(item.id))
-    if collection.startswith(SCHEMA_IDENTITY_COLLECTION_PREFIX):
-        identity = SchemaIdentity.from_item(item)
-        return {(identity.context, one.schema_id) for one in identity.uses}
-    if collection == SCHEMA_SUBJECT_COLLECTION:
-        subject = SchemaSubject.from_item(item)
-        context = SubjectName.parse(subject.subject).context
-        own = {(context, one.schema_id) for one in subject.versions}
-        return own | {(one.context, one.schema_id) for one in subject.referrers}
+    if isinstance(record, SchemaIdentity):
+        return {(record.context, one.schema_id) for one in record.uses}
+    if isinstance(record, SchemaSubject):
+        context = SubjectName.parse(record.subject).context
+        own = {(context, one.schema_id) for one in record.versions}
+        return own | {(one.context, one.schema_id) for one in record.referrers}
     return set()
 
 

@@ -17,7 +17,6 @@ from tidelog_core.metadata.schema_records import (
     SCHEMA_SETTINGS_COLLECTION,
     SCHEMA_SUBJECT_COLLECTION,
     SCHEMA_TEXT_COLLECTION_PREFIX,
-    SchemaContext,
     SchemaJournal,
     SchemaSubject,
     schema_text_key,
@@ -28,6 +27,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.schema_registry.change_log import ChangeLog
 from tidelog_core.schema_registry.journal_objects import is_text, same_body, void_object
 from tidelog_core.schema_registry.journal_reading import FoundJournal
+from tidelog_core.schema_registry.stored_records import record_in, record_of
 from tidelog_core.schemas.subject_names import SubjectName
 from tidelog_core.tier.keys import SchemaObject, schema_key
 from tidelog_core.tier.persisting import persist
@@ -42,8 +42,7 @@ LISTED_AT_ONCE = 200  # items that are in memory
 async def collections_of(store: MetadataStore) -> list[str]:
     """Return the collections that have the registry's items."""
     found = [SCHEMA_CONTEXT_COLLECTION, SCHEMA_SETTINGS_COLLECTION, SCHEMA_SUBJECT_COLLECTION]
-    for item in await store.list(SCHEMA_CONTEXT_COLLECTION):
-        context = item.id.key if item.problem else SchemaContext.from_item(item).context
+    for context in [one.id.key for one in await store.list(SCHEMA_CONTEXT_COLLECTION)]:
         found.append(f"{SCHEMA_TEXT_COLLECTION_PREFIX}{context}")
         found.append(f"{SCHEMA_IDENTITY_COLLECTION_PREFIX}{context}")
     return found
@@ -61,12 +60,17 @@ class Comparison:
 
     differing: Sequence[ItemKey]  # the journal has them otherwise, or one of the two has not
     lost_texts: Sequence[ItemKey]  # that versions have, and the metadata store has not
+    malformed: Sequence[ItemKey] = ()  # in the metadata store; they are not compared
 
 
 async def compare(store: MetadataStore, found: FoundJournal) -> Comparison:
-    """Compare all items. A text that only the store has lost does not count as differing."""
+    """Compare all items. A text that only the store has lost does not count as differing.
+
+    Of a malformed item the journal has what counts, so that stays there.
+    """
     state, homeless = found.state, set(found.homeless_texts)
     differing: list[ItemKey] = []
+    malformed: list[ItemKey] = []
     seen, used = set[ItemKey](), set[ItemKey]()
     turn = Turn()
     for collection in await collections_of(store):
@@ -76,19 +80,20 @@ async def compare(store: MetadataStore, found: FoundJournal) -> Comparison:
             for item in items:
                 await turn.step()
                 seen.add(item.id)
-                if item.problem is not None:
-                    continue
-                if is_text(item.id):
-                    is_same = item.id in state.texts and item.id not in homeless
-                else:
-                    is_same = same_body(item.body, state.items.get(item.id))
-                if not is_same:
+                record = record_of(item)
+                if record is None:
+                    malformed.append(item.id)
+                    record = record_in(state.items, item.id)
+                elif is_text(item.id):
+                    if item.id not in state.texts or item.id in homeless:
+                        differing.append(item.id)
+                elif not same_body(item.body, state.items.get(item.id)):
                     differing.append(item.id)
-                if collection == SCHEMA_SUBJECT_COLLECTION:
-                    used |= _texts_of(SchemaSubject.from_item(item))
+                if isinstance(record, SchemaSubject):
+                    used |= _texts_of(record)
             after = items[-1].id.key if items else None
     removed = [key for key in (*state.items, *state.texts) if key not in seen and key not in used]
-    return Comparison([*differing, *removed], sorted(used - seen))
+    return Comparison([*differing, *removed], sorted(used - seen), malformed)
 
 
 async def _listed(store: MetadataStore, collection: str, after: str, count: int) -> list[Item]:
@@ -168,7 +173,9 @@ class JournalMending:
         self, begun: SchemaJournal | None, items: Iterable[Item], gone: Sequence[Write] = ()
     ) -> None:
         writes = [
-            Write(one.id, one.body, one.version, False) for one in items if one.problem is None
+            Write(one.id, one.body, one.version, False)
+            for one in items
+            if record_of(one) is not None
         ]
         if writes or gone:
             await self._changes.commit(begun, [*writes, *gone])

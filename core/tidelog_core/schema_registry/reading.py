@@ -25,6 +25,7 @@ from tidelog_core.metadata.schema_records import (
 )
 from tidelog_core.metadata.store import Item, ItemKey
 from tidelog_core.schema_registry.scopes import SettingsInScope, scopes_of
+from tidelog_core.schema_registry.stored_records import record_of
 from tidelog_core.schemas.model import (
     RESOLVED_CHARACTERS_MAX,
     RESOLVED_MAX,
@@ -109,7 +110,7 @@ class RegistryReader:
     async def contexts(self) -> list[str]:
         """Return the names of all contexts, the default one first."""
         items = await self._store.list(SCHEMA_CONTEXT_COLLECTION)
-        names = [SchemaContext.from_item(one).context for one in items]
+        names = [one.id.key for one in items]  # A malformed counter hides no other context.
         others = (one for one in names if one not in (DEFAULT_CONTEXT, LATER_CONTEXTS))
         return [DEFAULT_CONTEXT, *others]
 
@@ -121,8 +122,10 @@ class RegistryReader:
     async def settings_with_mode(self) -> list[str]:
         """Return the scopes that have a mode of their own."""
         items = await self._store.list(SCHEMA_SETTINGS_COLLECTION)
-        found = [SchemaSettings.from_item(one) for one in items if one.problem is None]
-        return [one.scope for one in found if one.mode is not None]
+        found = map(record_of, items)
+        return [
+            one.scope for one in found if isinstance(one, SchemaSettings) and one.mode is not None
+        ]
 
     async def settings_of(self, name: SubjectName) -> SettingsInScope:
         """Return the settings of all scopes of a subject or a context."""

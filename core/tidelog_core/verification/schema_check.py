@@ -23,6 +23,10 @@ DIFFERS = (
     "the metadata store and the journal in the bucket say different things of this item: see"
     " «If the metadata store was set back» in docs/schema-registry.md"
 )
+MALFORMED = (
+    "the metadata store cannot read this item, calls that need it are refused: see «If an item is"
+    " malformed» in docs/schema-registry.md"
+)
 NAMED_MAX = 100  # items
 
 
@@ -70,6 +74,7 @@ async def _differences(
     found = await read_journal(objects, cluster_id, up_to=position.sequence)
     compared = await compare(store, found)
     problems = {_name(one): LOST_TEXT for one in compared.lost_texts[:NAMED_MAX]}
+    problems |= {_name(one): MALFORMED for one in compared.malformed[:NAMED_MAX]}
     if not found.lost and position.is_whole:
         named = set(found.homeless_texts)  # by the entry that they miss
         differing = [one for one in compared.differing if one not in named]
