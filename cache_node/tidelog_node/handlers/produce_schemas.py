@@ -119,7 +119,7 @@ class ProduceSchemas:
             found = frames_of(records, parts)
         else:
             found = await self._inspector.frames(records, parts, host=host)
-        found = await self._with_ids(found, host)
+        found = await self._with_ids(found, rules, topic, host)
         schemas, problems = await self._look_up(found, rules, topic, host)
         if not problems and config.tidelog_schema_validation_level == FULL:
             characters = sum(one.characters for one in schemas.values())
@@ -132,23 +132,38 @@ class ProduceSchemas:
             )
         return RecordsRefused(problems[:PROBLEMS_MAX]) if problems else None
 
-    async def _with_ids(self, found: FramesFound, host: str) -> FramesFound:
+    async def _with_ids(
+        self, found: FramesFound, rules: Mapping[str, _Rule], topic: str, host: str
+    ) -> FramesFound:
         """Return the schemas with the ids of those that records name by their guids.
 
         One that is not registered keeps the id 0, which no schema has.
         """
-        guids = {one.guid for one in found.uses if one.guid}
-        if not guids:
+        if not any(one.guid for one in found.uses):
             return found
         try:
-            ids = [(one, await self._schemas.id_of(one, host=host)) for one in sorted(guids)]
+            uses = [
+                one._replace(schema_id=await self._id_of(one, rules[one.part], topic, host))
+                if one.guid
+                else one
+                for one in found.uses
+            ]
         except TidelogError as error:
             raise NotInspected(f"schemas cannot be looked up: {error}") from None
-        known = dict(ids)
-        uses = [
-            one._replace(schema_id=known[one.guid] or 0) if one.guid else one for one in found.uses
-        ]
         return found._replace(uses=uses)
+
+    async def _id_of(self, use: SchemaUse, rule: _Rule, topic: str, host: str) -> int:
+        """Return the id of a schema by its guid, of several the one of the topic's subject."""
+        ids = await self._schemas.ids_of(use.guid, host=host)
+        if rule.strategy == TOPIC_NAME_STRATEGY:
+            subject = f"{topic}-{rule.part}"
+            own = await self._schemas.id_in(subject, ids, host=host)
+            if own is None:  # An import may have given it one more since.
+                ids = await self._schemas.ids_of(use.guid, host=host, is_new=True)
+                own = await self._schemas.id_in(subject, ids, host=host)
+            if own is not None:
+                return own
+        return min(ids, default=0)
 
     async def _look_up(
         self, found: FramesFound, rules: Mapping[str, _Rule], topic: str, host: str
@@ -182,7 +197,7 @@ class ProduceSchemas:
         """Return the fault of the schema's subjects; empty if there is none."""
         if rule.strategy == TOPIC_NAME_STRATEGY:
             subject = f"{topic}-{rule.part}"
-            if await self._schemas.has(subject, use.schema_id, host=host):
+            if await self._schemas.id_in(subject, {use.schema_id}, host=host) is not None:
                 return ""
             return _wrong(use, f"subject {subject}")
         try:
@@ -191,18 +206,21 @@ class ProduceSchemas:
             return refused.record_messages[0]
         prefix = "" if rule.strategy == RECORD_NAME_STRATEGY else f"{topic}-"
         wanted = {f"{prefix}{name}" for name in names}
-        if await self._has_any(wanted & schema.subjects, use.schema_id, host):
+        ids: Set[int] = schema.ids if use.guid else {use.schema_id}
+        if await self._is_in_any(wanted & schema.subjects, ids, host):
             return ""
         # A subject may have the schema now that had it not when it was looked up.
         newer = await self._schemas.find(use.schema_id, host=host, is_new=True)
         more = frozenset[str]() if newer is None else newer.subjects - schema.subjects
-        if await self._has_any(wanted & more, use.schema_id, host):
+        if newer is not None and use.guid:
+            ids = newer.ids
+        if await self._is_in_any(wanted & more, ids, host):
             return ""
         return _wrong(use, "the subject of its record")
 
-    async def _has_any(self, subjects: Set[str], schema_id: int, host: str) -> bool:
+    async def _is_in_any(self, subjects: Set[str], ids: Set[int], host: str) -> bool:
         for subject in sorted(subjects)[:CANDIDATES_MAX]:
-            if await self._schemas.has(subject, schema_id, host=host):
+            if await self._schemas.id_in(subject, ids, host=host) is not None:
                 return True
         return False
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -29,6 +29,7 @@ MISSING_SECONDS = 1.0
 SCHEMAS_MAX = 500
 CHARACTERS_MAX = 16_000_000  # of the texts that are kept
 SUBJECTS_MAX = 1_000
+IDS_MAX = 100_000  # of the schemas that are known by their guids
 CANDIDATES_MAX = 10  # subjects that are looked at for one schema
 READS_MAX = 16  # at a time
 HOST_READS_MAX = 4  # of one host
@@ -50,7 +51,8 @@ class KnownSchema:
     """A schema under its id."""
 
     source: SchemaSource
-    subjects: frozenset[str]  # that have it, deleted versions too
+    ids: frozenset[int]  # imports may give one schema several
+    subjects: frozenset[str]  # that have it, under any id, deleted versions too
 
     @property
     def characters(self) -> int:
@@ -70,7 +72,9 @@ class KnownSchemas:
             clock, slots, SCHEMAS_MAX, size_max=CHARACTERS_MAX, size_of=lambda one: one.characters
         )
         self._subjects = _Kept[str, frozenset[int]](clock, slots, SUBJECTS_MAX)
-        self._guids = _Kept[str, int](clock, slots, SCHEMAS_MAX)
+        self._guids = _Kept[str, frozenset[int]](
+            clock, slots, SCHEMAS_MAX, size_max=IDS_MAX, size_of=len
+        )
         # Reads do not wait for those that wait for the names' process.
         self._names = _Kept[int, frozenset[str]](clock, _slots(), SCHEMAS_MAX)
 
@@ -84,27 +88,32 @@ class KnownSchemas:
             schema_id, host, lambda: self._read(schema_id), older_than_s=older_than_s
         )
 
-    async def id_of(self, guid: str, *, host: str) -> int | None:
-        """Return the id of a schema in the default context. Raises ``StoreUnavailable``."""
+    async def ids_of(self, guid: str, *, host: str, is_new: bool = False) -> frozenset[int]:
+        """Return the ids of a schema in the default context. Raises ``StoreUnavailable``.
 
-        async def read() -> int | None:
+        ``is_new``: as it has them now, not ``KEPT_SECONDS`` ago.
+        """
+
+        async def read() -> frozenset[int] | None:
             identity = await self._reader.identity(DEFAULT_CONTEXT, guid)
-            return None if identity is None else identity.schema_id
+            return None if identity is None else frozenset(one.schema_id for one in identity.uses)
 
-        return await self._guids.get(guid, host, read)
+        older_than_s = MISSING_SECONDS if is_new else None
+        ids = await self._guids.get(guid, host, read, older_than_s=older_than_s)
+        return ids or frozenset()
 
-    async def has(self, subject: str, schema_id: int, *, host: str) -> bool:
-        """Return whether a version of the subject, not deleted, has the id."""
+    async def id_in(self, subject: str, wanted: Set[int], *, host: str) -> int | None:
+        """Return one of the ids that a version of the subject, not deleted, has."""
 
         async def read() -> frozenset[int] | None:
             found = await self._reader.subject(SubjectName.parse(subject))
             return frozenset(one.schema_id for one in found.live) or None
 
         ids = await self._subjects.get(subject, host, read)
-        if ids is not None and schema_id not in ids:
+        if ids is not None and wanted.isdisjoint(ids):
             # It may have a new version.
             ids = await self._subjects.get(subject, host, read, older_than_s=MISSING_SECONDS)
-        return ids is not None and schema_id in ids
+        return min(wanted & (ids or frozenset()), default=None)
 
     async def names(self, schema: KnownSchema, *, host: str) -> frozenset[str]:
         """Return what subjects may be named after: the schema's record, messages, or title.
@@ -129,11 +138,12 @@ class KnownSchemas:
         except RegistryRefusal:
             return None  # It is being deleted, with what it refers to.
         uses = () if identity is None else identity.uses
-        subjects = frozenset(one.subject for one in uses if one.schema_id == schema_id)
+        ids = frozenset(one.schema_id for one in uses)
+        subjects = frozenset(one.subject for one in uses)
         source = SchemaSource(
             schema_id, str(schema.schema_type), schema.text, known, guid=schema.guid
         )
-        return KnownSchema(source, subjects)
+        return KnownSchema(source, ids, subjects)
 
 
 def _slots() -> HostSlots:

@@ -124,6 +124,7 @@ class IdsApi:
         found = []
         for context in await self._registry.read.contexts():
             identity = await self._registry.read.identity(context, guid.lower() or "-")
-            if identity is not None:
-                found.append((context, identity.schema_id))
+            if identity is not None:  # Imports may have given it several ids.
+                ids = [identity.schema_id, *(one.schema_id for one in identity.uses)]
+                found += [(context, one) for one in dict.fromkeys(ids)]
         return found

@@ -241,6 +241,29 @@ async def test_a_guid_is_looked_for_in_all_contexts_that_the_caller_may_read(
             assert (found["schema"], found["subject"]) == (USER, subject)
 
 
+async def test_a_guid_has_all_ids_that_imports_gave_its_schema(api: RegistryApi) -> None:
+    """A caller may have the right to a subject that has one of them."""
+    for scope in ("", "/:.stage:"):
+        await call(api, "PUT", f"/mode{scope}?force=true", {"mode": "IMPORT"})
+    for subject, number in (("u", 50), ("v", 30), ("w", 50), (":.stage:u", 7)):
+        assert await register(api, USER, subject, id=number, version=1) == number
+    guid = (await call(api, "GET", "/schemas/ids/30"))["guid"]
+    found = await call(api, "GET", f"/schemas/guids/{guid}/ids")
+    assert [(one["context"], one["id"]) for one in found] == [(".", 50), (".", 30), (".stage", 7)]
+    for subject, status in (("u", 200), ("v", 200), ("other", 403)):
+        asked = Call("GET", f"/schemas/guids/{guid}", permissions=ReaderOf(subject))
+        answer = await api.answer(asked)
+        assert answer.status == status
+        if status == 200:
+            assert json.loads(answer.body)["subject"] == subject
+    await call(api, "DELETE", "/subjects/u")
+    await call(api, "DELETE", "/subjects/w")
+    for subject in ("u", "w"):
+        await call(api, "DELETE", f"/subjects/{subject}?permanent=true")
+    found = await call(api, "GET", f"/schemas/guids/{guid}/ids")
+    assert [one["id"] for one in found] == [30, 7]
+
+
 # -- settings -------------------------------------------------------------------------------------
 
 

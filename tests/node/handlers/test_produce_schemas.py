@@ -15,6 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.config import (
     RECORD_NAME_STRATEGY,
+    TOPIC_NAME_STRATEGY,
     TOPIC_RECORD_NAME_STRATEGY,
 )
 from tidelog_core.errors import MessageTooLarge, StoreUnavailable
@@ -22,7 +23,7 @@ from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
-from tidelog_core.schemas.model import Compatibility, Reference, Schema, SchemaType
+from tidelog_core.schemas.model import Compatibility, Mode, Reference, Schema, SchemaType
 from tidelog_core.schemas.values.codecs import open_codec
 from tidelog_core.schemas.values.framing import VALUE_HEADER, framed
 from tidelog_node.answers import HeldReply
@@ -265,6 +266,43 @@ async def test_a_schema_may_be_named_in_a_header(node: LedNode, level: str) -> N
         assert outcome(answer) == (ErrorCode.invalid_record, [1, 3]), wrong
         assert "schema" in answer.error_message
     assert node.replica().log.log_end_offset == 3_006
+
+
+async def imported(node: LedNode, subject: str, schema_id: int) -> None:
+    """Register the schema under an id of one's own, as an import from another registry does."""
+    registry = SchemaRegistry(node.store)
+    await RegistrySettings(registry).set_mode("", Mode.IMPORT, force=True)
+    await registry.register(subject, Wanted(Schema(SchemaType.AVRO, USER), schema_id=schema_id))
+
+
+@pytest.mark.parametrize("level", ["id", "full"])
+async def test_a_schema_with_several_ids_is_found_by_its_guid_in_each_subject(
+    node: LedNode, level: str
+) -> None:
+    await node.create_topic(replicas=(1,), **{**ON, "tidelog.schema.validation.level": level})
+    for subject, schema_id in (("first", 30), (SUBJECT, 50), ("last", 70)):
+        await imported(node, subject, schema_id)
+    header = guid_of(USER)
+    good = [with_headers(VALUE, header), with_headers(framed(50, VALUE))]
+    assert outcome(await send(node, batch_of(*good))) == STORED
+    for other in (30, 70):
+        answer = await send(node, batch_of(*good, with_headers(framed(other, VALUE))))
+        assert outcome(answer) == (ErrorCode.invalid_record, [2])
+
+
+@pytest.mark.parametrize("strategy", [TOPIC_NAME_STRATEGY, RECORD_NAME_STRATEGY])
+async def test_an_id_that_a_schema_gets_later_counts_for_its_guid(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    monkeypatch.setattr(known_schemas, "MISSING_SECONDS", 0.0)
+    named = {"confluent.value.subject.name.strategy": strategy}
+    await node.create_topic(replicas=(1,), **ON, **named)
+    subject = SUBJECT if strategy == TOPIC_NAME_STRATEGY else "shop.User"
+    await imported(node, "elsewhere", 30)
+    data = batch_of(with_headers(VALUE, guid_of(USER)))
+    assert outcome(await send(node, data)) == (ErrorCode.invalid_record, [0])
+    await imported(node, subject, 50)
+    assert outcome(await send(node, data)) == STORED
 
 
 async def test_values_with_headers_are_read_with_their_schemas(node: LedNode) -> None:
