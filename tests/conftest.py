@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -47,6 +48,12 @@ os.environ.setdefault("PYTHONHASHSEED", "0")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest; ``make test`` deals files out in this order."""
     items.sort(key=lambda item: place_of(item.nodeid.split("::")[0]))
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of garbage collections what stays until the end: modules and tests, by the million."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
