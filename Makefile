@@ -28,7 +28,7 @@ CLIENT_TESTS ?= tests/clients tests/kafka tests/node/test_clients.py tests/node/
 TEST_WORKERS ?= 4
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-exports test-ecosystem test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure bench-sustained scaling soak chaos simulate-diskless logins fuzz attack clean
+.PHONY: help setup tools demo test prepared test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-exports test-ecosystem test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure bench-sustained scaling soak chaos simulate-diskless logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -55,6 +55,10 @@ test: $(STAMP) $(TOOLS)  ## the default suite, about 16 minutes on 2 cores
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_FLAGS); \
 	status=$$?; wait; exit $$status
 	$(MAKE) test-compiled
+
+prepared: $(STAMP) $(TOOLS)  ## what the default suite starts with: compiled modules, and bytecode of all tests
+	$(BIN)/python -m tools.compiled
+	$(BIN)/python -m pytest --collect-only -q >/dev/null
 
 test-compiled: $(STAMP)  ## the tests of the hot path again, on its compiled modules
 	$(BIN)/python -m tools.compiled
