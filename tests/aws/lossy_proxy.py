@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from collections.abc import Callable
-from types import TracebackType
-from urllib.parse import urlsplit
 
-from tests.support.store_proxy import reset
+from tests.support.http_messages import address_of, read_message
+from tests.support.tcp_proxy import ProxiedConnection, Streams, TcpProxy, reset
 
 
-class LossyProxy:
+class LossyProxy(TcpProxy):
     """Relays one request at a time per connection to ``upstream``.
 
     A lost request never reaches the server; a lost answer was carried out. Either way
@@ -22,19 +19,15 @@ class LossyProxy:
         self, upstream: str, *, on_request: Callable[[bytes], None] = lambda _: None
     ) -> None:
         """``on_request`` is called with each whole request before it is passed on."""
-        parts = urlsplit(upstream)
+        super().__init__(address_of(upstream))
         self._on_request = on_request
-        self._address = (parts.hostname, parts.port)
         self._requests_to_lose = 0
         self._answers_to_lose = 0
         self._every_nth = 0
         self._resets = False
         self._answer_count = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writers: set[asyncio.StreamWriter] = set()
         self.lost_request_count = 0
         self.lost_answer_count = 0
-        self.url = ""
 
     def lose_requests(self, count: int) -> None:
         self._requests_to_lose = count
@@ -46,84 +39,29 @@ class LossyProxy:
     def lose_every_nth_answer(self, n: int) -> None:
         self._every_nth = n
 
-    async def __aenter__(self) -> LossyProxy:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()
-        self.url = f"http://{host}:{port}"
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.close()
-        # Ending their connections ends the tasks; asyncio.streams does not take it well
-        # when its tasks are cancelled.
-        for writer in self._writers:
-            writer.transport.abort()
-        await asyncio.gather(*self._tasks)
-        await self._server.wait_closed()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        upstream: asyncio.StreamWriter | None = None
-        self._writers.add(writer)
-        try:
-            answers, upstream = await asyncio.open_connection(*self._address)
-            self._writers.add(upstream)
-            while await self._relay_one(reader, writer, answers, upstream):
-                pass
-        except (ConnectionError, asyncio.IncompleteReadError):
+    async def relay(self, connection: ProxiedConnection) -> None:
+        """Relay request after request, until one is lost."""
+        server = await connection.dial()
+        while await self._relay_one(connection.client, server):
             pass
-        finally:
-            for one in (writer, upstream):
-                if one is not None:
-                    self._writers.discard(one)
-                    one.close()
-                    with contextlib.suppress(ConnectionError):
-                        await one.wait_closed()
 
-    async def _relay_one(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        answers: asyncio.StreamReader,
-        upstream: asyncio.StreamWriter,
-    ) -> bool:
-        request = await _read_message(reader)
+    async def _relay_one(self, client: Streams, server: Streams) -> bool:
+        request = b"".join(await read_message(client[0]))
         if self._requests_to_lose > 0:
             self._requests_to_lose -= 1
             self.lost_request_count += 1
             return False
         self._on_request(request)
-        upstream.write(request)
-        answer = await _read_message(answers)
+        server[1].write(request)
+        answer = b"".join(await read_message(server[0]))
         self._answer_count += 1
         is_nth = self._every_nth > 0 and self._answer_count % self._every_nth == 0
         if self._answers_to_lose > 0 or is_nth:
             self._answers_to_lose = max(0, self._answers_to_lose - 1)
             self.lost_answer_count += 1
             if self._resets:
-                reset(writer)
+                reset(client[1])
             return False
-        writer.write(answer)
-        await writer.drain()
+        client[1].write(answer)
+        await client[1].drain()
         return True
-
-
-async def _read_message(reader: asyncio.StreamReader) -> bytes:
-    head = await reader.readuntil(b"\r\n\r\n")
-    size_bytes = 0
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        match name.strip().lower():
-            case b"content-length":
-                size_bytes = int(value)
-            case b"transfer-encoding":
-                raise AssertionError("a message in chunks is not expected here")
-    return head + await reader.readexactly(size_bytes)

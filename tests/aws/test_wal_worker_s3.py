@@ -147,8 +147,7 @@ def test_a_store_that_cannot_be_reached_has_written_nothing(
         await scene.build()
         await scene.wal.put(0, timeout_s=SLOW_S)
         await scene.build(1)
-        assert scene.proxy._server is not None
-        scene.proxy._server.close()
+        scene.proxy.refuse()
         scene.proxy.behave(StoreBehaviour(is_cut=True))
         assert await scene.wal.put(1, timeout_s=SLOW_S) in (
             PutOutcome.THROTTLED,  # the connection is refused

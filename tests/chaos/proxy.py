@@ -21,7 +21,8 @@ import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+
+from tests.support.tcp_proxy import HOST, ProxiedConnection, TcpProxy
 
 CHUNK_SIZE_BYTES = 1 << 16
 TABLE_READINGS_MAX = 3  # of the system's connections: one that changes meanwhile may leave some out
@@ -42,38 +43,18 @@ class Behaviour:
 PASSES = Behaviour()
 
 
-class ByteProxy:
+class ByteProxy(TcpProxy):
     """Listens on a port of its own and relays to ``target_port`` of 127.0.0.1."""
 
     def __init__(
         self, target_port: int, *, pids: Callable[[], Mapping[int, str]] | None = None
     ) -> None:
         """``pids`` tells the processes that are told apart from clients, and their names."""
-        self.port = 0
-        self._target_port = target_port
+        super().__init__((HOST, target_port))
         self._pids = pids
         self._behaviours: dict[str, Behaviour] = {}
         self._everyone = PASSES
-        self._connections: set[_Connection] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-
-    async def __aenter__(self) -> ByteProxy:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._server is not None
-        self._server.close()
-        self.reset()
-        await asyncio.gather(*self._tasks)
-        await self._server.wait_closed()
+        self._links: set[_Link] = set()
 
     def behave(self, behaviour: Behaviour, source: str | None = None) -> None:
         """Treat connections of ``source`` like this from now on; of everyone if None."""
@@ -81,10 +62,10 @@ class ByteProxy:
             self._everyone = behaviour
         else:
             self._behaviours[source] = behaviour
-        for connection in self._connections:
-            connection.wake()
-            if self.behaviour(connection.source).is_cut:
-                connection.abort()
+        for link in list(self._links):
+            link.wake()
+            if self.behaviour(link.source).is_cut:
+                link.connection.abort()
 
     def heal(self, source: str | None = None) -> None:
         """Pass everything on again, what was held first; links of one source if given."""
@@ -93,16 +74,16 @@ class ByteProxy:
             self._everyone = PASSES
         else:
             self._behaviours.pop(source, None)
-        for connection in self._connections:
-            connection.wake()
+        for link in self._links:
+            link.wake()
 
     def reset(self, *, after_bytes: int = 0) -> None:
         """Reset every connection: now, or each in the middle of its next ``after_bytes``."""
-        for connection in list(self._connections):
-            if after_bytes:
-                connection.bytes_left = after_bytes
-            else:
-                connection.abort()
+        if not after_bytes:
+            self.cut()
+            return
+        for link in self._links:
+            link.bytes_left = after_bytes
 
     def behaviour(self, source: str) -> Behaviour:
         """Return what is done to connections of ``source``: the worse of its own and everyone's."""
@@ -116,58 +97,42 @@ class ByteProxy:
             is_cut=own.is_cut or self._everyone.is_cut,
         )
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        source = CLIENT
+    async def relay(self, connection: ProxiedConnection) -> None:
+        """Relay the bytes of both directions as the link of the source lets them pass."""
+        client, source = connection.client, CLIENT
         if self._pids is not None:
-            peer_port: int = writer.get_extra_info("peername")[1]
+            peer_port: int = client[1].get_extra_info("peername")[1]
             source = owner_of(peer_port, self.port, self._pids())
-        connection = _Connection(self, source)
-        connection.transports.append(writer.transport)
-        self._connections.add(connection)
+        if self.behaviour(source).is_cut:
+            return
+        link = _Link(self, connection, source)
+        self._links.add(link)
         try:
-            if self.behaviour(source).is_cut:
-                return
-            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
-            connection.transports.append(up_writer.transport)
-            if connection.is_aborted:
-                return
+            server = await connection.dial()
             await asyncio.gather(
-                connection.pump(reader, up_writer, is_request=True),
-                connection.pump(up_reader, writer, is_request=False),
+                link.pump(client[0], server[1], is_request=True),
+                link.pump(server[0], client[1], is_request=False),
             )
-        except OSError:
-            pass
         finally:
-            self._connections.discard(connection)
-            connection.abort()
+            self._links.discard(link)
 
 
-class _Connection:
-    """Two pumps and what can happen to them."""
+class _Link:
+    """Two pumps of one connection and what can happen to them."""
 
-    def __init__(self, proxy: ByteProxy, source: str) -> None:
+    def __init__(self, proxy: ByteProxy, connection: ProxiedConnection, source: str) -> None:
+        self.connection = connection
         self.source = source
-        self.transports: list[asyncio.WriteTransport] = []
         self.bytes_left: int | None = None  # until the connection is reset; None: it is not
-        self.is_aborted = False
         self._proxy = proxy
         self._changed = asyncio.Event()
-
-    def abort(self) -> None:
-        self.is_aborted = True
-        self._changed.set()
-        for transport in self.transports:
-            transport.abort()
+        connection.on_abort = self.wake
 
     def wake(self) -> None:
         """Look at the link's behaviour again."""
         event, self._changed = self._changed, asyncio.Event()
         event.set()
-        if self.is_aborted:
+        if self.connection.is_aborted:
             self._changed.set()
 
     async def pump(
@@ -180,7 +145,7 @@ class _Connection:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK_SIZE_BYTES):
                 await self._linger(len(data), is_request=is_request)
-                if self.is_aborted:
+                if self.connection.is_aborted:
                     return
                 if self.bytes_left is not None:
                     data, self.bytes_left = data[: self.bytes_left], self.bytes_left - len(data)
@@ -191,10 +156,10 @@ class _Connection:
                     break
             else:
                 await self._linger(0, is_request=is_request)
-                if not self.is_aborted and not writer.is_closing():
+                if not self.connection.is_aborted and not writer.is_closing():
                     writer.write_eof()
                     return
-        self.abort()
+        self.connection.abort()
 
     async def _linger(self, size_bytes: int, *, is_request: bool) -> None:
         """Return when the link lets so many bytes pass, or the connection is reset."""
@@ -202,11 +167,11 @@ class _Connection:
         wait_s = behaviour.delay_s if size_bytes else 0.0
         if behaviour.bytes_per_s is not None:
             wait_s += size_bytes / behaviour.bytes_per_s
-        if wait_s > 0 and not self.is_aborted:
+        if wait_s > 0 and not self.connection.is_aborted:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
-        while not self.is_aborted:
+        while not self.connection.is_aborted:
             now = self._proxy.behaviour(self.source)
             if not (now.holds_requests if is_request else now.holds_answers):
                 return

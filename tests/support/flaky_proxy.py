@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable
 from enum import Enum
 
-from tools.ports import free_port
+from tests.support.tcp_proxy import HOST, ProxiedConnection, TcpProxy
 
 Rule = Callable[[int, bytes], bool]
-_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Fate(Enum):
@@ -18,7 +17,7 @@ class _Fate(Enum):
     LOST = "lost"  # with its connection
 
 
-class FlakyProxy:
+class FlakyProxy(TcpProxy):
     """Forwards to a node; ``loses_answer`` decides which answers are lost, connection included.
 
     A rule gets the number of the answer over all connections and its bytes. The node has
@@ -29,63 +28,25 @@ class FlakyProxy:
         self,
         target_port: int,
         *,
-        port: int | None = None,
+        port: int = 0,
         loses_answer: Rule = lambda *_: False,
         on_request: Callable[[bytes], None] = lambda _: None,
     ) -> None:
         """``on_request`` is called with each request, size left out."""
-        self.port = free_port() if port is None else port
+        super().__init__((HOST, target_port), port=port)
         self._on_request = on_request
         self.loses_answer = loses_answer
         self.lost_count = 0
         self.kept_back_count = 0
         self.is_down = False  # refuses connections
         self.keeps_back: int | None = None  # the API key of requests that get no answer
-        self._target_port = target_port
         self._answer_count = 0
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> FlakyProxy:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        self.cut()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._server.wait_closed()
-
-    def cut(self) -> None:
-        """Break every connection now."""
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self._writers.add(writer)
-        try:
-            if self.is_down:
-                return
-            up, down = await asyncio.open_connection("127.0.0.1", self._target_port)
-            self._writers.add(down)
-            try:
-                await self._forward((reader, writer), (up, down))
-            finally:
-                down.transport.abort()
-                self._writers.discard(down)
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.transport.abort()
-            self._writers.discard(writer)
-            self._tasks.discard(task)
-
-    async def _forward(self, client: _Streams, node: _Streams) -> None:
+    async def relay(self, connection: ProxiedConnection) -> None:
+        """Relay frame after frame, until one is lost."""
+        if self.is_down:
+            return
+        client, node = connection.client, await connection.dial()
         apis: set[int] = set()  # of this connection's requests
 
         def on_request(frame: bytes) -> _Fate:

@@ -19,17 +19,16 @@ import contextlib
 import json
 import random
 import re
-import socket
-import struct
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from urllib.parse import urlsplit
+
+from tests.support.http_messages import address_of, header, read_message
+from tests.support.tcp_proxy import ProxiedConnection, Streams, TcpProxy, reset
 
 HOLD_SECONDS = 8.0  # longer than a caller waits for an answer of DynamoDB
 _CONDITION = re.compile(rb"\r\nif-none-match:[^\r]*", re.IGNORECASE)
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Refusals:
     expired: Callable[[bytes], bytes]
 
 
-class StoreProxy:
+class StoreProxy(TcpProxy):
     """Relays one request at a time per connection to ``upstream``."""
 
     def __init__(
@@ -76,76 +75,38 @@ class StoreProxy:
         pace_s: Callable[[str], float] = lambda _: 0.0,
     ) -> None:
         """``pace_s`` gives the seconds that a request takes by its method, whatever else is wrong."""
-        parts = urlsplit(upstream)
+        super().__init__(address_of(upstream))
         self.behaviour = STORE_PASSES
-        self.url = ""
         self.counts: Counter[str] = Counter()  # the number of requests by fault
-        self._address = parts.hostname, parts.port
         self._chance = chance
         self._refusals = DYNAMODB if refusals is None else refusals
         self._pace_s = pace_s
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writers: set[asyncio.StreamWriter] = set()
         self._closing = asyncio.Event()
-        self._server: asyncio.Server | None = None
-
-    async def __aenter__(self) -> StoreProxy:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()
-        self.url = f"http://{host}:{port}"
-        return self
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
     ) -> None:
-        assert self._server is not None
         self._closing.set()
-        self._server.close()
-        self._abort()
-        await asyncio.gather(*self._tasks)
-        await self._server.wait_closed()
+        await super().__aexit__(kind, error, trace)
 
     def behave(self, behaviour: StoreBehaviour) -> None:
         """Treat requests like this from now on."""
         self.behaviour = behaviour
         if behaviour.is_cut:
-            self._abort()
+            self.cut()
 
-    def _abort(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        ends = [writer]
-        self._writers.add(writer)
-        try:
-            answers, upstream = await asyncio.open_connection(*self._address)
-            ends.append(upstream)
-            self._writers.add(upstream)
-            while await self._relay_one(reader, writer, answers, upstream):
-                pass
-        except (OSError, asyncio.IncompleteReadError):
+    async def relay(self, connection: ProxiedConnection) -> None:
+        """Relay request after request, until something happens to the connection."""
+        server = await connection.dial()
+        while await self._relay_one(connection.client, server):
             pass
-        finally:
-            for end in ends:
-                self._writers.discard(end)
-                end.transport.abort()
 
-    async def _relay_one(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        answers: asyncio.StreamReader,
-        upstream: asyncio.StreamWriter,
-    ) -> bool:
-        head, body = await _read_message(reader)
+    async def _relay_one(self, client: Streams, server: Streams) -> bool:
+        reader, writer = client
+        head, body = await read_message(reader)
         method = head.partition(b" ")[0].decode()
         behaviour = self._behaviour_for(method)
         if behaviour.is_cut:
@@ -161,11 +122,11 @@ class StoreProxy:
         if behaviour.overwrites:
             head = _CONDITION.sub(b"", head)
         if behaviour.late_part > 0 and self._happens(behaviour.late_part, "late"):
-            self._keep(self._carry_out_late(head + body, method, behaviour.late_s))
+            self.keep(self._carry_out_late(head + body, method, behaviour.late_s))
             await self._leave_unanswered(writer, behaviour.hold_s)
             return False
-        upstream.write(head + body)
-        answer = await _read_message(answers, has_body=method != "HEAD")
+        server[1].write(head + body)
+        answer = await read_message(server[0], has_body=method != "HEAD")
         self.counts["carried out"] += 1
         return await self._answer(writer, method, behaviour, *answer)
 
@@ -198,21 +159,16 @@ class StoreProxy:
         elif self._chance.random() < 0.5:
             reset(writer)
 
-    def _keep(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _carry_out_late(self, request: bytes, method: str, late_s: float) -> None:
         """Send the request by itself, whatever has become of the caller's connection."""
         await self._pause(self._chance.random() * late_s)
         if self._closing.is_set():
             return
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-            answers, upstream = await asyncio.open_connection(*self._address)
+            answers, upstream = await asyncio.open_connection(*self._target)
             try:
                 upstream.write(request)
-                await _read_message(answers, has_body=method != "HEAD")
+                await read_message(answers, has_body=method != "HEAD")
             finally:
                 upstream.transport.abort()
         self.counts["carried out"] += 1
@@ -235,7 +191,7 @@ class StoreProxy:
             self.counts["denied"] += 1
             return _s3_error(head, "403 Forbidden", "AccessDenied", "Access Denied")
         token = behaviour.valid_token
-        if token is not None and _header(head, b"x-amz-security-token") != token.encode():
+        if token is not None and header(head, b"x-amz-security-token") != token.encode():
             self.counts["expired"] += 1
             return self._refusals.expired(head)
         return None
@@ -244,13 +200,6 @@ class StoreProxy:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
-
-
-def reset(writer: asyncio.StreamWriter) -> None:
-    """End the connection so that the other side sees a reset and not an end."""
-    raw: socket.socket = writer.get_extra_info("socket")
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-    writer.transport.abort()
 
 
 def _answer(status: str, content_type: str, body: bytes) -> bytes:
@@ -265,7 +214,7 @@ def _dynamodb_error(code: str, message: str, **fields: object) -> bytes:
 
 
 def _dynamodb_throttled(head: bytes) -> bytes:
-    if b"TransactWriteItems" in (_header(head, b"x-amz-target") or b""):
+    if b"TransactWriteItems" in (header(head, b"x-amz-target") or b""):
         reasons = [{"Code": "ThrottlingError", "Message": "slow down"}, {"Code": "None"}]
         message = "Transaction cancelled, specific reasons [ThrottlingError, None]"
         return _dynamodb_error("TransactionCanceledException", message, CancellationReasons=reasons)
@@ -297,33 +246,3 @@ def _s3_expired(head: bytes) -> bytes:
 
 DYNAMODB = Refusals(_dynamodb_throttled, _dynamodb_expired)
 S3 = Refusals(_s3_throttled, _s3_expired)
-
-
-def _header(head: bytes, wanted: bytes) -> bytes | None:
-    for line in head.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == wanted:
-            return value.strip()
-    return None
-
-
-async def _read_message(
-    reader: asyncio.StreamReader, *, has_body: bool = True
-) -> tuple[bytes, bytes]:
-    """Return the head, blank line included, and the body as it was sent."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    if not has_body or head.split(b" ", 2)[1] in {b"204", b"304"}:
-        return head, b""
-    if (_header(head, b"transfer-encoding") or b"").lower() == b"chunked":
-        return head, await _read_chunks(reader)
-    return head, await reader.readexactly(int(_header(head, b"content-length") or 0))
-
-
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    body = b""
-    size_bytes = -1
-    while size_bytes != 0:
-        line = await reader.readuntil(b"\r\n")
-        size_bytes = int(line.partition(b";")[0], 16)
-        body += line + await reader.readexactly(size_bytes + 2)
-    return body
