@@ -50,10 +50,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place_of(item.nodeid.split("::")[0]))
 
 
-def pytest_collection_finish() -> None:
-    """Leave out of garbage collections what stays until the end: modules and tests, by the million."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Leave modules and tests out of garbage collections: a million objects that stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
