@@ -26,7 +26,8 @@ CLIENT_TESTS ?= tests/clients tests/kafka tests/node/test_clients.py tests/node/
 # file, and of some folders, so their servers start once. The longest come first
 # (tests/support/longest_files.py).
 TEST_WORKERS ?= 4
-WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+# What is collected are files, so a share of the tests would be told wrong.
+WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -o console_output_style=classic
 
 .PHONY: help setup tools demo test prepared test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-exports test-ecosystem test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure bench-sustained scaling soak chaos simulate-diskless logins fuzz attack clean
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import sys
@@ -14,9 +13,11 @@ import pytest
 from _pytest.logging import LogCaptureHandler
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from tests.support.fixed_chance import fix_chance
 from tests.support.longest_files import place_of, shared_by
+from tests.support.whole_files import IS_WANTED, FileOfTests, WholeFile, are_enough
 
 CHILD_PATH = Path(__file__).parent / "child_path"
 
@@ -50,15 +51,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place_of(item.nodeid.split("::")[0]))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
-    """Leave modules and tests out of garbage collections: a million objects that stay."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> FileOfTests | None:
+    """Leave the import of a test module to the worker that runs it, if files are dealt out."""
+    is_wanted = getattr(parent.config, "workerinput", {}).get(IS_WANTED, False)
+    return FileOfTests.of(module_path, parent) if is_wanted else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Run the tests of a whole file."""
+    if not isinstance(item, WholeFile):
+        return None
+    item.run_tests(nextitem)
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,6 +90,17 @@ class FileScheduling(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return shared_by(super()._split_scope(nodeid))
+
+    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+        # A worker begins an item once it has the next one. Items that are files wait behind one
+        # other, not behind two, as xdist has tests do.
+        return super()._pending_of(workload) + are_enough(self.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell a worker whether it collects whole files."""
+    node.workerinput[IS_WANTED] = are_enough(node.config)
 
 
 @pytest.hookimpl(optionalhook=True)
