@@ -4,20 +4,16 @@ A file's tests stay with one worker. If a long file starts last, the other worke
 it runs, so these start first. A file that is missing here costs only a little time.
 
 Tests of a whole folder stay together where they share what takes longest to start: a session of
-Spark, a broker of Apache Kafka. These folders begin before all files.
+Spark, a broker of Apache Kafka, the servers that stand in for AWS. These folders begin before all
+files.
 """
 
 from __future__ import annotations
 
-WHOLE_FOLDERS = ("tests/spark", "tests/kafka")
+WHOLE_FOLDERS = ("tests/spark", "tests/kafka", "tests/aws")
 LONGEST_FILES = (
-    "tests/aws/test_dynamodb_store.py",
-    "tests/aws/test_s3_store.py",
     "tests/clients/test_clients.py",
     "tests/node/replication/test_replication.py",
-    "tests/aws/test_localstack.py",
-    "tests/aws/test_deploy.py",
-    "tests/aws/test_store_faults.py",
     "tests/node/tier/test_bad_input.py",
     "tests/node/tier/test_crash.py",
     "tests/node/membership/test_failover.py",

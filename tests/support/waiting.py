@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 SECONDS_MAX = 120.0  # for what takes milliseconds on an idle machine
-_PAUSE_SECONDS = 0.02
-_ASYNC_PAUSE_SECONDS = 0.002
+# Conditions that come true soon are soon seen to be. To look often for long takes the processor's
+# time from what is waited for.
+_PAUSE_SECONDS = 0.005, 0.05  # the first, and the longest
+_ASYNC_PAUSE_SECONDS = 0.002, 0.02
+_PAUSE_GROWTH = 1.2
 
 
 def eventually(
@@ -19,9 +22,10 @@ def eventually(
 ) -> None:
     """Return once the condition holds. Raises ``AssertionError`` naming ``what`` if it never does."""
     deadline = time.monotonic() + seconds
+    pauses = _pauses(*_PAUSE_SECONDS)
     while not holds():
         assert time.monotonic() < deadline, _message(what)
-        time.sleep(_PAUSE_SECONDS)
+        time.sleep(next(pauses))
 
 
 async def eventually_async(
@@ -31,12 +35,19 @@ async def eventually_async(
 ) -> None:
     """Return once the condition holds, while other tasks run. Raises as ``eventually`` does."""
     deadline = time.monotonic() + seconds
+    pauses = _pauses(*_ASYNC_PAUSE_SECONDS)
     while True:
         found = holds()
         if await found if inspect.isawaitable(found) else found:
             return
         assert time.monotonic() < deadline, _message(what)
-        await asyncio.sleep(_ASYNC_PAUSE_SECONDS)
+        await asyncio.sleep(next(pauses))
+
+
+def _pauses(pause: float, longest: float) -> Iterator[float]:
+    while True:
+        yield pause
+        pause = min(pause * _PAUSE_GROWTH, longest)
 
 
 def _message(what: str | Callable[[], str]) -> str:
