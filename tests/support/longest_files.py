@@ -12,6 +12,9 @@ from __future__ import annotations
 
 WHOLE_FOLDERS = ("tests/spark", "tests/kafka", "tests/aws")
 LONGEST_FILES = (
+    "tests/simulation/diskless/test_diskless_simulation.py",
+    "tests/simulation/test_simulation.py",
+    "tests/simulation/diskless/test_node_slices.py",
     "tests/clients/test_clients.py",
     "tests/node/replication/test_replication.py",
     "tests/node/tier/test_bad_input.py",
