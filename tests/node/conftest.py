@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -18,3 +19,10 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
     yield process
     if process.process is not None:
         process.stop()
+
+
+@pytest.fixture
+def disk_folder() -> Iterator[Path]:
+    """A folder on a disk; ``tmp_path`` may be in memory."""
+    with TemporaryDirectory(dir="/var/tmp") as folder:
+        yield Path(folder)

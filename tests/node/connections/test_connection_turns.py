@@ -56,12 +56,12 @@ async def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
             open_socket.close()
 
 
-async def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(tmp_path: Path) -> None:
+async def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(disk_folder: Path) -> None:
     data = os.urandom(2 * segment_sender.SLICE_BYTES_READ_IN + SLICE_BYTES)
-    write_cold(tmp_path / "log", data)
+    write_cold(disk_folder / "log", data)
 
     def answer(_: memoryview, __: Session) -> Reply:
-        return [b"head", FileSlice(ReadableFile(tmp_path / "log"), 0, len(data)), b"tail"]
+        return [b"head", FileSlice(ReadableFile(disk_folder / "log"), 0, len(data)), b"tail"]
 
     async def received_by(client: socket.socket) -> bytes:
         client.setblocking(False)
@@ -84,13 +84,13 @@ async def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(tmp_p
             open_socket.close()
 
 
-async def test_a_connection_may_be_closed_while_its_slice_is_read(tmp_path: Path) -> None:
+async def test_a_connection_may_be_closed_while_its_slice_is_read(disk_folder: Path) -> None:
     data = os.urandom(segment_sender.SLICE_BYTES_READ_IN)
-    write_cold(tmp_path / "log", data)
+    write_cold(disk_folder / "log", data)
 
     async with asyncio.timeout(30):
         client, served = connect(
-            lambda _, __: [FileSlice(ReadableFile(tmp_path / "log"), 0, len(data))]
+            lambda _, __: [FileSlice(ReadableFile(disk_folder / "log"), 0, len(data))]
         )
         client.sendall(REQUEST)
         while disk_threads(served) == 0:  # noqa: ASYNC110

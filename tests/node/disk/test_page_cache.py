@@ -19,9 +19,9 @@ def test_what_was_just_written_is_in_memory(tmp_path: Path) -> None:
     assert is_in_memory(ReadableFile(tmp_path / "log"), 0, SIZE_BYTES)
 
 
-def test_what_was_read_in_is_in_memory_and_the_rest_of_the_file_is_not(tmp_path: Path) -> None:
-    write_cold(tmp_path / "log", os.urandom(4 * SIZE_BYTES))
-    file = ReadableFile(tmp_path / "log")
+def test_what_was_read_in_is_in_memory_and_the_rest_of_the_file_is_not(disk_folder: Path) -> None:
+    write_cold(disk_folder / "log", os.urandom(4 * SIZE_BYTES))
+    file = ReadableFile(disk_folder / "log")
     read_in(file, SIZE_BYTES - 1, 262_146)
     assert is_in_memory(file, SIZE_BYTES - 1, 262_146)
     assert not is_in_memory(file, SIZE_BYTES, 3 * SIZE_BYTES)
