@@ -1,4 +1,4 @@
-"""Groups by the consumer protocol where answers are lost, members come and go, and a node dies."""
+"""Groups where answers are lost or late, members come and go, and a node dies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from tidelog import RebalanceListener, SubscriptionPattern, TopicPartition
+from tidelog.errors import CommitFailed
+from tidelog.wire.requests import JOIN_GROUP
 
 from tests.sdk.conftest import make_topic
 from tests.sdk.group_readers import CONSUMER, Log, Reader, create, is_divided, writing
@@ -42,6 +44,29 @@ async def test_answers_that_are_lost_cost_no_member_its_place(
         await_all = Reader(broker.address, topic, f"{name}-all", **CONSUMER)
         async with await_all:
             await eventually_async(lambda: len(await_all.got) >= len(written), "all was written")
+
+
+async def test_a_commit_between_a_join_and_its_answer_costs_no_member_its_place(
+    tidelog: TransactionalBroker, name: str
+) -> None:
+    """The group has its next generation by then, of which the member has not heard."""
+    broker = tidelog.proxied
+    async with FlakyProxy(broker.port, port=broker.proxy_port) as proxy:
+        topic = await create(broker.address, name, 4)
+        log = Log()
+        first = Reader(broker.address, topic, name, enable_auto_commit=False)
+        first.consumer.subscribe([topic], listener=log)
+        async with first:
+            await eventually_async(is_divided(4, first), "alone")
+            kept = next(iter(first.consumer.assignment()))
+            proxy.hold(JOIN_GROUP.key)
+            async with Reader(broker.address, topic, name) as second:
+                await eventually_async(lambda: proxy.held_count > 0, "both have joined")
+                with pytest.raises(CommitFailed):
+                    await first.consumer.commit({kept: 0})
+                proxy.let_go()
+                await eventually_async(is_divided(4, first, second), "two share")
+            assert "lost" not in {event for event, _ in log.told}
 
 
 class Owners:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from tests.support.tcp_proxy import HOST, ProxiedConnection, TcpProxy
@@ -40,7 +40,20 @@ class FlakyProxy(TcpProxy):
         self.kept_back_count = 0
         self.is_down = False  # refuses connections
         self.keeps_back: int | None = None  # the API key of requests that get no answer
+        self.held_count = 0
         self._answer_count = 0
+        self._held: tuple[int, frozenset[ProxiedConnection]] | None = None
+        self._let_go = asyncio.Event()
+
+    def hold(self, api_key: int) -> None:
+        """Hold answers to such requests of the present connections until ``let_go``."""
+        self._held = api_key, frozenset(self._connections)
+        self._let_go = asyncio.Event()
+
+    def let_go(self) -> None:
+        """Pass on the answers that are held."""
+        self._held = None
+        self._let_go.set()
 
     async def relay(self, connection: ProxiedConnection) -> None:
         """Relay frame after frame, until one is lost."""
@@ -48,13 +61,20 @@ class FlakyProxy(TcpProxy):
             return
         client, node = connection.client, await connection.dial()
         apis: set[int] = set()  # of this connection's requests
+        unanswered: dict[bytes, int] = {}  # APIs by correlation id
 
-        def on_request(frame: bytes) -> _Fate:
-            apis.add(int.from_bytes(frame[:2], "big"))
+        async def on_request(frame: bytes) -> _Fate:
+            api_key = int.from_bytes(frame[:2], "big")
+            apis.add(api_key)
+            unanswered[frame[4:8]] = api_key
             self._on_request(frame)
             return _Fate.PASSES
 
-        def on_answer(frame: bytes) -> _Fate:
+        async def on_answer(frame: bytes) -> _Fate:
+            api_key = unanswered.pop(frame[:4], None)
+            if self._held is not None and connection in self._held[1] and api_key == self._held[0]:
+                self.held_count += 1
+                await self._let_go.wait()
             if self.keeps_back in apis:
                 self.kept_back_count += 1
                 return _Fate.KEPT_BACK
@@ -74,12 +94,12 @@ class FlakyProxy(TcpProxy):
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        decide: Callable[[bytes], _Fate],
+        decide: Callable[[bytes], Awaitable[_Fate]],
     ) -> None:
         while True:
             size = await reader.readexactly(4)
             frame = await reader.readexactly(int.from_bytes(size, "big"))
-            fate = decide(frame)
+            fate = await decide(frame)
             if fate is _Fate.LOST:
                 raise ConnectionResetError
             if fate is _Fate.KEPT_BACK:

@@ -98,6 +98,8 @@ class ClassicMembership(Membership):
 
     def note_commit_error(self, code: ErrorCode) -> None:
         """Handle the coordinator's error for a commit."""
+        if not self._is_stable:
+            return  # The group may have its next generation already: the join's answer tells.
         if code in _LOST:
             self._lose(code)
         elif code is ErrorCode.rebalance_in_progress:
