@@ -220,8 +220,10 @@ class Mutation:
 
 
 MUTATIONS: Mapping[str, Mutation] = {
-    "truncates by high watermark": Mutation(Machines(follower=TruncatesByHighWatermark)),
-    "never truncates": Mutation(Machines(follower=NeverTruncates)),
+    "truncates by high watermark": Mutation(
+        Machines(follower=TruncatesByHighWatermark), first_seed=33
+    ),
+    "never truncates": Mutation(Machines(follower=NeverTruncates), first_seed=31),
     "takes any answer": Mutation(Machines(follower=TakesAnyAnswer)),
     "counts the committed ISR only": Mutation(
         Machines(leader=CountsCommittedIsr), "cut off while its return is written"
@@ -232,28 +234,29 @@ MUTATIONS: Mapping[str, Mutation] = {
     "believes the first reading": Mutation(
         Machines(leader=BelievesTheFirstReading),
         "cut off while nobody knows whether its return is written",
+        40,
     ),
     "grows without the epoch start": Mutation(
-        Machines(leader=GrowsWithoutEpochStart), "returns to a leader that knows little"
+        Machines(leader=GrowsWithoutEpochStart), "returns to a leader that knows little", 16
     ),
     "grows earlier lives": Mutation(
-        Machines(leader=GrowsEarlierLives), "loses what it has caught up with"
+        Machines(leader=GrowsEarlierLives), "loses what it has caught up with", 37
     ),
     "trusts the stored ISR": Mutation(
         Machines(leader=TrustsStoredIsr),
         "leads when the one before it and the one after it are cut off",
     ),
-    "answers while handing over": Mutation(Machines(leader=AnswersWhileHandingOver)),
+    "answers while handing over": Mutation(Machines(leader=AnswersWhileHandingOver), first_seed=33),
     "never fences itself": Mutation(Machines(own_lease=NeverFencesItself)),
     "counts the lease from the answer": Mutation(
-        Machines(own_lease=CountsFromTheAnswer), "sleeps while its renewal is on the way"
+        Machines(own_lease=CountsFromTheAnswer), "sleeps while its renewal is on the way", 18
     ),
     "resumes without reading": Mutation(
-        Machines(own_lease=ResumesWithoutReading), "renews while it is being replaced"
+        Machines(own_lease=ResumesWithoutReading), "renews while it is being replaced", 22
     ),
     "anyone takes over": Mutation(Machines(elector=AnyoneTakesOver)),
     "takes over unchecked": Mutation(
-        Machines(elector=TakesOverUnchecked), "renews while it is being replaced", 240
+        Machines(elector=TakesOverUnchecked), "renews while it is being replaced", 250
     ),
     "goes on after a restart": Mutation(Machines(elector=GoesOnAfterRestart)),
     "stays in the ISR after a power loss": Mutation(Machines(leaves_isr_after_power_loss=False)),

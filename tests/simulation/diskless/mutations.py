@@ -233,7 +233,7 @@ DESIGN_MUTATIONS: Mapping[str, Mutation] = {
     "commits before the predecessor": Mutation(CommitsBeforeThePredecessor()),
     "deletes seals": Mutation(DeletesSeals()),
     "writes epochs before the seal": Mutation(WritesEpochsBeforeTheSeal()),
-    "ignores the committed end": Mutation(IgnoresTheCommittedEnd()),
+    "ignores the committed end": Mutation(IgnoresTheCommittedEnd(), first_seed=8),
     "refers before the gateway's PUT": Mutation(RefersBeforeTheGatewaysPut()),
     "hedges with other bytes": Mutation(shell=HedgesWithOtherBytes()),
 }
@@ -243,7 +243,7 @@ CHECKER_MUTATIONS: Mapping[str, Mutation] = {
     "forgets producers": Mutation(shell=ForgetsProducers()),
 }
 FOUND_MUTATIONS: Mapping[str, Mutation] = {
-    "does not confirm seals": Mutation(DoesNotConfirmSeals()),
+    "does not confirm seals": Mutation(DoesNotConfirmSeals(), first_seed=19),
     "believes an older listing": Mutation(BelievesAnOlderListing(), first_seed=216),
     "collects everything committed": Mutation(
         CollectsEverythingCommitted(), draw=draw_suspicious_plan, first_seed=474
