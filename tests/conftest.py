@@ -94,7 +94,8 @@ class FileScheduling(LoadFileScheduling):
     def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
         # A worker begins an item once it has the next one. Items that are files wait behind one
         # other, not behind two, as xdist has tests do.
-        return super()._pending_of(workload) + are_enough(self.config)
+        count = super()._pending_of(workload)
+        return count + 1 if count and are_enough(self.config) else count
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -48,7 +48,8 @@ class WholeFile(pytest.Item):
         index = session.items.index(self)
         for test, next_one in pairwise([*tests, following]):
             assert test is not None
-            session.items[index] = test  # Reports of the item that runs are all that xdist passes on.
+            # Reports about another item than the one that runs are no reports to xdist.
+            session.items[index] = test
             self.config.hook.pytest_runtest_protocol(item=test, nextitem=next_one)
             if session.shouldfail or session.shouldstop:
                 break

@@ -56,7 +56,9 @@ async def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
             open_socket.close()
 
 
-async def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(disk_folder: Path) -> None:
+async def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(
+    disk_folder: Path,
+) -> None:
     data = os.urandom(2 * segment_sender.SLICE_BYTES_READ_IN + SLICE_BYTES)
     write_cold(disk_folder / "log", data)
 
