@@ -40,8 +40,11 @@ class Sticky:
     def choose(self, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         """Return the current partition."""
         del key, value
-        if not 0 <= self._current < partition_count:
-            self._current = random.randrange(partition_count)
+        current = self._current
+        return current if 0 <= current < partition_count else self._begin(partition_count)
+
+    def _begin(self, partition_count: int) -> int:
+        self._current = random.randrange(partition_count)
         return self._current
 
     def on_batch_filled(self, partition_count: int) -> None:
@@ -60,8 +63,10 @@ class Murmur2(Sticky):
 
     def choose(self, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         """Return the partition that every Kafka client chooses for the key."""
-        if key is None:
-            return super().choose(key, value, partition_count)
+        del value
+        if key is None:  # As ``super().choose``, which would be two calls more for each record.
+            current = self._current
+            return current if 0 <= current < partition_count else self._begin(partition_count)
         hashed = self._hashes.get(key)
         if hashed is None:
             if len(self._hashes) >= KEYS_REMEMBERED_MAX:

@@ -86,24 +86,53 @@ class Accumulator:
         """Yield every partition's queue."""
         return iter(self._queues.values())
 
+    def queue(self, partition: TopicPartition) -> PartitionQueue:
+        """Return the partition's queue, which stays the same as long as the producer runs."""
+        queue = self._queues.get(partition)
+        if queue is None:
+            queue = self._queues[partition] = PartitionQueue(partition)
+        return queue
+
+    def append_to_open(
+        self, queue: PartitionQueue, record: Record, size_bytes: int
+    ) -> Delivery | None:
+        """Add a record to the queue's open batch; return its delivery.
+
+        Returns ``None``, and adds nothing, if that takes more than this: a new batch, the end of
+        this one, or room that is not there. Nearly every record is added by this call alone.
+        """
+        batches = queue.batches
+        if not batches or self._waiters:
+            return None
+        batch = batches[-1]
+        batch_size_bytes = batch.size_bytes + size_bytes
+        used_size_bytes = self.used_size_bytes + size_bytes
+        if (
+            batch_size_bytes >= self._batch_size_bytes
+            or used_size_bytes > self._memory_size_bytes_max
+            or batch.is_full
+        ):
+            return None
+        batch.size_bytes, self.used_size_bytes = batch_size_bytes, used_size_bytes
+        records = batch.records
+        delivery = Delivery(batch, len(records), record[1])
+        records.append(record)
+        return delivery
+
     def append(
-        self,
-        partition: TopicPartition,
-        record: Record,
-        size_bytes: int,
-        now_s: float,
+        self, queue: PartitionQueue, record: Record, size_bytes: int, now_s: float
     ) -> tuple[Delivery, bool, bool]:
         """Add a record; return its delivery, whether a batch was started, and whether one filled.
 
         Requires room, see ``has_room``.
         """
-        batches = self._queue(partition).batches
+        batches = queue.batches
         batch = batches[-1] if batches else None
         is_new = has_filled = False
         if batch is None or batch.is_full or batch.size_bytes + size_bytes > self._batch_size_bytes:
             if batch is not None and not batch.is_full:
                 batch.is_full = has_filled = True
-            batch = ProducerBatch(partition, now_s)
+            batch = ProducerBatch(queue.partition, now_s)
             batches.append(batch)
             self.incomplete[batch] = None
             is_new = True
@@ -117,16 +146,16 @@ class Accumulator:
         return delivery, is_new, has_filled
 
     def append_encoded(
-        self, partition: TopicPartition, encoded: EncodedRecords, now_s: float
+        self, queue: PartitionQueue, encoded: EncodedRecords, now_s: float
     ) -> Delivery:
         """Add a whole batch at the end; return its first record's delivery.
 
         Requires room, see ``has_room``.
         """
-        batches = self._queue(partition).batches
+        batches = queue.batches
         if batches:
             batches[-1].is_full = True
-        batch = ProducerBatch(partition, now_s, encoded)
+        batch = ProducerBatch(queue.partition, now_s, encoded)
         batch.size_bytes = encoded.size_bytes
         batches.append(batch)
         self.incomplete[batch] = None
@@ -187,13 +216,6 @@ class Accumulator:
             self.used_size_bytes -= batch.size_bytes
             self._admit()
 
-    def forget(self, topics: set[str]) -> None:
-        """Drop the empty queues of deleted topics."""
-        for partition in [p for p in self._queues if p.topic in topics]:
-            queue = self._queues[partition]
-            if not queue.batches and not queue.in_flight:
-                del self._queues[partition]
-
     async def flush(self, wake: Callable[[], None]) -> None:
         """Wake the sender; return when all records present have an outcome."""
         self.flush_count += 1
@@ -235,12 +257,6 @@ class Accumulator:
         for _, future in self._waiters:
             if not future.done():
                 future.set_exception(ClientClosed("the producer is closed"))
-
-    def _queue(self, partition: TopicPartition) -> PartitionQueue:
-        queue = self._queues.get(partition)
-        if queue is None:
-            queue = self._queues[partition] = PartitionQueue(partition)
-        return queue
 
     def _admit(self) -> None:
         free = self._memory_size_bytes_max - self.used_size_bytes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.model import TopicPartition
-from tidelog_core.records.batch import HEADER_SIZE, Headers, Record, record_size_bytes_max
+from tidelog_core.records.batch import HEADER_SIZE, Headers, Record
 
 from tidelog.client import Client
 from tidelog.cluster import Cluster
@@ -23,11 +23,16 @@ from tidelog.errors import (
 from tidelog.metadata import TopicInfo
 from tidelog.options import ProducerOptions
 from tidelog.partitioners import TopicPartitioner
-from tidelog.producing.accumulator import Accumulator
+from tidelog.producing.accumulator import Accumulator, PartitionQueue
 from tidelog.producing.batch import Delivery, RecordMetadata
 from tidelog.producing.batch_options import BatchOptions
 from tidelog.producing.encoded import EncodedRecords
 from tidelog.producing.prepared import PreparedTransaction, complete
+from tidelog.producing.record_checks import (
+    RECORD_OVERHEAD_BYTES,
+    checked_headers,
+    checked_size_bytes,
+)
 from tidelog.producing.sender import Sender
 from tidelog.producing.transactions import Transaction, Transactions
 
@@ -35,18 +40,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 TABLE_BATCH_SIZE_BYTES = 512 * 1024  # before compression
-_RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)
+# Without the function that a named tuple's class has for it: one is made for every record.
+_new_record: Callable[[type[Record], tuple[object, ...]], Record] = tuple.__new__
 
 
 class _TopicState:
     """A topic's partitions and partitioner."""
 
-    __slots__ = ("metadata_version", "partition_count", "partitioner", "partitions")
+    __slots__ = ("metadata_version", "partition_count", "partitioner", "partitions", "queues")
 
     def __init__(self, partitioner: TopicPartitioner) -> None:
         self.partitioner = partitioner
         self.partitions: tuple[TopicPartition, ...] = ()
         self.partition_count = 0
+        self.queues: dict[int, PartitionQueue] = {}  # of the partitions that records were sent to
         self.metadata_version = -1
 
 
@@ -118,46 +125,64 @@ class RecordWriter(Client):
         ``ProducerFenced``; after any of them the record is not buffered.
         """
         if self._transactions is not None:
-            self._check_open()
-            self._transactions.check_sendable()
+            self._check_sendable()
         state = self._topics.get(topic)
-        if state is None or state.metadata_version != self._cluster.version:
-            state = await self._prepare(topic)
-        if partition is not None and not 0 <= partition < state.partition_count:
-            state = await self._prepare_partition(topic, partition)
+        if (
+            state is None
+            or state.metadata_version != self._cluster.version
+            or (partition is not None and not 0 <= partition < state.partition_count)
+        ):
+            state = await self._prepare(topic, partition)
         if headers:
-            headers = _check_headers(headers)
-        size_bytes = self._size(key, value, headers)  # type: ignore[arg-type]
+            headers = checked_headers(headers)
+        if type(value) is bytes and key is None and not headers:  # The next call takes longer.
+            size_bytes = RECORD_OVERHEAD_BYTES + len(value)
+        else:
+            size_bytes = checked_size_bytes(key, value, headers)  # type: ignore[arg-type]
+        if size_bytes > self._record_size_bytes_max:
+            raise self._too_large(size_bytes)
         if timestamp_ms is None:
             timestamp_ms = wall_clock_ms()
         elif timestamp_ms < 0:
             raise InvalidRequest(f"timestamp_ms must not be negative, is {timestamp_ms}")
+        if self._transactions is not None:
+            self._check_sendable()  # It may have ended during a wait.
+        if partition is None:
+            partition = state.partitioner.choose(key, value, state.partition_count)
+        record = _new_record(Record, (-1, timestamp_ms, key, value, headers))
+        queue = state.queues.get(partition)
+        if queue is not None:
+            delivery = self._accumulator.append_to_open(queue, record, size_bytes)
+            if delivery is not None:
+                return delivery
+        return await self._append(state, partition, record, size_bytes)
+
+    async def _append(
+        self, state: _TopicState, partition: int, record: Record, size_bytes: int
+    ) -> Delivery:
+        """Add a record that starts a batch, or fills one, or has to wait for room."""
         accumulator = self._accumulator
         if not accumulator.has_room(size_bytes):
             await self._wait_for_room(size_bytes)
-        if self._transactions is not None:
-            self._check_open()
-            self._transactions.check_sendable()  # It may have ended during the wait.
-        partitioner = state.partitioner
-        if partition is None:
-            partition = partitioner.choose(key, value, state.partition_count)
-            target = state.partitions[partition]
-        else:
-            target = state.partitions[partition]
+            self._check_sendable()  # It may have ended during the wait.
         delivery, is_new, has_filled = accumulator.append(
-            target,
-            Record(-1, timestamp_ms, key, value, headers),  # type: ignore[arg-type]
-            size_bytes,
-            self._clock_s(),
+            self._queue(state, partition), record, size_bytes, self._clock_s()
         )
         if is_new or has_filled:
             assert self._sender is not None
             self._sender.wake()
             if has_filled:
-                partitioner.on_batch_filled(state.partition_count)
+                state.partitioner.on_batch_filled(state.partition_count)
                 # Without this, a caller that never waits would keep the sender from running.
                 await asyncio.sleep(0)
         return delivery
+
+    def _queue(self, state: _TopicState, partition: int) -> PartitionQueue:
+        queue = state.queues.get(partition)
+        if queue is None:
+            queue = self._accumulator.queue(state.partitions[partition])
+            state.queues[partition] = queue
+        return queue
 
     async def send_and_wait(
         self,
@@ -188,15 +213,9 @@ class RecordWriter(Client):
         producer's numbers: ``compression`` and ``batch_size_bytes`` do not apply. A batch that is
         too large for the topic fails. Waits and raises errors like ``send``.
         """
-        if self._transactions is not None:
-            self._check_open()
-            self._transactions.check_sendable()
+        self._check_sendable()
         topic, number = partition
-        state = self._topics.get(topic)
-        if state is None or state.metadata_version != self._cluster.version:
-            state = await self._prepare(topic)
-        if not 0 <= number < state.partition_count:
-            state = await self._prepare_partition(topic, number)
+        state = await self._prepare(topic, number)
         if encoded.size_bytes - HEADER_SIZE > self._record_size_bytes_max:
             raise MessageTooLarge(
                 f"the batch is {encoded.size_bytes} bytes, more than request_size_bytes_max or "
@@ -204,11 +223,9 @@ class RecordWriter(Client):
             )
         if not self._accumulator.has_room(encoded.size_bytes):
             await self._wait_for_room(encoded.size_bytes)
-        if self._transactions is not None:
-            self._check_open()
-            self._transactions.check_sendable()  # It may have ended during the wait.
+        self._check_sendable()  # It may have ended during a wait.
         delivery = self._accumulator.append_encoded(
-            state.partitions[number], encoded, self._clock_s()
+            self._queue(state, number), encoded, self._clock_s()
         )
         assert self._sender is not None
         self._sender.wake()
@@ -334,20 +351,26 @@ class RecordWriter(Client):
         if self._is_closed:
             raise ClientClosed("the producer is closed")
 
-    async def _prepare(self, topic: str) -> _TopicState:
-        """Return the topic's state, updated from the metadata."""
-        self._check_open()
-        if self._sender_task is None:
-            await self.start()
-        info = self._cluster.topic(topic)
-        if info is None or info.error or not info.partitions:
-            info = await self._cluster.wait_for_topic(
-                topic, timeout_s=self._options.max_block_ms / 1000
-            )
-        return self._note(info)
+    def _check_sendable(self) -> None:
+        if self._transactions is not None:
+            self._check_open()
+            self._transactions.check_sendable()
 
-    async def _prepare_partition(self, topic: str, partition: int) -> _TopicState:
-        """Return the topic's state once the metadata has the partition; it may be new."""
+    async def _prepare(self, topic: str, partition: int | None = None) -> _TopicState:
+        """Return the topic's state, updated from the metadata, once that has the partition."""
+        self._check_open()
+        state = self._topics.get(topic)
+        if state is None or state.metadata_version != self._cluster.version:
+            if self._sender_task is None:
+                await self.start()
+            info = self._cluster.topic(topic)
+            if info is None or info.error or not info.partitions:
+                info = await self._cluster.wait_for_topic(
+                    topic, timeout_s=self._options.max_block_ms / 1000
+                )
+            state = self._note(info)
+        if partition is None or 0 <= partition < state.partition_count:
+            return state
         if partition < 0:
             raise InvalidRequest(f"a partition must be a number from 0 on, not {partition}")
         info = self._cluster.topic(topic)
@@ -370,24 +393,11 @@ class RecordWriter(Client):
         state.metadata_version = self._cluster.version
         return state
 
-    def _size(self, key: bytes | None, value: bytes | None, headers: Headers) -> int:
-        """Return the record's largest possible size, after checking its parts."""
-        if type(key) not in _BYTES or type(value) not in _BYTES:
-            raise _not_bytes(key, value)
-        if headers:
-            size_bytes = record_size_bytes_max(key, value, headers)
-        else:
-            size_bytes = _RECORD_OVERHEAD_BYTES
-            if key is not None:
-                size_bytes += len(key)
-            if value is not None:
-                size_bytes += len(value)
-        if size_bytes > self._record_size_bytes_max:
-            raise MessageTooLarge(
-                f"a record of {size_bytes} bytes; {self._record_size_bytes_max} are allowed "
-                "by request_size_bytes_max and buffer_memory_bytes"
-            )
-        return size_bytes
+    def _too_large(self, size_bytes: int) -> MessageTooLarge:
+        return MessageTooLarge(
+            f"a record of {size_bytes} bytes; {self._record_size_bytes_max} are allowed "
+            "by request_size_bytes_max and buffer_memory_bytes"
+        )
 
     async def _wait_for_room(self, size_bytes: int) -> None:
         assert self._sender is not None
@@ -396,26 +406,3 @@ class RecordWriter(Client):
             size_bytes, timeout_s=self._options.max_block_ms / 1000
         )
         self._check_open()
-
-
-_BYTES = (bytes, type(None))
-
-
-def _not_bytes(key: object, value: object) -> InvalidRequest:
-    wrong = [
-        f"{name} is {type(given).__name__}"
-        for name, given in (("key", key), ("value", value))
-        if type(given) not in _BYTES
-    ]
-    return InvalidRequest(f"key and value must be bytes or None; {', '.join(wrong)}")
-
-
-def _check_headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    checked = tuple((name, content) for name, content in headers)
-    for name, content in checked:
-        if type(name) is not str or type(content) not in _BYTES:
-            raise InvalidRequest(
-                "headers must be pairs of str and bytes or None; "
-                f"got {type(name).__name__} and {type(content).__name__}"
-            )
-    return checked

@@ -1,0 +1,51 @@
+"""Checks the parts of a record that a program sends, and tells its size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog_core.records.batch import Headers, record_size_bytes_max
+
+from tidelog.errors import InvalidRequest
+
+RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)
+
+_BYTES = (bytes, type(None))
+
+
+def checked_size_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Return the record's largest possible size.
+
+    Raises ``InvalidRequest`` if key or value are not bytes. The headers have been checked.
+    """
+    if type(key) not in _BYTES or type(value) not in _BYTES:
+        raise _not_bytes(key, value)
+    if headers:
+        return record_size_bytes_max(key, value, headers)
+    size_bytes = RECORD_OVERHEAD_BYTES
+    if key is not None:
+        size_bytes += len(key)
+    if value is not None:
+        size_bytes += len(value)
+    return size_bytes
+
+
+def checked_headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
+    """Return the headers as tuples. Raises ``InvalidRequest`` if they are anything else."""
+    checked = tuple((name, content) for name, content in headers)
+    for name, content in checked:
+        if type(name) is not str or type(content) not in _BYTES:
+            raise InvalidRequest(
+                "headers must be pairs of str and bytes or None; "
+                f"got {type(name).__name__} and {type(content).__name__}"
+            )
+    return checked
+
+
+def _not_bytes(key: object, value: object) -> InvalidRequest:
+    wrong = [
+        f"{name} is {type(given).__name__}"
+        for name, given in (("key", key), ("value", value))
+        if type(given) not in _BYTES
+    ]
+    return InvalidRequest(f"key and value must be bytes or None; {', '.join(wrong)}")
