@@ -27,12 +27,7 @@ from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.fetch_lists import FetchLists, FullList, RecalledFetch
 from tidelog_node.fetch_sessions import FetchSession, may_keep
-from tidelog_node.handlers.fetch_reading import (
-    NO_REPLICAS,
-    READ_COMMITTED,
-    ClosestReplica,
-    Reading,
-)
+from tidelog_node.handlers.fetch_reading import READ_COMMITTED, ClosestReplica, Reading
 from tidelog_node.handlers.fetch_serving import FetchServing
 from tidelog_node.handlers.full_fetch import FullFetch, terms_of
 from tidelog_node.handlers.listed_fetch import ListedFetch
@@ -222,8 +217,9 @@ class FetchHandler:
             return
         led_by = self._reader.led(has_ids=session.uses_ids)
         for name, indexes in request.forgotten:
+            led = led_by.get(name, {})
             for index in indexes:
-                replica = led_by.get(name, NO_REPLICAS).get(index)
+                replica = led.get(index)
                 leader = None if replica is None else replica.leader
                 if leader is not None:
                     leader.end_contact(session.replica_id, session.contact)

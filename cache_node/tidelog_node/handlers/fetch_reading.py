@@ -13,7 +13,7 @@ KIP-595 (divergence).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -45,7 +45,6 @@ logger = logging.getLogger(__name__)
 
 READ_COMMITTED = 1
 CLOSEST_REPLICA_FROM = 11
-NO_REPLICAS: Mapping[int, Replica] = {}
 
 
 class ClosestReplica(Protocol):
@@ -160,16 +159,23 @@ class PartitionReader:
         """Return the led replicas, by topic as a request names it."""
         return self._replicas.led_by_id if has_ids else self._replicas.led_by_name
 
-    def followed(
+    def find(
         self, name: bytes, partition: int, request: FetchRequest, version: int
     ) -> Replica | None:
-        """Return the replica that a consumer may read although another node leads."""
-        if request.replica_id >= 0 or version < CLOSEST_REPLICA_FROM:
-            return None
+        """Return this node's replica that the request may read.
+
+        It leads, or a consumer may read it although another node leads.
+        """
         replicas = self._replicas
         has_ids = version >= fetch.TOPIC_ID_FROM
+        led_by = replicas.led_by_id if has_ids else replicas.led_by_name
+        led = led_by.get(name)
+        replica = None if led is None else led.get(partition)
+        if replica is not None or request.replica_id >= 0 or version < CLOSEST_REPLICA_FROM:
+            return replica
         followed_by = replicas.followed_by_id if has_ids else replicas.followed_by_name
-        return followed_by.get(name, NO_REPLICAS).get(partition)
+        followed = followed_by.get(name)
+        return None if followed is None else followed.get(partition)
 
     def read(
         self,

@@ -10,12 +10,11 @@ from tidelog_core.replication.follower_progress import FollowerContact
 
 from tidelog_node.answers import Reply
 from tidelog_node.fetch_sessions import FetchSession, may_keep
-from tidelog_node.handlers.fetch_reading import NO_REPLICAS, Reading
+from tidelog_node.handlers.fetch_reading import Reading
 from tidelog_node.handlers.fetch_serving import FetchServing
 from tidelog_node.handlers.served_fetch import ServedFetch
 from tidelog_node.replica import ReplicaWaiter
 from tidelog_node.routes import RequestContext
-from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 
@@ -50,14 +49,10 @@ class FullFetch(ServedFetch):
             contact=self._contact,
             bytes_max=self.bytes_max,
         )
-        led_by = reader.led(has_ids=reading.has_ids)
         for name, partitions in request.topics:
-            led = led_by.get(name, NO_REPLICAS)
             results: list[FetchResult] = []
             for wanted in partitions:
-                replica = led.get(wanted.partition)
-                if replica is None:
-                    replica = reader.followed(name, wanted.partition, request, version)
+                replica = reader.find(name, wanted.partition, request, version)
                 results.append(reader.read(reading, name, wanted, replica, results))
             reading.topics.append((name, results))
         if not request.topics:
@@ -104,14 +99,10 @@ class FullFetch(ServedFetch):
     def begin_waiting(self, poll: ReplicaWaiter) -> None:
         """Add ``poll`` to the waiters of every partition's replica."""
         reader, request, version = self.serving.reader, self.request, self.version
-        led_by = reader.led(has_ids=version >= fetch.TOPIC_ID_FROM)
         is_follower = request.replica_id >= 0
         for name, partitions in request.topics:
-            led = led_by.get(name, NO_REPLICAS)
             for wanted in partitions:
-                replica = led.get(wanted.partition)
-                if replica is None:
-                    replica = reader.followed(name, wanted.partition, request, version)
+                replica = reader.find(name, wanted.partition, request, version)
                 if replica is not None:
                     waiters = replica.follower_waiters if is_follower else replica.waiters
                     waiters.add(poll)

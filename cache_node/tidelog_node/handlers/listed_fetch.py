@@ -8,7 +8,7 @@ from tidelog_core.fetch_epochs import NO_SESSION
 
 from tidelog_node.answers import Reply
 from tidelog_node.fetch_lists import FullList, ListedPartition
-from tidelog_node.handlers.fetch_reading import NO_REPLICAS, READ_COMMITTED, Reading
+from tidelog_node.handlers.fetch_reading import READ_COMMITTED, Reading
 from tidelog_node.handlers.fetch_serving import FetchServing
 from tidelog_node.handlers.served_fetch import ServedFetch
 from tidelog_node.replica import ReplicaWaiter
@@ -45,14 +45,11 @@ class ListedFetch(ServedFetch):
         reading = serving.begin(
             request, self.context, is_new=is_new, contact=None, bytes_max=self.bytes_max
         )
-        led_by = reader.led(has_ids=reading.has_ids)
         found: list[FetchResult] = []
         visited: list[ListedPartition] = []
         for partition in listed.dirty_in_order():
             name, wanted = partition.topic, partition.wanted
-            replica = led_by.get(name, NO_REPLICAS).get(wanted.partition)
-            if replica is None:
-                replica = reader.followed(name, wanted.partition, request, self.version)
+            replica = reader.find(name, wanted.partition, request, self.version)
             result = reader.read(reading, name, wanted, replica, found)
             if replica is None:
                 partition.unwatch()

@@ -14,7 +14,7 @@ from tidelog_core.errors import ErrorCode
 
 from tidelog_node.answers import Reply
 from tidelog_node.fetch_sessions import FetchSession, SessionPartition
-from tidelog_node.handlers.fetch_reading import NO_REPLICAS, READ_COMMITTED, Reading
+from tidelog_node.handlers.fetch_reading import READ_COMMITTED, Reading
 from tidelog_node.handlers.fetch_serving import FetchServing, Topics
 from tidelog_node.handlers.served_fetch import ServedFetch
 from tidelog_node.replica import Replica, ReplicaWaiter
@@ -81,7 +81,6 @@ class SessionFetch(ServedFetch):
             contact=session.contact,
             bytes_max=self.bytes_max,
         )
-        led_by = reader.led(has_ids=reading.has_ids)
         found: list[FetchResult] = []
         visited: list[SessionPartition] = []
         has_news = False
@@ -90,9 +89,7 @@ class SessionFetch(ServedFetch):
         # A copy: noting a follower's position may mark other partitions.
         for partition in list(islice(session.dirty, count)):
             name, wanted = partition.topic, partition.wanted
-            replica = led_by.get(name, NO_REPLICAS).get(wanted.partition)
-            if replica is None:
-                replica = reader.followed(name, wanted.partition, request, version)
+            replica = reader.find(name, wanted.partition, request, version)
             result = reader.read(reading, name, wanted, replica, found)
             partition_has_news = partition.has_news(result)
             if partition_has_news and is_follower and replica is not None and replica.is_diskless:

@@ -19,7 +19,6 @@ from tidelog_node.authorization.access import Access
 from tidelog_node.groups.share.delivery import RefusalOf, ShareDelivery
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
-from tidelog_node.handlers.fetch_reading import NO_REPLICAS
 from tidelog_node.node_context import NodeContext
 from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.session import Session
@@ -188,7 +187,7 @@ class ShareFetchHandler:
     ) -> None:
         led_by = self._service.replicas.led_by_id
         for (topic, partition), result in results.items():
-            replica = led_by.get(topic, NO_REPLICAS).get(partition)
+            replica = led_by.get(topic, {}).get(partition)
             if result.records is not None and replica is not None:
                 # Only acquired records are for the client; others may be in the same batches.
                 count = sum(one.last_offset - one.first_offset + 1 for one in result.acquired)
