@@ -17,11 +17,15 @@ import pytest
 from botocore.exceptions import ClientError
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects import s3_listing
+from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.objects.store import ObjectStore
 
 from tests.aws.buckets import REGION, make_bucket
 from tests.aws.s3_contract import BUCKET, S3Contract
+
+# The check value of CRC-64/NVME. Source: NVM Express NVM command set specification.
+CHECK_BYTES, CHECK_CRC64NVME = b"123456789", "ae8b14860a799888"
 
 
 @pytest.fixture
@@ -95,6 +99,32 @@ async def test_a_locked_bucket_takes_objects_for_they_have_checksums(s3_endpoint
     assert len(versions) == 1
     with pytest.raises(ClientError, match="AccessDenied"):
         s3.delete_object(Bucket=bucket, Key="created", VersionId=versions[0]["VersionId"])
+    s3.close()
+
+
+async def test_uploads_as_to_s3_itself_are_checked_and_not_signed_with_their_bytes(
+    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A locked bucket takes them too, and the objects that are replaced."""
+    monkeypatch.setenv("AWS_CHECKSUM_ALGORITHM", "crc64nvme")
+    monkeypatch.setenv("AWS_UNSIGNED_PAYLOAD", "true")
+    bucket = f"locked-{uuid.uuid4().hex}"
+    s3 = boto3.client("s3", endpoint_url=s3_endpoint, region_name=REGION)
+    s3.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
+    retention = {"Mode": "GOVERNANCE", "Days": 1}
+    lock = {"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": retention}}
+    s3.put_object_lock_configuration(Bucket=bucket, ObjectLockConfiguration=lock)
+    store = S3ObjectStore(bucket, endpoint=s3_endpoint)
+    await store.put("created", CHECK_BYTES)
+    await put_once(store, "once", CHECK_BYTES, timeout_s=30.0)
+    await store.replace("replaced", CHECK_BYTES)
+    for key in ("created", "once", "replaced"):
+        found = s3.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        assert b64decode(found["ChecksumCRC64NVME"]).hex() == CHECK_CRC64NVME
+        assert "ChecksumSHA256" not in found
+        assert await store.get(key) == CHECK_BYTES
+    with pytest.raises(ObjectExists):
+        await store.put("created", b"other")
     s3.close()
 
 

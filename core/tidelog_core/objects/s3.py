@@ -10,6 +10,9 @@ copies them to their own key, again only if that is absent: S3 takes a condition
 copy, obstore none on parts. A crash leaves a staging object or unfinished parts; a
 lifecycle rule on ``.staging/`` removes both.
 
+Uploads have the checksum that ``s3_checksums`` names. Parts, and the few objects that are replaced,
+have SHA-256 and are signed with their bytes wherever they go: they are rare.
+
 An object whose topic names a key of KMS is written by clients of their own, because obstore takes
 the key with its other settings. Reading needs no key, but the right to decrypt with it. S3 keeps a
 data key for a time (bucket keys), so there is no call of KMS for each object.
@@ -34,8 +37,6 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -46,17 +47,15 @@ from obstore.exceptions import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from obstore.store import S3Store
 
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
 from tidelog_core.objects.obstore_requests import noted
+from tidelog_core.objects.s3_clients import BACKOFF_S_MAX, BACKOFF_S_MIN, S3Clients
 from tidelog_core.objects.s3_refusals import Refusals
 from tidelog_core.objects.store import ObjectMeta
 
 if TYPE_CHECKING:
-    from obstore.store import S3Config
-
     from tidelog_core.objects.expiry import ExpiryRule
     from tidelog_core.objects.s3_listing import S3Listing
 
@@ -83,26 +82,12 @@ MULTIPART_THRESHOLD_BYTES = 1 << 30  # One PUT takes at most 5 GiB. Source: S3 u
 PART_SIZE_BYTES = 64 << 20
 PART_CONCURRENCY = 4
 WRITE_ATTEMPTS_MAX = 5
-READ_RETRIES_MAX = 5
-BACKOFF_S_MIN = 0.1
-BACKOFF_S_MAX = 5.0
-CONNECT_TIMEOUT = timedelta(seconds=5)
-REQUEST_TIMEOUT_S = 300.0
 READ_TIMEOUT_S = 15.0  # without a byte of an answer
 WRITE_TIMEOUT_S = 20.0  # of one PUT, in addition to the time for its bytes
 WRITE_BYTES_PER_SECOND_MIN = 4 << 20  # One connection reaches twenty times that.
 RENEW_INTERVAL_S = 1.0
 KMS_KEYS_MAX = 100  # whose clients are kept, with their connections
 DELETE_KEYS_MAX = 1000  # one DeleteObjects call. Source: S3 API reference.
-
-
-@dataclass(frozen=True, slots=True)
-class _Clients:
-    """obstore's clients, which differ in their retries and time-outs."""
-
-    reading: S3Store
-    writing: S3Store
-    once: S3Store  # repeats nothing
 
 
 class S3ObjectStore:
@@ -128,61 +113,14 @@ class S3ObjectStore:
         self._multipart_threshold = multipart_threshold
         self._part_size_bytes = part_size_bytes
         self._write_timeout_s = write_timeout_s
-
-        def connect(
-            kms_key_id: str, retries_max: int, read_timeout_s: float = REQUEST_TIMEOUT_S
-        ) -> S3Store:
-            config: S3Config = {
-                "copy_if_not_exists": "multipart",
-                # A bucket with Object Lock takes nothing without one. It costs no time: this hash
-                # of the body is in the request's signature anyway.
-                "checksum_algorithm": "sha256",
-            }
-            if kms_key_id:
-                config["server_side_encryption"] = "aws:kms"
-                config["sse_kms_key_id"] = kms_key_id
-                config["sse_bucket_key_enabled"] = True
-            if endpoint is not None:
-                config["endpoint"] = endpoint
-            if region is not None:
-                config["region"] = region
-            return S3Store(
-                bucket,
-                config=config,
-                client_options={
-                    "allow_http": True,
-                    "connect_timeout": CONNECT_TIMEOUT,
-                    "timeout": timedelta(seconds=REQUEST_TIMEOUT_S),
-                    "read_timeout": timedelta(seconds=read_timeout_s),
-                },
-                retry_config={
-                    "max_retries": retries_max,
-                    "retry_timeout": timedelta(seconds=60),
-                    "backoff": {
-                        "init_backoff": timedelta(seconds=BACKOFF_S_MIN),
-                        "max_backoff": timedelta(seconds=BACKOFF_S_MAX),
-                        "base": 2,
-                    },
-                },
-            )
-
-        def connect_all(kms_key_id: str = "") -> _Clients:
-            return _Clients(
-                reading=connect(kms_key_id, READ_RETRIES_MAX, read_timeout_s),
-                # The answer comes only after all bytes are sent, so this time-out covers both.
-                writing=connect(kms_key_id, READ_RETRIES_MAX),
-                once=connect(kms_key_id, 0),
-            )
-
         self._refusals = Refusals(bucket)
         self._bucket = bucket
         self._endpoint = endpoint
         self._region = region
         self._read_timeout_s = read_timeout_s
         self._listing: S3Listing | None = None  # made by the first listing
-        self._connect = connect_all
-        self._clients = connect_all()
-        self._encrypting: dict[str, _Clients] = {}  # by the id of their key of KMS
+        self._clients = self._connect()
+        self._encrypting: dict[str, S3Clients] = {}  # by the id of their key of KMS
         self._connected_at = time.monotonic()
 
     async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
@@ -203,7 +141,7 @@ class S3ObjectStore:
             async with asyncio.timeout(timeout_s):
                 await noted(
                     obstore.put_async(
-                        self._clients.once,
+                        self._clients.putting,
                         self._prefix + key,
                         data,
                         mode="create",
@@ -413,7 +351,16 @@ class S3ObjectStore:
             self._connected_at = time.monotonic()
         return True
 
-    def _writers(self, kms_key_id: str) -> _Clients:
+    def _connect(self, kms_key_id: str = "") -> S3Clients:
+        return S3Clients(
+            self._bucket,
+            endpoint=self._endpoint,
+            region=self._region,
+            read_timeout_s=self._read_timeout_s,
+            kms_key_id=kms_key_id,
+        )
+
+    def _writers(self, kms_key_id: str) -> S3Clients:
         """Return the clients whose objects are encrypted with this key; empty: none is named."""
         if not kms_key_id:
             return self._clients
@@ -430,7 +377,7 @@ class S3ObjectStore:
             async with asyncio.timeout(timeout_s):
                 await noted(
                     obstore.put_async(
-                        self._writers(kms_key_id).once,
+                        self._writers(kms_key_id).putting,
                         self._prefix + key,
                         data,
                         mode="create",
@@ -448,7 +395,7 @@ class S3ObjectStore:
             try:
                 await noted(
                     obstore.put_async(
-                        self._writers(kms_key_id).writing,
+                        self._writers(kms_key_id).uploading_parts,
                         staged,
                         data,
                         use_multipart=True,
@@ -466,12 +413,15 @@ class S3ObjectStore:
                 key,
                 lambda: noted(
                     obstore.copy_async(
-                        self._writers(kms_key_id).once, staged, self._prefix + key, overwrite=False
+                        self._writers(kms_key_id).copying,
+                        staged,
+                        self._prefix + key,
+                        overwrite=False,
                     )
                 ),
             )
         finally:
-            await _quietly(obstore.delete_async(self._clients.writing, [staged]))
+            await _quietly(obstore.delete_async(self._clients.reading, [staged]))
 
     async def _create(self, key: str, attempt: Callable[[], Awaitable[object]]) -> None:
         """Run a conditional write until its outcome is known or attempts run out."""
