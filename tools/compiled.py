@@ -43,6 +43,8 @@ MODULES = (
             *("unified_log", "values"),
         )
     ),
+    f"{_CORE}/diskless/wal/scan.py",
+    *(f"{_CORE}/tier/{name}.py" for name in ("key_hashes", "segment_scan")),
     *(
         f"{_CORE}/replication/{name}.py"
         for name in (

@@ -1,12 +1,11 @@
 """Builds the index object of a sealed segment from the files on disk.
 
 The work is per batch, not per record, except for the key filter. Every batch's CRC is
-checked, so that local damage does not reach the tier.
+checked, so that local damage does not reach the tier (``segment_scan``).
 """
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 from collections.abc import Sequence
@@ -16,23 +15,21 @@ from uuid import UUID
 
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.log.values import AbortedTransaction, SealedSegment
-from tidelog_core.model import NO_TIMESTAMP
-from tidelog_core.records.batch import Buffer, check_crc, iter_headers
+from tidelog_core.records.batch import Buffer, iter_headers
 from tidelog_core.tier.index_file import (
     ABORTED_ROW,
-    BATCH_ROW,
     CHAIN,
     LEADER_EPOCH_ROW,
     REPLACED_ROW,
     REWRITE,
     ReplacedSegment,
     SectionKind,
-    batch_row,
-    crc32c_of,
     pack_index_file,
 )
 from tidelog_core.tier.integrity import ChainLink, chained_hash
-from tidelog_core.tier.key_filter import add_key_hashes, build_key_filter
+from tidelog_core.tier.key_filter import build_key_filter
+from tidelog_core.tier.key_hashes import add_key_hashes
+from tidelog_core.tier.segment_scan import scan_segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,32 +123,23 @@ def build_index_file(source: SegmentSource) -> BuiltIndex:
 
 
 def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
-    rows = bytearray()
-    next_offset, max_timestamp_ms, record_count = source.base_offset, NO_TIMESTAMP, 0
-    for position, header in iter_headers(log):
-        check_crc(log, position, header)
-        if header.base_offset < next_offset or header.next_offset > source.end_offset:
-            raise CorruptRecordBatch(
-                f"{source.path} has offsets [{header.base_offset}, {header.next_offset}) at "
-                f"{position}, outside [{next_offset}, {source.end_offset})"
-            )
-        next_offset = header.next_offset
-        max_timestamp_ms = max(max_timestamp_ms, header.max_timestamp_ms)
-        record_count += header.record_count
-        rows += BATCH_ROW.pack(*batch_row(position, header))
-    with memoryview(log) as view:
-        log_sha256 = hashlib.sha256(view).digest()
+    scan = scan_segment(
+        log,
+        name=str(source.path),
+        base_offset=source.base_offset,
+        end_offset=source.end_offset,
+    )
     link = ChainLink(
         topic_id=source.topic_id,
         partition=source.partition,
         base_offset=source.base_offset,
         end_offset=source.end_offset,
         size_bytes=source.size_bytes,
-        log_sha256=log_sha256,
+        log_sha256=scan.log_sha256,
     )
     chained = chained_hash(source.previous_hash, link)
     sections = {
-        SectionKind.BATCHES: bytes(rows),
+        SectionKind.BATCHES: scan.rows,
         SectionKind.OFFSET_INDEX: _read_or_empty(source.offset_index),
         SectionKind.TIME_INDEX: _read_or_empty(source.time_index),
         SectionKind.ABORTED_TRANSACTIONS: _pack_aborted(source.aborted),
@@ -159,7 +147,7 @@ def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
         SectionKind.LEADER_EPOCHS: b"".join(
             LEADER_EPOCH_ROW.pack(*pair) for pair in source.leader_epochs
         ),
-        SectionKind.CHAIN: CHAIN.pack(source.previous_hash, log_sha256, chained),
+        SectionKind.CHAIN: CHAIN.pack(source.previous_hash, scan.log_sha256, chained),
     }
     if source.rewrite is not None:
         facts = source.rewrite
@@ -167,22 +155,22 @@ def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
         sections[SectionKind.REPLACED] = b"".join(
             REPLACED_ROW.pack(row.segment_id.bytes, *row[1:]) for row in facts.replaced
         )
-    if has_key_filter := record_count <= source.key_filter_records_max:
+    if has_key_filter := scan.record_count <= source.key_filter_records_max:
         sections[SectionKind.KEY_FILTER] = _key_filter(log)
     fields = {
         "base_offset": source.base_offset,
         "end_offset": source.end_offset,
         "log_size_bytes": source.size_bytes,
-        "record_count": record_count,
-        "max_timestamp_ms": max_timestamp_ms,
-        "log_crc32c": crc32c_of(log),
+        "record_count": scan.record_count,
+        "max_timestamp_ms": scan.max_timestamp_ms,
+        "log_crc32c": scan.log_crc32c,
         "leader_epoch": source.leader_epoch,
         "partition": source.partition,
         "topic_id": source.topic_id,
         "segment_id": source.segment_id,
     }
     data = pack_index_file(fields, sections)
-    return BuiltIndex(data, chained, max_timestamp_ms, has_key_filter)
+    return BuiltIndex(data, chained, scan.max_timestamp_ms, has_key_filter)
 
 
 def _key_filter(log: Buffer) -> bytes:

@@ -33,13 +33,12 @@ from tidelog_core.tier.sections import (
     pack_sections,
     parse_sections,
 )
+from tidelog_core.tier.segment_scan import BATCH_ROW, FLAGS_MASK
 
 MAGIC = b"TLINDEX\0"
 VERSION = 1
-_FLAGS_MASK = 0xFFFF  # a batch's attributes, which are a signed number in its header
 
 HEADER = Struct("<8sHHIqqQQqIIii16s16sQ")
-BATCH_ROW = Struct("<qqqIIII")
 ABORTED_ROW = Struct("<qqqq")
 LEADER_EPOCH_ROW = Struct("<qq")
 CHAIN = Struct("<32s32s32s")
@@ -114,7 +113,7 @@ def batch_row(position: int, header: BatchHeader) -> BatchRow:
         position,
         header.size_bytes,
         header.record_count,
-        header.attributes & _FLAGS_MASK,
+        header.attributes & FLAGS_MASK,
     )
 
 

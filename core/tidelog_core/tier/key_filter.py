@@ -14,16 +14,12 @@ assume that it may hold any key.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
 
-from tidelog_core.errors import CorruptRecordBatch
-from tidelog_core.records.batch import BatchHeader, Buffer
-from tidelog_core.records.decode import records_body
-from tidelog_core.records.varint import read_zigzag
+from tidelog_core.tier.key_hashes import bit_table, hash_key
 
 HASH_KIND_BLAKE2B_64 = 1
 BITS_PER_KEY = 10  # with 7 probes about 1 in 120 absent keys is not recognized as absent
@@ -76,22 +72,9 @@ class KeyFilter:
         return True
 
 
-def hash_key(key: bytes) -> int:
-    """Return the hash that the filter keeps of a key."""
-    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
-
-
 def build_key_filter(hashes: Collection[int]) -> bytes:
     """Return the section for these distinct hashes."""
     bit_count = max(64, -(-len(hashes) * BITS_PER_KEY // 64) * 64)
-    bits = bytearray(bit_count // 8)
-    probes = range(PROBE_COUNT)
-    for hashed in hashes:
-        at, step = hashed & _LOW, hashed >> 32 | 1
-        for _ in probes:
-            bit = at % bit_count
-            bits[bit >> 3] |= 1 << (bit & 7)
-            at += step
     head = _HEAD.pack(
         HASH_KIND_BLAKE2B_64,
         PROBE_COUNT,
@@ -100,37 +83,4 @@ def build_key_filter(hashes: Collection[int]) -> bytes:
         min(hashes, default=0),
         max(hashes, default=0),
     )
-    return head + bits
-
-
-def add_key_hashes(buffer: Buffer, position: int, header: BatchHeader, into: set[int]) -> None:
-    """Add the hashes of a batch's keys. Raises ``CorruptRecordBatch``."""
-    body = records_body(buffer, position, header)
-    blake2b, from_bytes = hashlib.blake2b, int.from_bytes
-    at = 0
-    try:
-        for _ in range(header.record_count):
-            size = body[at]
-            if size < 128:
-                at += 1
-            else:
-                size, at = read_zigzag(body, at)
-            end = at + (size >> 1)
-            at += 1  # the attributes
-            while body[at] > 127:  # the timestamp delta
-                at += 1
-            at += 1
-            while body[at] > 127:  # the offset delta
-                at += 1
-            at += 1
-            length = body[at]
-            if length < 128:
-                at += 1
-            else:
-                length, at = read_zigzag(body, at)
-            if not length & 1:  # odd is negative: no key
-                key = body[at : at + (length >> 1)]
-                into.add(from_bytes(blake2b(key, digest_size=8).digest(), "little"))
-            at = end
-    except (IndexError, ValueError) as error:
-        raise CorruptRecordBatch(f"a record's key cannot be found: {error}") from None
+    return head + bit_table(hashes, bit_count, PROBE_COUNT)

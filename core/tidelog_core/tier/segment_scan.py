@@ -1,0 +1,74 @@
+"""Reads a segment's bytes once: the rows of its batches, its CRC-32C and its SHA-256.
+
+All three are computed for a run of batches while the processor's cache has it. This runs for each
+batch of a segment that is tiered, so it is compiled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from struct import Struct
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tidelog_core.errors import CorruptRecordBatch
+from tidelog_core.model import NO_TIMESTAMP
+from tidelog_core.records.header import LOG_OVERHEAD, Buffer, check_crc, iter_headers
+
+RUN_BYTES = 512 * 1024
+FLAGS_MASK = 0xFFFF  # a batch's attributes, which are a signed number in its header
+BATCH_ROW = Struct("<qqqIIII")  # of the index object
+_pack_row = BATCH_ROW.pack
+
+
+class SegmentScan(NamedTuple):
+    """What the bytes of a segment say."""
+
+    rows: bytes  # of BATCH_ROW
+    record_count: int
+    max_timestamp_ms: int
+    log_crc32c: int
+    log_sha256: bytes
+
+
+def scan_segment(log: Buffer, *, name: str, base_offset: int, end_offset: int) -> SegmentScan:
+    """Return what the segment has, whose offsets must be in ``[base_offset, end_offset)``.
+
+    Every batch's CRC is checked. Raises ``CorruptRecordBatch``, which names the segment.
+    """
+    rows: list[bytes] = []
+    next_offset, max_timestamp_ms, record_count = base_offset, NO_TIMESTAMP, 0
+    sha256, crc, seen_bytes = hashlib.sha256(), 0, 0
+    with memoryview(log) as view:
+        for position, header in iter_headers(log):
+            check_crc(log, position, header)
+            first_offset, size_bytes = header[0], LOG_OVERHEAD + header[1]
+            last_offset, timestamp_ms = first_offset + header[6], header[8]
+            if first_offset < next_offset or last_offset >= end_offset:
+                raise CorruptRecordBatch(
+                    f"{name} has offsets [{first_offset}, {last_offset + 1}) at {position},"
+                    f" outside [{next_offset}, {end_offset})"
+                )
+            next_offset = last_offset + 1
+            max_timestamp_ms = max(max_timestamp_ms, timestamp_ms)
+            record_count += header[12]
+            rows.append(
+                _pack_row(
+                    first_offset,
+                    last_offset,
+                    timestamp_ms,
+                    position,
+                    size_bytes,
+                    header[12],
+                    header[5] & FLAGS_MASK,
+                )
+            )
+            end = position + size_bytes
+            if end - seen_bytes >= RUN_BYTES:
+                sha256.update(view[seen_bytes:end])
+                crc = crc32c(view[seen_bytes:end], crc)
+                seen_bytes = end
+        sha256.update(view[seen_bytes:])
+        crc = crc32c(view[seen_bytes:], crc)
+    return SegmentScan(b"".join(rows), record_count, max_timestamp_ms, crc, sha256.digest())
