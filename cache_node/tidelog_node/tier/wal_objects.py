@@ -12,7 +12,6 @@ repeated if need be.
 from __future__ import annotations
 
 import asyncio
-import io
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import BinaryIO, TypeVar
@@ -37,7 +36,7 @@ from tidelog_node.tier.wal_messages import (
     WalRequest,
     WalStoreRequest,
 )
-from tidelog_node.tier.wal_writing import WrittenObject, write_object
+from tidelog_node.tier.wal_writing import WrittenObject, build_object, write_object
 
 T = TypeVar("T")
 
@@ -108,7 +107,7 @@ class WalObjects:
                 f"{self.built_bytes} bytes of objects are kept,"
                 f" at most {self._built_bytes_max} may be"
             )
-        built, rows = await self._on_a_thread(lambda: _built_with_rows(request))
+        built, rows = await self._on_a_thread(lambda: build_object(request))
         kept = _Kept(built)
         self._require_wanted(name)
         self._indexes.note(built.header, rows)
@@ -169,14 +168,3 @@ class WalObjects:
 
     async def _on_a_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
-
-
-def build_from_files(request: WalBuildRequest) -> BuiltObject:
-    """Return the object. Raises ``WalBuildFailed`` if the files do not have what it needs."""
-    return _built_with_rows(request)[0]
-
-
-def _built_with_rows(request: WalBuildRequest) -> tuple[BuiltObject, bytes]:
-    file = io.BytesIO()
-    written = write_object(request, file)
-    return BuiltObject(written.header, file.getvalue()), written.rows

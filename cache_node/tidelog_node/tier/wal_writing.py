@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from tidelog_core.diskless.chain.index import index_rows
-from tidelog_core.diskless.wal.build import data_sections, object_ends
+from tidelog_core.diskless.wal.build import BuiltObject, ObjectEnds, data_sections, object_ends
 from tidelog_core.diskless.wal.header import HEADER_SIZE, WalHeader, WalKind
 from tidelog_core.diskless.wal.rows import ReferenceRow, RowTable, SliceRow, WalSection
 from tidelog_core.diskless.wal.scan import SliceScan
@@ -16,6 +17,10 @@ from tidelog_core.errors import TidelogError
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalBuildFailed, WalBuildRequest
 
 CHUNK_BYTES = 256 * 1024  # stays in the processor's cache from reading to writing
+# Of the footer of an object in memory. A longer one costs a copy of the object.
+FOOTER_ESTIMATE_BYTES = 64 * 1024
+
+Space = Callable[[int], memoryview]  # returns where the next chunk of so many bytes is read to
 
 
 class WrittenObject(NamedTuple):
@@ -31,47 +36,89 @@ def write_object(request: WalBuildRequest, file: BinaryIO) -> WrittenObject:
     Every byte is read, checked and written once. Raises ``WalBuildFailed`` if the log's files do
     not have what the object needs, ``OSError`` if the object cannot be written.
     """
-    name = request.name
-    body_size = sum(one.size_bytes for one in request.slices)
     file.write(bytes(HEADER_SIZE))
-    buffer = memoryview(bytearray(min(CHUNK_BYTES, body_size)))
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, _body_size(request))))
+    ends, rows = _write_body(request, lambda size: buffer[:size], file.writelines)
+    file.write(ends.tail)
+    file.seek(0)
+    file.write(ends.head)
+    return WrittenObject(ends.header, rows)
+
+
+def build_object(request: WalBuildRequest) -> tuple[BuiltObject, bytes]:
+    """Return the object in memory, and the rows of an index. Raises ``WalBuildFailed``.
+
+    The files are read to where the bytes stay: nothing is copied.
+    """
+    body_end = HEADER_SIZE + _body_size(request)
+    file = io.BytesIO()
+    # Else it would grow chunk by chunk, and be copied several times.
+    file.seek(body_end + FOOTER_ESTIMATE_BYTES)
+    file.write(b"\0")
+    with file.getbuffer() as memory:
+        ends, rows = _write_in_place(request, memory)
+    file.seek(body_end)
+    file.write(ends.tail)
+    file.truncate()
+    file.seek(0)
+    file.write(ends.head)
+    return BuiltObject(ends.header, file.getvalue()), rows
+
+
+def _write_in_place(request: WalBuildRequest, memory: memoryview) -> tuple[ObjectEnds, bytes]:
+    at = HEADER_SIZE
+
+    def pass_over(chunks: Iterable[memoryview]) -> None:
+        nonlocal at
+        for chunk in chunks:
+            at += len(chunk)
+
+    return _write_body(request, lambda size: memory[at : at + size], pass_over)
+
+
+def _body_size(request: WalBuildRequest) -> int:
+    return sum(one.size_bytes for one in request.slices)
+
+
+def _write_body(
+    request: WalBuildRequest, space: Space, write: Callable[[Iterable[memoryview]], None]
+) -> tuple[ObjectEnds, bytes]:
+    """Write the slices; return the rest of the object, and the rows of an index."""
+    name = request.name
     position = HEADER_SIZE
     scans: list[tuple[SliceFiles, SliceScan]] = []
     try:
         for one in request.slices:
             scan = SliceScan(position, is_foreign=one.is_foreign)
-            file.writelines(_scanned(one, scan, buffer))
+            write(_scanned(one, scan, space))
             _check_offsets(one, scan)
             scans.append((one, scan))
             position += scan.size_bytes
         sections = data_sections(
             scans, references=request.references, epochs=request.epochs, marks=request.marks
         )
-        ends = object_ends(name, WalKind.DATA, body_size, sections)
+        ends = object_ends(name, WalKind.DATA, _body_size(request), sections)
     except WalBuildFailed:
         raise
     except (TidelogError, ValueError) as error:
         raise WalBuildFailed(f"object {name.sequence} cannot be built: {error}") from error
-    file.write(ends.tail)
-    file.seek(0)
-    file.write(ends.head)
     slices = RowTable(SliceRow, WalSection.SLICES, memoryview(sections[WalSection.SLICES]))
     references = memoryview(sections[WalSection.REFERENCES])
     of_others = RowTable(ReferenceRow, WalSection.REFERENCES, references)
-    return WrittenObject(ends.header, index_rows(name.chain, name.sequence, slices, of_others))
+    return ends, index_rows(name.chain, name.sequence, slices, of_others)
 
 
-def _scanned(one: SliceFiles, scan: SliceScan, buffer: memoryview) -> Iterator[memoryview]:
+def _scanned(one: SliceFiles, scan: SliceScan, space: Space) -> Iterator[memoryview]:
     """Yield the slice's bytes once the scan has them. They are valid until the next ones."""
     for range_ in one.ranges:
         descriptor = _open(range_)
         try:
             at = range_.start
             while at < range_.end:
-                wanted = min(len(buffer), range_.end - at)
-                count = _read(descriptor, buffer[:wanted], at, range_)
-                taken = scan.take(buffer[:count])
-                yield buffer[:taken]
+                chunk = space(min(CHUNK_BYTES, range_.end - at))
+                count = _read(descriptor, chunk, at, range_)
+                taken = scan.take(chunk[:count])
+                yield chunk[:taken]
                 at += taken
         finally:
             os.close(descriptor)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -60,7 +62,8 @@ from tidelog_node.tier.wal_messages import (
     WalPutRequest,
     WalStoreRequest,
 )
-from tidelog_node.tier.wal_objects import WalObjects, build_from_files
+from tidelog_node.tier.wal_objects import WalObjects
+from tidelog_node.tier.wal_writing import build_object, write_object
 
 from tests.support.batches import batch
 from tests.support.log_building import open_log
@@ -204,7 +207,20 @@ def test_an_object_has_the_same_bytes_whatever_is_read_at_once(
     log.append_as_leader(bytearray(marker()), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
     request = request_of(log, end_offset=25)
     monkeypatch.setattr(wal_writing, "CHUNK_BYTES", chunk_bytes)
-    assert build_from_files(request) == expected(request)
+    built, rows = build_object(request)
+    assert built == expected(request)
+    file = io.BytesIO()
+    assert write_object(request, file) == (built.header, rows)
+    assert file.getvalue() == built.data
+
+
+@pytest.mark.parametrize("estimate_bytes", [0, 1, 1_000, 100_000])
+def test_an_object_has_the_same_bytes_whatever_its_footer_was_estimated_at(
+    log: LocalLog, monkeypatch: pytest.MonkeyPatch, estimate_bytes: int
+) -> None:
+    request = request_of(log)
+    monkeypatch.setattr(wal_writing, "FOOTER_ESTIMATE_BYTES", estimate_bytes)
+    assert build_object(request)[0] == expected(request)
 
 
 async def test_an_object_is_built_once_and_kept_until_it_is_dropped(
@@ -271,7 +287,7 @@ def test_files_that_have_something_else_are_refused(log: LocalLog, tmp_path: Pat
         (nothing, "no batch"),
     ):
         with pytest.raises(WalBuildFailed, match=problem):
-            build_from_files(WalBuildRequest(request.name, (wrong,)))
+            build_object(WalBuildRequest(request.name, (wrong,)))
 
 
 async def test_more_objects_than_may_be_kept_are_refused(
@@ -396,7 +412,7 @@ def test_foreign_slices_and_references_are_built_from_files(log: LocalLog, tmp_p
         TOPIC_ID, 4, -1, -1, 2, (FileRange(str(path), 5, 5 + len(data)),), is_foreign=True
     )
     given = foreign_slice()
-    built = build_from_files(
+    built, _ = build_object(
         WalBuildRequest(place(), (foreign, files_of(log, 0, 0, 24)), references=(given,))
     )
     footer = parse_object(built.data, key="")
@@ -408,4 +424,4 @@ def test_foreign_slices_and_references_are_built_from_files(log: LocalLog, tmp_p
     (reference,) = footer.references
     assert (reference.base_offset, reference.crc32c) == (given.base_offset, given.row.crc32c)
     with pytest.raises(WalBuildFailed, match="instead of"):
-        build_from_files(WalBuildRequest(place(), (foreign._replace(end_offset=3),)))
+        build_object(WalBuildRequest(place(), (foreign._replace(end_offset=3),)))
