@@ -1,6 +1,8 @@
 """The requests about a chain's objects, between a node and its WAL worker.
 
-    wal-build     object's name, files of its slices, rows   -> its header; the bytes are kept
+    wal-build     object's name, files of its slices, rows   -> its header; the bytes are kept, and
+                                                             the committed objects that the name
+                                                             tells of are forgotten
     wal-put       chain, sequence, time limit                -> outcome of one PUT of the bytes
     wal-drop      chain, sequence                            forgets the objects below the sequence
     wal-store     as wal-build, time limit                   -> its header, outcome of one PUT;
@@ -77,7 +79,7 @@ class SliceFiles(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WalBuildRequest:
-    """Build an object from segment files and keep it."""
+    """Build an object from segment files and keep it, and forget the chain's committed objects."""
 
     name: ObjectName
     slices: tuple[SliceFiles, ...]

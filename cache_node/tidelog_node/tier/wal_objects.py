@@ -89,6 +89,7 @@ class WalObjects:
         self._build_count += 1
         try:
             async with self._building:
+                self._drop(name.chain, name.committed_end)
                 kept = self._kept.get((name.chain, name.sequence))
                 if kept is None:
                     self._require_wanted(name)

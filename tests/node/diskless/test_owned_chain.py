@@ -240,6 +240,20 @@ async def test_a_store_that_is_away_fills_the_buffer_and_nothing_else(tmp_path: 
     assert scene.worker.wal.built_bytes == 0
 
 
+async def test_the_worker_forgets_committed_objects_also_if_no_other_one_follows(
+    tmp_path: Path,
+) -> None:
+    scene = WalScene(tmp_path)
+    (log,) = scene.lead(1)
+    wal = scene.worker.wal
+    assert wal is not None
+    for _ in range(3):
+        log.append()
+        await committed_everywhere(scene)
+        await eventually_async(lambda: wal.built_bytes == 0)
+    await scene.close()
+
+
 async def test_what_is_written_is_counted_and_served(tmp_path: Path) -> None:
     scene = WalScene(tmp_path)
     (log,) = scene.lead(1)

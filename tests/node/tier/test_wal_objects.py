@@ -246,6 +246,25 @@ async def test_an_object_is_built_once_and_kept_until_it_is_dropped(
     assert await objects.answer(request) == answer  # as after the death of a worker
 
 
+async def test_a_build_forgets_the_objects_that_its_name_says_are_committed(
+    log: LocalLog, objects: WalObjects
+) -> None:
+    await objects.answer(request_of(log, 0))
+    await objects.answer(request_of(log, 1))
+    both_bytes = objects.built_bytes
+    later = request_of(log, 2)
+    await objects.answer(replace(later, name=later.name._replace(committed_end=1)))
+    assert objects.built_bytes == both_bytes
+    with pytest.raises(WalNotBuilt):
+        await put(objects, 0)
+    assert await put(objects, 1) is PutOutcome.STORED
+    # What others have committed in their chains does not count.
+    elsewhere = request_of(log, 3)
+    name = elsewhere.name._replace(chain=HEIR, committed_end=3)
+    await objects.answer(replace(elsewhere, name=name))
+    assert await put(objects, 2) is PutOutcome.STORED
+
+
 async def test_an_object_that_is_dropped_while_it_is_built_is_not_kept(
     log: LocalLog, store: FolderObjectStore
 ) -> None:

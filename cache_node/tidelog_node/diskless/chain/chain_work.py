@@ -21,6 +21,9 @@ from tidelog_node.diskless.chain.wal_client import WalClient
 
 logger = logging.getLogger(__name__)
 
+# Until then the next build may tell the worker what is committed. It bounds how long an idle chain's
+# last objects are kept, and the slower one of two PUTs goes on.
+DROP_SECONDS = 0.25
 HEADER_SECONDS_MAX = 5.0  # of one read: all later acks wait for it
 
 
@@ -57,7 +60,8 @@ class ChainWork:
         self._wal = wal
         self._objects = objects
         self._traffic = traffic
-        self._is_dropping = False
+        self._dropped_end = 0  # the worker has forgotten the objects below
+        self._dropping: asyncio.TimerHandle | None = None
 
     def build(self, decision: BuildObject) -> None:
         """Have an object built: the next one, or one whose build has failed before."""
@@ -74,13 +78,15 @@ class ChainWork:
         self._spawn(self._read(sequence))
 
     def drop_committed(self) -> None:
-        """Have the worker forget the committed objects."""
-        if not (self._is_dropping or self._wal.is_local):
-            self._is_dropping = True
-            self._spawn(self._drop_committed())
+        """Have the worker forget the committed objects, soon: the next build names them, too."""
+        if self._dropping is None and not self._wal.is_local:
+            self._dropping = self._loop.call_later(DROP_SECONDS, self._drop)
 
     async def end(self) -> None:
         """Cancel all requests; the worker forgets the objects."""
+        if self._dropping is not None:
+            self._dropping.cancel()
+            self._dropping = None
         tasks = [task for task in self.tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
@@ -114,6 +120,9 @@ class ChainWork:
             logger.info("object is not built yet", extra={"reason": str(error)})
             self._chain.act(self._writer.on_build_failed(sequence, self._now_ms()))
         else:
+            pending = self._objects.get(sequence)
+            if pending is not None:
+                self._dropped_end = max(self._dropped_end, pending.built.committed_end)
             self._chain.act(self._writer.on_built(sequence, header, self._now_ms()))
 
     async def _put(self, sequence: int, attempt: int) -> None:
@@ -143,12 +152,11 @@ class ChainWork:
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
 
-    async def _drop_committed(self) -> None:
-        end = -1
-        while end != self._writer.committed_end:
-            end = self._writer.committed_end
-            await self._objects.drop(end)
-        self._is_dropping = False
+    def _drop(self) -> None:
+        self._dropping = None
+        if self._dropped_end < self._writer.committed_end:
+            self._dropped_end = self._writer.committed_end
+            self._spawn(self._objects.drop(self._dropped_end))
 
     # -- counting --
 
