@@ -18,7 +18,7 @@ from tidelog_core.diskless.chain.chain_writer import (
     ReadHeader,
     WriterLimits,
 )
-from tidelog_core.diskless.chain.noted_ranges import NotedRange
+from tidelog_core.diskless.chain.noted_ranges import ForeignRange, NotedRange
 from tidelog_core.diskless.chain.put_pace import PaceLimits
 from tidelog_core.diskless.wal.build import BuiltObject, WalSlice, build_data_object, build_seal
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -106,6 +106,25 @@ def test_an_idle_chain_flushes_soon_and_a_busy_one_at_the_interval() -> None:
     assert owner.delay() == 100
     assert owner.tick(99) == []
     assert names(owner.tick(1)) == ["BuildObject", "PutObject"]
+
+
+def test_what_has_waited_before_it_is_noted_is_flushed_no_later() -> None:
+    owner = Owner()
+    owner.writer.add(NotedRange(P0, 7, 0, 1, 100), owner.now, waited_ms=4.0)
+    owner.writer.add(NotedRange(P1, 7, 0, 1, 100), owner.now, waited_ms=1.0)
+    assert owner.delay() == 6
+    assert owner.tick(5) == []
+    build, _ = owner.tick(1)
+    assert isinstance(build, BuildObject)
+    assert build.content.ends() == {P0: 1, P1: 1}
+
+
+def test_what_was_added_fills_a_buffer_when_time_passes() -> None:
+    owner = Owner()
+    owner.fill(1)
+    owner.writer.add_foreign(ForeignRange(P0, 1, 600), owner.now)
+    owner.writer.add(NotedRange(P0, 7, 1, 2, 400), owner.now)
+    assert names(owner.tick(0)) == ["BuildObject", "PutObject"]
 
 
 def test_after_a_commit_more_is_gathered_with_what_waited() -> None:

@@ -15,6 +15,7 @@ from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.location import parse_object_location
 from tidelog_node.diskless.chain import chain_work
+from tidelog_node.diskless.chain.chain_partition import NOTE_BYTES_MAX
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.pending_appends import PENDING_APPEND_BYTES
 from tidelog_node.diskless.chain.pending_objects import (
@@ -33,6 +34,7 @@ from tests.support.wal_objects import CLUSTER
 from tests.support.wal_scene import FAST, Faults, WalScene
 
 SETTLE_S = 20.0
+SELDOM_NOTED = dataclasses.replace(FAST, note_ms=3_600_000.0)
 FAULTS = (
     Faults(),
     Faults(refused=0.5),
@@ -389,6 +391,58 @@ async def test_a_partition_does_not_come_back_before_all_of_it_is_committed(
     await scene.close()
 
 
+async def test_appends_of_several_turns_are_noted_together(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path, limits=SELDOM_NOTED)
+    first, second = scene.lead(2)
+    for log in (first, second, first):
+        log.append()
+        await asyncio.sleep(0)
+        assert scene.chain.buffered_bytes == 0
+        assert scene.chain.has_uncommitted(log)
+    scene.chain.advance()
+    assert scene.chain.buffered_bytes == len(first.content) + len(second.content)
+    await committed_everywhere(scene)
+    assert (first.committed, second.committed) == ([2], [1])
+    await has_bytes_of_logs(scene)
+    await scene.close()
+
+
+async def test_an_object_that_is_due_gets_what_is_not_noted_yet(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path, limits=SELDOM_NOTED)
+    first, second = scene.lead(2)
+    first.append()
+    scene.chain._note_all()
+    second.append()
+    await committed_everywhere(scene)
+    assert scene.traffic.object_count == 1
+    await has_bytes_of_logs(scene)
+    await scene.close()
+
+
+async def test_what_is_not_noted_is_stored_when_its_partition_leaves_or_the_chain_closes(
+    tmp_path: Path,
+) -> None:
+    scene = WalScene(tmp_path, limits=SELDOM_NOTED)
+    left, kept = scene.lead(2)
+    left.append()
+    scene.chain.leave(left)
+    await eventually_async(lambda: left.committed == [1])
+    kept.append()
+    await scene.close()
+    assert kept.committed == [1]
+
+
+async def test_much_that_is_not_noted_is_noted_at_once(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path, limits=SELDOM_NOTED)
+    (log,) = scene.lead(1)
+    log.append(value_size_bytes=NOTE_BYTES_MAX // 2)
+    assert scene.chain.buffered_bytes == 0
+    log.append(value_size_bytes=NOTE_BYTES_MAX // 2)
+    assert scene.chain.buffered_bytes == len(log.content)
+    await committed_everywhere(scene)
+    await scene.close()
+
+
 async def test_a_dropped_partition_is_left_out_and_holds_nobody_up(tmp_path: Path) -> None:
     scene = WalScene(tmp_path)
     kept, dropped = scene.lead(2)
@@ -528,6 +582,10 @@ def test_only_requests_that_cost_something_have_a_budget() -> None:
     assert (paid.flush_ms, paid.idle_flush_ms) == (100, 10)
     assert free.idle_flush_ms < 1 < free.flush_ms <= 10
     assert paid.gather_ms == 0 < free.gather_ms <= 1  # S3 has several objects in flight.
+    assert (paid.note_ms, free.note_ms) == (5, 0)
+    assert paid.note_ms < paid.idle_flush_ms
+    brisk = writer_limits(NodeConfig(diskless_append_commit_interval_ms=4))
+    assert brisk.note_ms == 1
     assert paid.pace.in_flight_max == free.pace.in_flight_max
     assert parse_object_location("s3://bucket").has_price
     assert not parse_object_location("file:///objects").has_price

@@ -1,4 +1,4 @@
-"""A partition in the chain of its leader, and what its log has got in this turn of the loop."""
+"""A partition in the chain of its leader, and what its log has got that is not noted yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog_core.metadata.epoch_chains import ChainName
 
 from tidelog_node.replica import Replica
 
-NOTE_BYTES_MAX = 1 << 20  # of one partition that wait for the end of the turn
+NOTE_BYTES_MAX = 1 << 20  # of one partition that wait to be noted
 NOTE_APPENDS_MAX = 1024  # the same
 
 
@@ -42,7 +42,7 @@ class CommittedForeign(NamedTuple):
 
 
 class ChainPartition:
-    """Adds up a partition's appends until the turn of the loop ends: nothing is done per record."""
+    """Adds up a partition's appends until they are noted: nothing is done per record."""
 
     __slots__ = (
         "_begin",
@@ -75,7 +75,7 @@ class ChainPartition:
         refer: Callable[[ForeignSlice, int], None],
         object_count: int = 0,
     ) -> None:
-        """``begin`` is called with the first append of a turn, ``flush`` if they are many bytes.
+        """``begin`` is called with the first of the appends, ``flush`` if they are many bytes.
 
         ``refer`` gets references, and how far the gateway's chain is committed. ``object_count``
         says how long a tail the partition comes with.
@@ -85,7 +85,7 @@ class ChainPartition:
         self.leader_epoch = leader_epoch
         self.base_offset = 0
         self.end_offset = 0
-        self.size_bytes = 0  # 0: nothing was appended in this turn
+        self.size_bytes = 0  # 0: nothing waits to be noted
         self.append_count = 0
         self.chain_end = 0  # the chain has every record below, as far as was heard
         # Base offsets of batches whose records the log does not have yet, ascending, and since when

@@ -21,8 +21,8 @@ from tidelog_node.diskless.chain.wal_client import WalClient
 
 logger = logging.getLogger(__name__)
 
-# Until then the next build may tell the worker what is committed. It bounds how long an idle chain's
-# last objects are kept, and the slower one of two PUTs goes on.
+# Until then the next build may tell the worker what is committed. It bounds how long the last
+# objects of an idle chain are kept, and the slower one of two PUTs goes on.
 DROP_SECONDS = 0.25
 HEADER_SECONDS_MAX = 5.0  # of one read: all later acks wait for it
 

@@ -6,8 +6,8 @@
     ChainFullness      says when clients are not read
 
 This drives them on the node's event loop: it notes what the logs have got once a turn of the loop,
-wakes the writer when it has something to do, and has the WAL worker build and put objects from the
-logs' files.
+or every few milliseconds where nobody waits for less, wakes the writer when it has something to do,
+and has the WAL worker build and put objects from the logs' files.
 
 While the store fails, the chain waits, and is full at last. It ends when somebody else has its next
 place, or when an object can never be built.
@@ -87,8 +87,11 @@ class OwnedChain:
         self._work = ChainWork(self, self._writer, wal=wal, objects=self._objects, traffic=traffic)
         self._fullness = ChainFullness(limits.buffer_bytes_max, traffic)
         self.fullness = self._fullness.changed
-        self._unnoted: list[ChainPartition] = []  # appended to in this turn
-        self._unnoted_foreign: list[ForeignRange] = []  # of this turn
+        self._unnoted: list[ChainPartition] = []  # appended to since the last time
+        self._unnoted_foreign: list[ForeignRange] = []  # since then
+        self._unnoted_ms = 0.0  # when the first of them came
+        self._note_s = limits.note_ms / 1000
+        self._noting: asyncio.Handle | None = None  # notes them
         self._timer: asyncio.TimerHandle | None = None
         self._settled = asyncio.Event()  # nothing is pending; set only while closing
         self._is_closing = False
@@ -149,7 +152,7 @@ class OwnedChain:
         partition = ChainPartition(
             replica,
             current.leader_epoch,
-            begin=self._begin_turn,
+            begin=self._begin,
             flush=self._note_all,
             leave=self.leave,
             refer=self._note_reference,
@@ -197,8 +200,7 @@ class OwnedChain:
         if self.is_deposed or self._is_closing or self._ended.is_set():
             return False
         self._partitions.add_foreign(number, files)
-        if not (self._unnoted or self._unnoted_foreign):
-            self._loop.call_soon(self._note_all)
+        self._note_later()
         name = PartitionName(files.topic_id, files.partition)
         self._unnoted_foreign.append(ForeignRange(name, number, files.size_bytes))
         return True
@@ -311,19 +313,31 @@ class OwnedChain:
 
     # -- events --
 
-    def _begin_turn(self, partition: ChainPartition) -> None:
-        if not (self._unnoted or self._unnoted_foreign):
-            self._loop.call_soon(self._note_all)
+    def _begin(self, partition: ChainPartition) -> None:
+        self._note_later()
         self._unnoted.append(partition)
+
+    def _note_later(self) -> None:
+        """Have what comes now noted soon, with all that comes until then."""
+        if self._noting is None:
+            self._unnoted_ms = self._now_ms()
+            self._noting = (
+                self._loop.call_later(self._note_s, self._note_all)
+                if self._note_s
+                else self._loop.call_soon(self._note_all)
+            )
 
     def _note_all(self) -> None:
         """Note what was appended since the last time."""
+        if self._noting is not None:
+            self._noting.cancel()
+            self._noting = None
         unnoted, self._unnoted = self._unnoted, []
         foreign, self._unnoted_foreign = self._unnoted_foreign, []
         if not (unnoted or foreign) or self.is_deposed or self._ended.is_set():
             return
         now_ms = self._now_ms()
-        decisions: list[Decision] = []
+        waited_ms = now_ms - self._unnoted_ms
         for one in unnoted:
             noted = NotedRange(
                 one.name, one.leader_epoch, one.base_offset, one.end_offset, one.size_bytes
@@ -331,15 +345,15 @@ class OwnedChain:
             self._fullness.appends.add(one.name, one.end_offset, one.append_count)
             one.size_bytes = one.append_count = 0
             try:
-                decisions += self._writer.note(noted, now_ms)
+                self._writer.add(noted, now_ms, waited_ms=waited_ms)
             except ValueError as error:
                 # Records would be missing in the chain for good.
                 logger.exception("an append does not follow the one before")
                 self._depose(str(error))
                 return
         for part in foreign:
-            decisions += self._writer.note_foreign(part, now_ms)
-        self.act(decisions)
+            self._writer.add_foreign(part, now_ms, waited_ms=waited_ms)
+        self.act(self._writer.tick(now_ms))
 
     def _note_reference(self, reference: ForeignSlice, gateway_committed_end: int) -> None:
         """Note that a log has got a gateway's slice, behind what was appended to it before."""
@@ -358,6 +372,7 @@ class OwnedChain:
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._note_all()  # It goes into the object that is due.
         if not self.is_deposed:
             self.act(self._writer.tick(self._now_ms()))
 

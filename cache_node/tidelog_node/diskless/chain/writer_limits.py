@@ -8,6 +8,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.chain.chain_writer import WriterLimits
 from tidelog_core.diskless.chain.put_pace import PaceLimits
 
+PAID_NOTE_MS = 5.0  # a part of what an idle chain waits before it puts an object
 FREE_FLUSH_MS = 10.0  # while another object is being written
 FREE_IDLE_FLUSH_MS = 0.5  # as long as a turn of the loop may take, which brings several appends
 # What came while an object was written would go into the next one alone, and what its clients send
@@ -25,6 +26,7 @@ def writer_limits(config: NodeConfig, *, pays_for_requests: bool = True) -> Writ
     limits = WriterLimits(
         flush_bytes=config.diskless_append_buffer_max_bytes,
         flush_ms=config.diskless_append_commit_interval_ms,
+        note_ms=min(PAID_NOTE_MS, config.diskless_append_commit_interval_ms / 4),
         buffer_bytes_max=config.diskless_buffer_max_bytes,
         pace=PaceLimits(
             in_flight_max=config.diskless_append_uploads_max,
@@ -39,6 +41,7 @@ def writer_limits(config: NodeConfig, *, pays_for_requests: bool = True) -> Writ
         flush_ms=min(limits.flush_ms, FREE_FLUSH_MS),
         idle_flush_ms=FREE_IDLE_FLUSH_MS,
         gather_ms=FREE_GATHER_MS,
+        note_ms=0.0,  # at the end of the turn of the loop
         pace=replace(limits.pace, hedge_percentile=0.0, puts_per_second_max=0.0),
     )
 

@@ -57,6 +57,9 @@ class WriterLimits:
     flush_ms: float = 100.0  # diskless.append.commit.interval.ms
     idle_flush_ms: float = 10.0
     gather_ms: float = 0.0  # after a commit: the clients that it acknowledged send more
+    # How long the node adds up what its logs get before it is noted. It is noted as of its
+    # beginning, so objects are built no later. Each time costs as much as some appends.
+    note_ms: float = 0.0
     reference_flush_ms: float = 20.0  # Their producers have waited for the gateway's object.
     # While nothing can be stored, much waits. In one object it might never be stored in time.
     object_bytes_max: int = 8 * 1024 * 1024
@@ -191,14 +194,22 @@ class ChainWriter:
 
     def note(self, noted: NotedRange, now_ms: float) -> list[Decision]:
         """A local log has got these records."""
-        self._require_entered(noted.partition, noted.leader_epoch)
-        self._waiting.add(noted, self._time.advance(now_ms))
+        self.add(noted, now_ms)
         return self.tick(now_ms)
 
     def note_foreign(self, foreign: ForeignRange, now_ms: float) -> list[Decision]:
         """A client has sent these batches of a partition that another node leads."""
-        self._waiting.add_foreign(foreign, self._time.advance(now_ms))
+        self.add_foreign(foreign, now_ms)
         return self.tick(now_ms)
+
+    def add(self, noted: NotedRange, now_ms: float, *, waited_ms: float = 0.0) -> None:
+        """Note what has waited for so long already; the caller calls ``tick`` when all is noted."""
+        self._require_entered(noted.partition, noted.leader_epoch)
+        self._waiting.add(noted, self._time.advance(now_ms) - waited_ms)
+
+    def add_foreign(self, foreign: ForeignRange, now_ms: float, *, waited_ms: float = 0.0) -> None:
+        """Note a gateway's slice in the same way."""
+        self._waiting.add_foreign(foreign, self._time.advance(now_ms) - waited_ms)
 
     def note_reference(
         self, reference: ForeignSlice, now_ms: float, *, gateway_committed_end: int
