@@ -8,11 +8,16 @@ and with the Java producer's. Their time is not counted. With ``--s3`` raw conne
 ``AHEAD_BYTES`` in flight: an answer takes some 150 ms, and a rate like that of the replicated
 topic, which the figure needs, is many requests in that time.
 
+A diskless topic's segments are sealed at 64 MiB and tiered at once, a replicated topic's at 1 GiB,
+after the seconds that are measured. So a replicated topic has that work still before it, and a
+diskless one does it within the figure. With ``--tiered`` both have segments of 64 MiB, and each
+figure ends when the nodes have nothing left to do: all work of a record is in it, for both.
+
 The topics take turns within a round, because a machine may become several times slower between
 two minutes. What counts is the median of the rounds' ratios to the replicated topic.
 The nodes' hot path is compiled, as in a wheel.
 
-    python -m bench.diskless_cost [--rounds 5] [--seconds 2.0] [--only REGEX] [--s3]
+    python -m bench.diskless_cost [--rounds 5] [--seconds 2.0] [--only REGEX] [--s3] [--tiered]
 """
 
 from __future__ import annotations
@@ -24,10 +29,12 @@ import os
 import re
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
@@ -51,6 +58,9 @@ from tools.compiled import write_overlay
 BATCH_SIZES_BYTES = (1 << 10, 16 << 10, 64 << 10, 1_000_000)  # the records
 AHEAD_BYTES = 4_000_000  # of a connection to S3's pace
 RATE = 5_000  # records of 1 KiB a second, a moderate load
+SEGMENT_BYTES = 64 << 20  # with ``--tiered``
+REST_SECONDS, REST_CPU = 0.5, 0.1  # nodes that use less of a processor have nothing left to do
+REST_SECONDS_MAX = 30.0
 RESULTS = Path(__file__).parent / "results" / "diskless_cost.json"
 
 
@@ -77,6 +87,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a regular expression of loads")
     parser.add_argument("--kinds", default="", help="a regular expression of topics")
     parser.add_argument("--s3", action="store_true", help="S3 at its pace, not a folder")
+    parser.add_argument("--tiered", action="store_true", help="with the tier's work of all topics")
     arguments = parser.parse_args()
     touch_free_memory()
     ahead_bytes = AHEAD_BYTES if arguments.s3 else 0
@@ -92,9 +103,14 @@ def main() -> None:
             for at, (name, load) in enumerate(loads.items()):
                 for kind in kinds:
                     suffix = f"{number}-{at}"
-                    cost = _measure(cluster, kind, suffix, load, arguments.seconds)
+                    cost, rate = _measure(
+                        cluster, kind, suffix, load, arguments.seconds, is_tiered=arguments.tiered
+                    )
                     found[name][kind.name].append(cost)
-                    print(f"{number} {name}, {kind.name}: {cost:.3f} s/GB", flush=True)
+                    print(
+                        f"{number} {name}, {kind.name}: {cost:.3f} s/GB at {rate:.0f} MB/s",
+                        flush=True,
+                    )
     figures: dict[str, object] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
     for name, costs in found.items():
         figures[name] = summary = _summary(costs)
@@ -131,24 +147,54 @@ def _summary(costs: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _measure(
-    cluster: ReplicatedCluster, kind: Kind, suffix: str, load: Load, seconds: float
-) -> float:
-    """Return the CPU-seconds of all processes of the nodes for 10^9 bytes of records."""
+    cluster: ReplicatedCluster,
+    kind: Kind,
+    suffix: str,
+    load: Load,
+    seconds: float,
+    *,
+    is_tiered: bool,
+) -> tuple[float, float]:
+    """Return CPU-seconds of all of the nodes' processes for 10^9 bytes of records, and the rate."""
     topic = f"{kind.name.replace(' ', '-')}-{suffix}"
-    cluster.create(
-        topic, replicas=kind.replicas, diskless_enable="true" if kind.is_diskless else "false"
-    )
+    settings: dict[str, Any] = {"diskless_enable": "true" if kind.is_diskless else "false"}
+    if is_tiered:
+        settings["segment_bytes"] = str(SEGMENT_BYTES)
+    cluster.create(topic, replicas=kind.replicas, **settings)
     try:
         cluster.produce(topic, [b"first"], **{"message.timeout.ms": 30_000})  # It is led then.
         load(cluster, topic, WARM_SECONDS)
-        pids = [pid for node in cluster.running for pid in usage.process_tree(node.pid)]
-        before = usage.cpu_seconds(pids)
+        if is_tiered:
+            _wait_for_rest(cluster)
+        before = _cpu_seconds(cluster)
+        began_s = time.monotonic()
         sent_bytes = load(cluster, topic, seconds)
-        return (usage.cpu_seconds(pids) - before) / sent_bytes * 1e9
+        rate = sent_bytes / (time.monotonic() - began_s) / 1e6
+        if is_tiered:
+            _wait_for_rest(cluster)
+        return (_cpu_seconds(cluster) - before) / sent_bytes * 1e9, rate
     finally:
         # The next topic must not be measured with this one's work.
         admin = AdminClient({"bootstrap.servers": cluster.addresses})
         admin.delete_topics([topic])[topic].result(30)
+
+
+def _cpu_seconds(cluster: ReplicatedCluster) -> float:
+    # A tier worker starts when it is first needed, and is counted from then on.
+    return usage.cpu_seconds(
+        [pid for node in cluster.running for pid in usage.process_tree(node.pid)]
+    )
+
+
+def _wait_for_rest(cluster: ReplicatedCluster) -> None:
+    ends = time.monotonic() + REST_SECONDS_MAX
+    used, quiet_count = _cpu_seconds(cluster), 0
+    while quiet_count < 3:  # A copy waits a second for the next look at the segments.
+        if time.monotonic() > ends:
+            raise TimeoutError(f"the nodes are not at rest after {REST_SECONDS_MAX} s")
+        time.sleep(REST_SECONDS)
+        before, used = used, _cpu_seconds(cluster)
+        quiet_count = quiet_count + 1 if used - before < REST_CPU * REST_SECONDS else 0
 
 
 def _loads(ahead_bytes: int) -> dict[str, Load]:

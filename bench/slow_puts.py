@@ -30,6 +30,8 @@ CREDENTIALS = {
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_REGION": "us-east-1",
 }
+# What nodes do by themselves with S3's own endpoints: ``tidelog_core.objects.s3_checksums``.
+CHECKSUMS = {"AWS_CHECKSUM_ALGORITHM": "crc64nvme", "AWS_UNSIGNED_PAYLOAD": "true"}
 
 
 class SlowPuts:
@@ -42,7 +44,7 @@ class SlowPuts:
     @property
     def environment(self) -> dict[str, str]:
         """Return what a node needs to find the bucket here."""
-        return {**CREDENTIALS, "AWS_ENDPOINT_URL": self.url}
+        return {**CREDENTIALS, **CHECKSUMS, "AWS_ENDPOINT_URL": self.url}
 
     def take_counts(self) -> Counter[str]:
         """Return the number of requests by method since the last call."""
@@ -96,7 +98,8 @@ class _Proxy(StoreProxy):
         self.methods[method] += 1
         if method != "PUT":
             return STORE_PASSES
-        return dataclasses.replace(STORE_PASSES, delay_s=self._latency.draw() / 1000)
+        delay_s = self._latency.draw() / 1000
+        return dataclasses.replace(STORE_PASSES, delay_s=delay_s, is_unchecked=True)
 
 
 def _run(upstream: str, median_ms: float, p99_ms: float, pipe: Connection) -> None:
