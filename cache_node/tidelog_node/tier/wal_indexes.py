@@ -3,7 +3,7 @@
 The rows of every object that is built are kept, packed. When the node asks, those of committed
 objects are put into the bucket (``chain.index``). As long as an index is small the next one begins
 at the same object and replaces it; a full one stays until its objects are deleted. So an heir reads
-few indexes, and few rows are written twice.
+few indexes, and few rows are written twice. The last one gets the producers that the node knows.
 
 Everything is bounded: of more rows than ``ROWS_BYTES_MAX`` the oldest are forgotten. Then, and when
 the worker was started since, some objects are in no index, and their footers are read instead.
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from tidelog_core.diskless.chain.index import build_index
-from tidelog_core.diskless.wal.build import BuiltObject
+from tidelog_core.diskless.wal.build import BuiltObject, Snapshot
 from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.diskless.wal.keys import chain_prefix, checkpoint_key, parse_wal_key
 from tidelog_core.errors import ObjectExists
@@ -69,11 +69,13 @@ class WalIndexes:
             self._forget(sequence)
         objects = self._known(request.committed_end)
         start = objects[0][0] if objects else request.committed_end
-        for number, some in enumerate(_parts(objects)):
-            if number == INDEXES_AT_ONCE_MAX or request.chain != self._chain:
+        parts = _parts(objects)[:INDEXES_AT_ONCE_MAX]
+        for number, some in enumerate(parts, 1):
+            if request.chain != self._chain:
                 break
             is_full = sum(len(rows) for _, rows in some) >= INDEX_BYTES_MAX
-            await self._put(request, some, is_full=is_full)
+            snapshots = request.snapshots if number == len(parts) else ()
+            await self._put(request, some, snapshots, is_full=is_full)
         if request.chain == self._chain:
             await self._delete_old(request)
         return {"start": start, "end": request.committed_end}
@@ -86,11 +88,18 @@ class WalIndexes:
         return [(sequence, self._rows[sequence]) for sequence in range(start, end)]
 
     async def _put(
-        self, request: WalIndexRequest, objects: list[tuple[int, bytes]], *, is_full: bool
+        self,
+        request: WalIndexRequest,
+        objects: list[tuple[int, bytes]],
+        snapshots: Sequence[Snapshot],
+        *,
+        is_full: bool,
     ) -> None:
         chain, cluster_id = request.chain, request.cluster_id
         built = await self._on_a_thread(
-            lambda: build_index(chain, cluster_id, objects, created_ms=request.created_ms)
+            lambda: build_index(
+                chain, cluster_id, objects, created_ms=request.created_ms, snapshots=snapshots
+            )
         )
         start, end = objects[0][0], built.header.sequence
         before = self._growing

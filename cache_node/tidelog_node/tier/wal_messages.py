@@ -7,7 +7,8 @@
     wal-drop      chain, sequence                            forgets the objects below the sequence
     wal-store     as wal-build, time limit                   -> its header, outcome of one PUT;
                                                              nothing is kept
-    wal-index     chain, its end, the first object kept      writes checkpoints of what is between
+    wal-index     chain, its end, the first object kept,     writes checkpoints of what is between
+                  producers of partitions
 
 A request that is repeated is harmless: an object that is kept is not built again.
 """
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tidelog_core.diskless.wal.build import ForeignSlice, ObjectName
+from tidelog_core.diskless.wal.build import ForeignSlice, ObjectName, Snapshot
 from tidelog_core.diskless.wal.rows import (
     BatchRow,
     EpochRow,
@@ -123,6 +124,7 @@ class WalIndexRequest:
     committed_end: int
     first_kept: int  # all objects below are deleted
     created_ms: int
+    snapshots: tuple[Snapshot, ...] = ()  # at committed offsets
 
 
 WalRequest = WalStoreRequest | WalBuildRequest | WalPutRequest | WalDropRequest | WalIndexRequest
@@ -152,7 +154,7 @@ def wal_request_to_fields(request: WalRequest) -> Fields:
             }
         case WalDropRequest(chain, below):
             return {"op": "wal-drop", "chain": _pack_chain(chain), "below": below}
-        case WalIndexRequest(cluster_id, chain, committed_end, first_kept, created_ms):
+        case WalIndexRequest(cluster_id, chain, committed_end, first_kept, created_ms, snapshots):
             return {
                 "op": "wal-index",
                 "cluster": cluster_id,
@@ -160,6 +162,10 @@ def wal_request_to_fields(request: WalRequest) -> Fields:
                 "end": committed_end,
                 "first": first_kept,
                 "created_ms": created_ms,
+                "snapshots": [
+                    [str(one.topic_id), one.partition, one.end_offset, one.data.hex()]
+                    for one in snapshots
+                ],
             }
 
 
@@ -195,6 +201,10 @@ def wal_request_from_fields(fields: Fields) -> WalRequest:
                 int(fields["end"]),
                 int(fields["first"]),
                 int(fields["created_ms"]),
+                tuple(
+                    Snapshot(UUID(topic_id), int(partition), int(offset), bytes.fromhex(data))
+                    for topic_id, partition, offset, data in fields["snapshots"]
+                ),
             )
     raise ValueError(f"an unknown request: {fields['op']!r}")
 

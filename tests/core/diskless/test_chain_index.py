@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
 from tidelog_core.diskless.chain.index import Covered, build_index, parse_index, rows_of
 from tidelog_core.diskless.chain.store import PARSED_HERE_BYTES_MAX, ChainStore, ListedObject
 from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
-from tidelog_core.diskless.wal.build import BuiltObject
+from tidelog_core.diskless.wal.build import BuiltObject, Snapshot
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.keys import WalKey, checkpoint_key
@@ -18,14 +19,21 @@ from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.memory import MemoryObjectStore
 
-from tests.support.wal_objects import CHAIN, CLUSTER, GATEWAY, checkpoint, data_object
+from tests.support.wal_objects import (
+    CHAIN,
+    CLUSTER,
+    GATEWAY,
+    TOPIC_ID,
+    checkpoint,
+    data_object,
+)
 
 NAME = WalKey(CLUSTER, CHAIN, 14, is_checkpoint=True)
 
 
-def index_of(*sequences: int) -> BuiltObject:
+def index_of(*sequences: int, snapshots: Sequence[Snapshot] = ()) -> BuiltObject:
     objects = [(n, rows_of(parse_object(data_object(n).data, key="data"))) for n in sequences]
-    return build_index(CHAIN, CLUSTER, objects, created_ms=0)
+    return build_index(CHAIN, CLUSTER, objects, created_ms=0, snapshots=snapshots)
 
 
 def referenced(row: ReferenceRow) -> CommittedSlice:
@@ -71,6 +79,38 @@ def test_the_slices_of_some_partitions_are_theirs_among_all() -> None:
             assert list(parts) == wanted
     assert list(index.slices_of(names, 0, len(every))) == every
     assert list(index.slices_of((), 0, len(every))) == []
+
+
+def test_an_index_has_the_producers_of_some_partitions() -> None:
+    snapshots = (Snapshot(TOPIC_ID, 0, 13, b"producers"), Snapshot(TOPIC_ID, 4, 101, b""))
+    built = index_of(11, 12, 13, snapshots=snapshots)
+    index = parse_index(built.data, NAME, key="index")
+    assert index is not None
+    assert index.snapshots == snapshots
+    without = parse_index(index_of(11, 12, 13).data, NAME, key="index")
+    assert without is not None
+    assert (list(index.slices()), without.snapshots) == (list(without.slices()), ())
+    damaged = bytearray(built.data)
+    damaged[built.data.index(b"producers")] ^= 1
+    with pytest.raises(CorruptObject, match="CRC"):
+        parse_index(bytes(damaged), NAME, key="index")
+
+
+@pytest.mark.parametrize("least", [0, 11, 12, 14])
+def test_the_leader_epochs_are_those_of_the_slices(least: int) -> None:
+    index = parse_index(index_of(11, 12, 13).data, NAME, key="index")
+    assert index is not None
+    wanted = [
+        ((row.topic_id, row.partition), row.leader_epoch)
+        for sequence, row in index.slices()
+        if sequence >= least
+    ]
+    for cut in range(len(index.rows) + 1):
+        parts = (
+            *index.leader_epochs(0, cut, from_sequence=least),
+            *index.leader_epochs(cut, len(index.rows), from_sequence=least),
+        )
+        assert list(parts) == wanted
 
 
 def test_objects_must_follow_each_other() -> None:

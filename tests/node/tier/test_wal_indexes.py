@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tidelog_core.diskless.chain.index import ChainIndex, rows_of
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.wal.build import BuiltObject, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import BuiltObject, Snapshot, WalSlice, build_data_object
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
@@ -43,9 +43,15 @@ class Owner:
             built = build_data_object(name(sequence, chain=chain), [one])
             self.indexes.note(built.header, rows_of(parse_object(built.data, key="")))
 
-    async def write(self, end: int, first_kept: int = 0, chain: ChainName = CHAIN) -> int:
+    async def write(
+        self,
+        end: int,
+        first_kept: int = 0,
+        chain: ChainName = CHAIN,
+        snapshots: tuple[Snapshot, ...] = (),
+    ) -> int:
         """Write checkpoints; return the first object that is in one."""
-        request = WalIndexRequest(CLUSTER, chain, end, first_kept, 0)
+        request = WalIndexRequest(CLUSTER, chain, end, first_kept, 0, snapshots)
         return int((await self.indexes.write(request))["start"])
 
     async def found(self, chain: ChainName = CHAIN) -> list[tuple[int, int]]:
@@ -86,6 +92,17 @@ async def test_a_full_index_is_not_written_again(owner: Owner) -> None:
     await owner.write(35)
     assert await owner.found() == [(0, 10), (10, 20), (20, 30), (30, 35)]
     assert owner.indexes._rows_bytes == 5 * ROW_BYTES
+
+
+async def test_the_last_index_has_the_producers(owner: Owner) -> None:
+    snapshots = (Snapshot(TOPIC_ID, 0, 5, b"producers"),)
+    owner.build(*range(25))
+    await owner.write(25, snapshots=snapshots)
+    chains = ChainStore(owner.store, CLUSTER)
+    listed = (await chains.list_all(CHAIN)).checkpoints
+    indexes = [await chains.index(CHAIN, one) for one in listed]
+    found = [(one.end, one.snapshots) for one in indexes if one is not None]
+    assert found == [(10, ()), (20, ()), (25, snapshots)]
 
 
 async def test_an_index_goes_with_its_objects(owner: Owner) -> None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
@@ -21,6 +21,7 @@ from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.build import (
     BuiltObject,
     ObjectName,
+    Snapshot,
     WalSlice,
     build_data_object,
     build_seal,
@@ -147,6 +148,7 @@ def test_requests_and_errors_come_back_as_they_were(log: LocalLog) -> None:
         WalDropRequest(CHAIN, 7),
         WalStoreRequest(request_of(log), 2.5),
         WalIndexRequest(CLUSTER, CHAIN, 9, 3, 1_700_000_000_000),
+        WalIndexRequest(CLUSTER, CHAIN, 9, 3, 0, (Snapshot(UUID(int=8), 2, 70, b"\x00\xff"),)),
     ):
         assert request_from_fields(request_to_fields(request)) == request
     for error in (WalBuildFailed("a"), WalNotBuilt("b"), WalFull("c")):

@@ -104,11 +104,10 @@ def indexed_slices(
             key = WalKey("c", chain, built.header.sequence, is_checkpoint=True)
             index = parse_index(built.data, key, key="index")
             assert index is not None
-            for indexed in index.slices():
-                row = indexed.row
+            for sequence, row in index.slices():
                 name = names.get((row.topic_id, row.partition))
                 if name is not None and row.end_offset > wanted[name].start_offset:
-                    found[name][chain].append(indexed_slice(chain, indexed))
+                    found[name][chain].append(indexed_slice(chain, sequence, row))
         for footer in there[(len(there) + 1) // 2 :]:
             keep_slices(footer, names, wanted, found)
     return found

@@ -33,7 +33,7 @@ from tidelog_core.diskless.chain.chain_writer import (
 )
 from tidelog_core.diskless.chain.noted_ranges import ForeignRange, NotedRange, ObjectContent
 from tidelog_core.diskless.collection.collection import OwnedObjects as CommittedObjects
-from tidelog_core.diskless.wal.build import ForeignSlice
+from tidelog_core.diskless.wal.build import ForeignSlice, Snapshot
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
 from tidelog_core.diskless.wal.rows import MarkRow
 from tidelog_core.errors import TidelogError
@@ -233,11 +233,16 @@ class OwnedChain:
         """The sequence of the next object."""
         return self._writer.next_sequence
 
-    async def write_checkpoint(self, created_ms: int) -> None:
-        """Have the worker write down which objects have what. Raises the store's errors."""
+    async def write_checkpoint(self, created_ms: int, snapshots: tuple[Snapshot, ...]) -> None:
+        """Have the worker write down which objects have what, and these producers.
+
+        Raises the store's errors.
+        """
         end, first_kept = self.committed_end, self.committed.first_kept
         first = end if first_kept is None else first_kept
-        await self._wal.write_index(end, first_kept=first, created_ms=created_ms)
+        await self._wal.write_index(
+            end, first_kept=first, created_ms=created_ms, snapshots=snapshots
+        )
 
     # -- its life --
 

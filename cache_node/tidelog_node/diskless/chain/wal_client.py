@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.wal.build import ForeignSlice, ObjectName
+from tidelog_core.diskless.wal.build import ForeignSlice, ObjectName, Snapshot
 from tidelog_core.diskless.wal.header import WalHeader, parse_header
 from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
 from tidelog_core.metadata.epoch_chains import ChainName
@@ -86,13 +86,20 @@ class WalClient:
         """Have the objects below the sequence forgotten. Raises ``TierUnavailable``."""
         await self._client.call(WalDropRequest(self.chain, below))
 
-    async def write_index(self, committed_end: int, *, first_kept: int, created_ms: int) -> None:
+    async def write_index(
+        self,
+        committed_end: int,
+        *,
+        first_kept: int,
+        created_ms: int,
+        snapshots: tuple[Snapshot, ...] = (),
+    ) -> None:
         """Have checkpoints written of the objects that are there, below the committed end.
 
-        Raises the store's errors, and ``TierUnavailable``.
+        The last one gets the snapshots. Raises the store's errors, and ``TierUnavailable``.
         """
         request = WalIndexRequest(
-            self.cluster_id, self.chain, committed_end, first_kept, created_ms
+            self.cluster_id, self.chain, committed_end, first_kept, created_ms, snapshots
         )
         await self._client.call(request)
 

@@ -4,6 +4,8 @@ A partition's item names its chains by leader epoch. Of each chain the indexes a
 (``chain.index``), and the footers of objects that they lack, 64 at once; chains do not wait for
 each other. Only the slices that are wanted are kept: those above the end of the tier. The slices
 of a partition follow each other without a gap: a gap is an error, its records were acknowledged.
+Indexes also have producers of partitions at committed offsets: the last ones are kept, and so are
+some of the footers, because an heir that leads first has to know what producers have done since.
 
 A damaged footer does not say whose records the object has. Partitions with records in an object
 above it are not concerned: if some of theirs were damaged, there would be a gap.
@@ -18,10 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.diskless.chain.index import ChainIndex, Covered, IndexedSlice
+from tidelog_core.diskless.chain.index import ChainIndex, Covered
 from tidelog_core.diskless.chain.store import ChainStore, ListedChain, ListedObject
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.diskless.wal.footer import WalFooter
+from tidelog_core.diskless.wal.footer import SUFFIX_SIZE_BYTES, WalFooter
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.diskless.wal.rows import ReferenceRow, SliceRow
 from tidelog_core.errors import CorruptObject, ObjectNotFound
@@ -32,6 +34,7 @@ from tidelog_node.diskless.recovery.calls_at_once import for_each
 FOOTERS_AT_ONCE_MAX = 64
 CHAINS_AT_ONCE_MAX = 8
 ROWS_IN_TURN = 2_000  # of an index, in one turn of the loop
+FOOTERS_KEPT_BYTES_MAX = 32 << 20
 
 
 class StoredSlice(NamedTuple):
@@ -48,6 +51,20 @@ class StoredSlice(NamedTuple):
     committed_sequence: int  # of the object that commits it: where the slice or a reference is
     # A gateway's: its batches count their offsets from 0, and have no leader epoch.
     is_reference: bool = False
+
+
+class StoredObject(NamedTuple):
+    """An object of a chain."""
+
+    chain: ChainName
+    sequence: int
+
+
+class ProducersAt(NamedTuple):
+    """The producers of a partition at an offset below which everything is committed."""
+
+    end_offset: int
+    snapshot: bytes
 
 
 class WantedSlices(NamedTuple):
@@ -68,6 +85,8 @@ class ReadChains(NamedTuple):
     whole_from: Mapping[ChainName, int]  # all objects from there to the chain's end were read
     last_seen: Mapping[tuple[PartitionName, ChainName], int]  # the last object that has any of it
     damaged: Mapping[ChainName, Mapping[int, CorruptObject]]  # by sequence
+    producers: Mapping[PartitionName, ProducersAt]  # the last ones that indexes have
+    footers: Mapping[StoredObject, WalFooter]  # some of those that were read
 
     def damage_of(self, name: PartitionName, chain: ChainName) -> CorruptObject | None:
         """Return the error of an object that may have the partition's end in this chain."""
@@ -111,7 +130,14 @@ async def find_slices(
 
     names = sorted({entry.chain for one in wanted.values() for entry in one.chains})
     await for_each(names, read, at_once_max=CHAINS_AT_ONCE_MAX)
-    return ReadChains(reading.found, reading.whole_from, reading.last_seen, reading.damaged)
+    return ReadChains(
+        reading.found,
+        reading.whole_from,
+        reading.last_seen,
+        reading.damaged,
+        reading.producers,
+        reading.footers,
+    )
 
 
 async def list_chains(
@@ -133,6 +159,9 @@ class _Reading:
         self.whole_from: dict[ChainName, int] = {}
         self.last_seen: dict[tuple[PartitionName, ChainName], int] = {}
         self.damaged: dict[ChainName, dict[int, CorruptObject]] = {}
+        self.producers: dict[PartitionName, ProducersAt] = {}
+        self.footers: dict[StoredObject, WalFooter] = {}
+        self._footers_left_bytes = FOOTERS_KEPT_BYTES_MAX
         self._footer_slots = asyncio.Semaphore(FOOTERS_AT_ONCE_MAX)
 
     async def read(self, chain: ChainName, listed: ListedChain, end: int | None) -> None:
@@ -151,9 +180,16 @@ class _Reading:
             if footer is None:
                 return
             read.add(footer.header.sequence)
-            if not footer.is_seal:
-                for name in keep_slices(footer, self._names, self._wanted, self.found):
-                    self._see(name, chain, footer.header.sequence)
+            if footer.is_seal:
+                return
+            seen = keep_slices(footer, self._names, self._wanted, self.found)
+            for name in seen:
+                self._see(name, chain, footer.header.sequence)
+            # It is a part of what was read for it.
+            size_bytes = min(one.size_bytes, SUFFIX_SIZE_BYTES)
+            if seen and size_bytes <= self._footers_left_bytes:
+                self._footers_left_bytes -= size_bytes
+                self.footers[StoredObject(chain, footer.header.sequence)] = footer
 
         left = [one for one in below if not covered.has(one.sequence)]
         await for_each(left, take, at_once_max=min(FOOTERS_AT_ONCE_MAX, len(left)))
@@ -181,8 +217,19 @@ class _Reading:
             index = await self._chains.index(chain, one)
             if index is not None:
                 await self._take(index, covered)
+                self._take_producers(index)
                 covered.add(index.start, index.end)
         return covered
+
+    def _take_producers(self, index: ChainIndex) -> None:
+        for topic_id, partition, end_offset, snapshot in index.snapshots:
+            name = PartitionName(topic_id, partition)
+            wanted, known = self._wanted.get(name), self.producers.get(name)
+            if wanted is None or end_offset <= wanted.start_offset:
+                continue
+            is_newer = known is None or known.end_offset < end_offset
+            if is_newer and any(entry.chain == index.chain for entry in wanted.chains):
+                self.producers[name] = ProducersAt(end_offset, snapshot)
 
     async def _take(self, index: ChainIndex, covered: Covered) -> None:
         chain, last = index.chain, dict[tuple[bytes, int], int]()
@@ -193,15 +240,14 @@ class _Reading:
         }
         for first in range(0, len(index.rows), ROWS_IN_TURN):
             await asyncio.sleep(0)
-            for indexed in index.slices_of(into, first, ROWS_IN_TURN):
-                if covered.has(indexed.sequence):
+            for sequence, row in index.slices_of(into, first, ROWS_IN_TURN):
+                if covered.has(sequence):
                     continue
-                row = indexed.row
                 key = (row.topic_id, row.partition)
-                last[key] = indexed.sequence
+                last[key] = sequence
                 start_offset, found = into[key]
                 if row.end_offset > start_offset:
-                    found.append(indexed_slice(chain, indexed))
+                    found.append(indexed_slice(chain, sequence, row))
         for key, sequence in last.items():
             self._see(self._names[key], chain, sequence)
 
@@ -270,9 +316,8 @@ def referenced_slice(committed_sequence: int, row: ReferenceRow) -> StoredSlice:
     )
 
 
-def indexed_slice(chain: ChainName, indexed: IndexedSlice) -> StoredSlice:
+def indexed_slice(chain: ChainName, committed_sequence: int, row: ReferenceRow) -> StoredSlice:
     """Return the slice in an index of the chain."""
-    committed_sequence, row = indexed
     is_own = row.sequence == committed_sequence and row.broker_id == chain.broker_id
     if not (is_own and row.chain_id == chain.chain_id.bytes):
         return referenced_slice(committed_sequence, row)

@@ -102,6 +102,7 @@ class _Tails(NamedTuple):
     records: Mapping[PartitionName, Partition]
     tiers: Mapping[PartitionName, TierEnds]
     tails: Mapping[PartitionName, Tail]
+    found: ReadChains
     deleted: Sequence[PartitionName]  # that begin with deleted records, for their producers
 
     def recovered(self, names: Iterable[PartitionName]) -> dict[PartitionName, RecoveredLog]:
@@ -196,7 +197,7 @@ class LogRecovery:
         await self._each(replicas, starts, find)
         await self._begin_with_deleted(records, tails, deleted, found, listings)
         yield Recovery({}, refused)
-        work = _Tails(replicas, records, tiers, tails, deleted)
+        work = _Tails(replicas, records, tiers, tails, found, deleted)
         async with contextlib.aclosing(self._recover_tails(work, listings)) as parts:
             async for part in parts:
                 yield part
@@ -249,7 +250,7 @@ class LogRecovery:
         whole = [name for name, size_bytes in sizes.items() if not size_bytes]
         if whole:
             yield await self._refill_wave(work, whole)
-        fills = await self._lead_first.begin(work.replicas, first, listings)
+        fills = await self._lead_first.begin(work.replicas, first, listings, work.found)
         try:
             if fills:
                 yield Recovery(work.recovered(fills), {})

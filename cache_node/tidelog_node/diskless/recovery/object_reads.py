@@ -18,19 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.metadata.epoch_chains import ChainName
 
-from tidelog_node.diskless.recovery.chain_slices import StoredSlice
+from tidelog_node.diskless.recovery.chain_slices import StoredObject, StoredSlice
 
 WAVE_BYTES_MIN = 16 << 20  # the partitions of the first wave have no more together
 WAVE_GROWTH = 8  # each wave may have so many times the bytes of the one before
-
-
-class StoredObject(NamedTuple):
-    """An object of a chain."""
-
-    chain: ChainName
-    sequence: int
 
 
 class ObjectRead(NamedTuple):

@@ -36,6 +36,7 @@ from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.diskless.recovery.calls_at_once import for_each
 from tidelog_node.diskless.recovery.chain_slices import (
+    StoredObject,
     StoredSlice,
     WantedSlices,
     find_slices,
@@ -43,8 +44,8 @@ from tidelog_node.diskless.recovery.chain_slices import (
     log_of,
 )
 from tidelog_node.diskless.recovery.kept_ranges import KeptRanges, NoRoom
-from tidelog_node.diskless.recovery.lead_first import is_long
-from tidelog_node.diskless.recovery.object_reads import StoredObject, plan_reads, waves
+from tidelog_node.diskless.recovery.lead_first import is_long, slices_to_replay
+from tidelog_node.diskless.recovery.object_reads import plan_reads, waves
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_runs
 from tidelog_node.membership.membership import Membership
@@ -212,11 +213,11 @@ class ReadAhead:
             local_ends[name] = self._local_end(partition)
 
         await for_each(wanted, begin, at_once_max=PARTITIONS_AT_ONCE_MAX)
-        found = (await find_slices(chains, needs, {}, listings)).slices
+        found = await find_slices(chains, needs, {}, listings)
         missing: dict[PartitionName, list[StoredSlice]] = {}
         for name, need in needs.items():
             with contextlib.suppress(CorruptObject):  # The recovery says what is wrong.
-                slices, _ = log_of(name, need, found[name], cluster_id=cluster_id)
+                slices, _ = log_of(name, need, found.slices[name], cluster_id=cluster_id)
                 missing[name] = [one for one in slices if one.end_offset > local_ends[name]]
 
         listed = {
@@ -229,14 +230,14 @@ class ReadAhead:
             with contextlib.suppress(CorruptObject, ObjectNotFound):
                 await chains.footer(place.chain, listed[place])
 
-        # Logs that begin at the ends of their tails need the footers alone before they are led.
+        # Logs that begin at the ends of their tails need some footers alone before they are led.
         late = {
-            name: missing.pop(name)
+            name: slices_to_replay(missing.pop(name), need.start_offset, found.producers.get(name))
             for name, need in needs.items()
             if name in missing and local_ends[name] <= need.start_offset and is_long(missing[name])
         }
         places = dict.fromkeys(read.place for read in plan_reads(late))
-        left = (place for place in places if place in listed)
+        left = (place for place in places if place in listed and place not in found.footers)
         await for_each(left, read_footer, at_once_max=READS_AT_ONCE_MAX)
         parts = _ranges(missing, cluster_id)
 

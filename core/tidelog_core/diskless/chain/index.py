@@ -5,15 +5,21 @@ and reference in the objects ``[start, end)`` of its chain, in their order, and 
 each one got its offsets. Where the objects were deleted since, the tier has the records. An index
 is an aid: what it says is never wrong, and without it the footers say the same.
 
+It may have snapshots too: the producers of partitions that the owner led, each at an offset below
+which the chain had committed everything. A snapshot may be of any age: committed records stay
+committed.
+
 In its header the sequence is the end, as in every checkpoint, and the committed end is the start.
+Other checkpoints have their end in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
-from tidelog_core.diskless.wal.build import BuiltObject, ObjectName, build_checkpoint
+from tidelog_core.diskless.wal.build import BuiltObject, ObjectName, Snapshot, build_checkpoint
 from tidelog_core.diskless.wal.footer import WalFooter, parse_object
 from tidelog_core.diskless.wal.header import WalKind, check_key
 from tidelog_core.diskless.wal.keys import WalKey
@@ -24,6 +30,8 @@ from tidelog_core.records.header import Buffer
 
 _TOPIC_ID = ReferenceRow._fields.index("topic_id")
 _PARTITION = ReferenceRow._fields.index("partition")
+_LEADER_EPOCH = ReferenceRow._fields.index("leader_epoch")
+_NUMBER = ReferenceRow._fields.index("reserved")  # of the object, from the index's start on
 
 
 class IndexedSlice(NamedTuple):
@@ -40,6 +48,7 @@ class ChainIndex(NamedTuple):
     start: int  # it has the objects from there
     end: int  # up to there, exclusive
     rows: RowTable[ReferenceRow]
+    snapshots: tuple[Snapshot, ...] = ()
 
     def slices(self) -> Iterator[IndexedSlice]:
         """Yield the slices in the order of their objects."""
@@ -57,6 +66,19 @@ class ChainIndex(NamedTuple):
             if (fields[_TOPIC_ID], fields[_PARTITION]) in partitions:
                 *of_row, number = fields
                 yield IndexedSlice(self.start + number, ReferenceRow(*of_row))
+
+    def leader_epochs(
+        self, first: int, count: int, *, from_sequence: int
+    ) -> Iterator[tuple[tuple[bytes, int], int]]:
+        """Yield topic id and number, and the leader epoch, of each slice in some of the rows.
+
+        ``first`` and ``count`` name the rows; those of objects below ``from_sequence`` are left
+        out.
+        """
+        least = from_sequence - self.start
+        for fields in self.rows.fields(first, count):
+            if fields[_NUMBER] >= least:
+                yield (fields[_TOPIC_ID], fields[_PARTITION]), fields[_LEADER_EPOCH]
 
 
 class Covered:
@@ -122,10 +144,11 @@ def build_index(
     objects: list[tuple[int, bytes]],
     *,
     created_ms: int,
+    snapshots: Sequence[Snapshot] = (),
 ) -> BuiltObject:
     """Return the index of the objects, which follow each other: sequence and packed rows of each.
 
-    All of them must be committed.
+    All of them must be committed, and all records below the offset of a snapshot.
     """
     start, end = objects[0][0], objects[-1][0] + 1
     if [sequence for sequence, _ in objects] != list(range(start, end)):
@@ -136,7 +159,7 @@ def build_index(
         for sequence, packed in objects
         for row in RowTable(ReferenceRow, WalSection.REFERENCES, memoryview(packed))
     )
-    return build_checkpoint(name, untiered=rows, snapshots=(), epochs=(), marks=())
+    return build_checkpoint(name, untiered=rows, snapshots=snapshots, epochs=(), marks=())
 
 
 def parse_index(data: Buffer, name: WalKey, *, key: str) -> ChainIndex | None:
@@ -147,12 +170,23 @@ def parse_index(data: Buffer, name: WalKey, *, key: str) -> ChainIndex | None:
     footer = parse_object(data, key=key)
     header = footer.header
     check_key(header, name, key=key)
-    if header.kind is not WalKind.CHECKPOINT or footer.snapshots:
-        return None
     start, end = header.committed_end, header.sequence
+    if header.kind is not WalKind.CHECKPOINT or start == end:
+        return None
     before = 0
-    for row in footer.references:
-        if not before <= row.reserved < end - start:
-            raise CorruptObject(key, f"it has a slice of object {start + row.reserved} of {end}")
-        before = row.reserved
-    return ChainIndex(header.chain, start, end, footer.references)
+    for fields in footer.references.fields(0, len(footer.references)):
+        number = fields[_NUMBER]
+        if not before <= number < end - start:
+            raise CorruptObject(key, f"it has a slice of object {start + number} of {end}")
+        before = number
+    view = memoryview(data)
+    snapshots = tuple(
+        Snapshot(
+            UUID(bytes=row.topic_id),
+            row.partition,
+            row.end_offset,
+            bytes(view[row.position : row.position + row.size_bytes]),
+        )
+        for row in footer.snapshots
+    )
+    return ChainIndex(header.chain, start, end, footer.references, snapshots)

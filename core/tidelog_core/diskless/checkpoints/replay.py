@@ -7,13 +7,19 @@ error: the missing records were acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
-from tidelog_core.diskless.wal.rows import NO_MARKER, BatchRow, RowRange
+from tidelog_core.diskless.wal.rows import (
+    NO_MARKER,
+    BatchRow,
+    ReferenceRow,
+    RowRange,
+    SliceRow,
+)
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AbortedTransaction, AppendOrigin
@@ -38,51 +44,75 @@ class CommittedSlice(NamedTuple):
     batches: Sequence[BatchRow]
 
 
+_BATCH_COUNT = SliceRow._fields.index("batch_count")
+
+
 def committed_slices(footer: WalFooter) -> list[CommittedSlice]:
     """Return the slices that get their offsets in a committed object, by partition and offset.
 
     References are among them. A gateway's own slices are not.
     """
-    found: list[CommittedSlice] = []
-    at = 0
-    for row in footer.slices:
-        batches = RowRange(footer.batches, at, row.batch_count)
-        at += row.batch_count
-        if not row.is_foreign:
-            found.append(
-                CommittedSlice(
-                    PartitionName(UUID(bytes=row.topic_id), row.partition),
-                    row.leader_epoch,
-                    row.base_offset,
-                    row.end_offset,
-                    footer.header.chain,
-                    footer.header.sequence,
-                    row.position,
-                    row.size_bytes,
-                    row.crc32c,
-                    footer.header.created_ms,
-                    batches,
-                )
-            )
-    for reference in footer.references:
-        batches = RowRange(footer.batches, at, reference.batch_count)
-        at += reference.batch_count
-        found.append(
-            CommittedSlice(
-                PartitionName(UUID(bytes=reference.topic_id), reference.partition),
-                reference.leader_epoch,
-                reference.base_offset,
-                reference.end_offset,
-                ChainName(reference.broker_id, UUID(bytes=reference.chain_id)),
-                reference.sequence,
-                reference.position,
-                reference.size_bytes,
-                reference.crc32c,
-                footer.header.created_ms,
-                batches,
-            )
-        )
+    rows = (*footer.slices, *footer.references)
+    names = {
+        (row.topic_id, row.partition): PartitionName(UUID(bytes=row.topic_id), row.partition)
+        for row in rows
+    }
+    found = committed_slices_of(footer, names)
     return sorted(found, key=lambda one: (one.partition, one.base_offset))
+
+
+def committed_slices_of(
+    footer: WalFooter, names: Mapping[tuple[bytes, int], PartitionName]
+) -> Iterator[CommittedSlice]:
+    """Yield those of some partitions; ``names`` has them by topic id and number."""
+    chain, sequence, created_ms = (
+        footer.header.chain,
+        footer.header.sequence,
+        footer.header.created_ms,
+    )
+    at = 0
+    for fields in footer.slices.fields(0, len(footer.slices)):
+        start, at = at, at + fields[_BATCH_COUNT]
+        name = names.get((fields[0], fields[1]))
+        if name is None or (row := SliceRow(*fields)).is_foreign:
+            continue
+        yield CommittedSlice(
+            name,
+            row.leader_epoch,
+            row.base_offset,
+            row.end_offset,
+            chain,
+            sequence,
+            row.position,
+            row.size_bytes,
+            row.crc32c,
+            created_ms,
+            RowRange(footer.batches, start, row.batch_count),
+        )
+    for reference in footer.references:
+        start, at = at, at + reference.batch_count
+        name = names.get((reference.topic_id, reference.partition))
+        if name is not None:
+            batches = RowRange(footer.batches, start, reference.batch_count)
+            yield _referenced(reference, name, created_ms, batches)
+
+
+def _referenced(
+    row: ReferenceRow, name: PartitionName, created_ms: int, batches: Sequence[BatchRow]
+) -> CommittedSlice:
+    return CommittedSlice(
+        name,
+        row.leader_epoch,
+        row.base_offset,
+        row.end_offset,
+        ChainName(row.broker_id, UUID(bytes=row.chain_id)),
+        row.sequence,
+        row.position,
+        row.size_bytes,
+        row.crc32c,
+        created_ms,
+        batches,
+    )
 
 
 class PartitionReplay:

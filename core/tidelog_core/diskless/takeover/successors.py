@@ -61,7 +61,8 @@ class _Known:
     def __init__(self, first_sequence: int) -> None:
         self.first = first_sequence
         self.next = first_sequence  # the first sequence that was not read
-        self.epochs: dict[PartitionName, int] = {}
+        # The greatest of each partition, by topic id and number.
+        self.epochs: dict[tuple[bytes, int], int] = {}
         self.is_whole = True
         self.reading = asyncio.Lock()
 
@@ -94,7 +95,8 @@ class SuccessorSearch:
             ):
                 is_whole &= known.is_whole
                 waiting += heirs
-                for name, epoch in known.epochs.items():
+                for (topic_id, partition), epoch in known.epochs.items():
+                    name = PartitionName(UUID(bytes=topic_id), partition)
                     if name not in epochs or epochs[name].leader_epoch < epoch:
                         epochs[name] = LaterEpoch(epoch, heir.chain)
         return Successors(epochs, is_whole)
@@ -160,11 +162,11 @@ class SuccessorSearch:
             index = await self._chains.index(chain, one)
             if index is None:
                 continue
-            for count, (sequence, row) in enumerate(index.slices(), 1):
-                if count % ROWS_IN_TURN == 0:
-                    await asyncio.sleep(0)
-                if sequence >= known.next:
-                    _note_row(known, row)
+            for first in range(0, len(index.rows), ROWS_IN_TURN):
+                await asyncio.sleep(0)
+                rows = index.leader_epochs(first, ROWS_IN_TURN, from_sequence=known.next)
+                for name, epoch in rows:
+                    _note_epoch(known, name, epoch)
             covered.add(max(index.start, known.next), index.end)
             end = max(end, index.end)
         return covered, end
@@ -190,10 +192,9 @@ def _note(known: _Known, footer: WalFooter) -> None:
         footer.slices, footer.references
     )
     for row in rows:
-        _note_row(known, row)
+        _note_epoch(known, (row.topic_id, row.partition), row.leader_epoch)
 
 
-def _note_row(known: _Known, row: SliceRow | ReferenceRow) -> None:
-    name = PartitionName(UUID(bytes=row.topic_id), row.partition)
-    if row.leader_epoch > known.epochs.get(name, -1):  # A gateway's own slices have none.
-        known.epochs[name] = row.leader_epoch
+def _note_epoch(known: _Known, name: tuple[bytes, int], leader_epoch: int) -> None:
+    if leader_epoch > known.epochs.get(name, -1):  # A gateway's own slices have none.
+        known.epochs[name] = leader_epoch

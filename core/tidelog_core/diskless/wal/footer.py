@@ -20,6 +20,7 @@ from tidelog_core.diskless.wal.header import (
     read_trailer,
 )
 from tidelog_core.diskless.wal.rows import (
+    FOREIGN,
     ROW_SIZES_BYTES,
     BatchRow,
     EpochRow,
@@ -47,6 +48,9 @@ SUFFIX_SIZE_BYTES = 64 * 1024  # of the GET that usually has the whole footer
 FOOTER_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 _EMPTY = memoryview(b"")
+_POSITION = SliceRow._fields.index("position")
+_SIZE_BYTES = SliceRow._fields.index("size_bytes")
+_CRC = SliceRow._fields.index("crc32c")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,19 +219,18 @@ def _check_rows(footer: WalFooter) -> None:
         position += size
     if aligned(position) != footer.header.footer_position:
         raise ValueError(f"its slices end at {position} instead of the footer's position")
-    for row in footer.slices:
-        batch_count += row.batch_count
-        base = 0 if row.is_foreign else row.base_offset
-        if row.partition < 0 or row.flags > 1 or base < 0 or row.end_offset <= base:
+    for fields in footer.slices.fields(0, len(footer.slices)):
+        _, partition, _, base_offset, end_offset, _, _, _, count, _, flags, _ = fields
+        batch_count += count
+        base = 0 if flags & FOREIGN else base_offset
+        if partition < 0 or flags > 1 or base < 0 or end_offset <= base:
+            raise ValueError(f"a slice of partition {partition} has offsets [{base}, {end_offset})")
+    for fields in footer.references.fields(0, len(footer.references)):
+        _, _, _, partition, _, count, _, base, end_offset, *_ = fields
+        batch_count += count
+        if partition < 0 or not 0 <= base < end_offset:
             raise ValueError(
-                f"a slice of partition {row.partition} has offsets [{base}, {row.end_offset})"
-            )
-    for reference in footer.references:
-        batch_count += reference.batch_count
-        if reference.partition < 0 or not 0 <= reference.base_offset < reference.end_offset:
-            raise ValueError(
-                f"a reference of partition {reference.partition} has offsets"
-                f" [{reference.base_offset}, {reference.end_offset})"
+                f"a reference of partition {partition} has offsets [{base}, {end_offset})"
             )
     if footer.header.kind is WalKind.DATA and batch_count != len(footer.batches):
         raise ValueError(f"it has {len(footer.batches)} batches instead of {batch_count}")
@@ -235,7 +238,8 @@ def _check_rows(footer: WalFooter) -> None:
 
 def _body_parts(footer: WalFooter) -> list[tuple[int, int, int]]:
     """Return position, size and CRC of each part of the body."""
-    parts = [(row.position, row.size_bytes, row.crc32c) for row in footer.slices]
+    rows = footer.slices.fields(0, len(footer.slices))
+    parts = [(fields[_POSITION], fields[_SIZE_BYTES], fields[_CRC]) for fields in rows]
     return parts + [(row.position, row.size_bytes, row.crc32c) for row in footer.snapshots]
 
 
