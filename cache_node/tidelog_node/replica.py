@@ -264,6 +264,11 @@ class Replica:
         """The damage, if it is the reason that the log cannot be opened."""
         return self._refusal if isinstance(self._refusal, CorruptLog) else None
 
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether nothing is appended to any log for now, because the disk is full."""
+        return self._disk.is_full
+
     def note_failure(self, error: OSError | StorageError) -> bool:
         """Handle an error of the log's files; return whether the disk is only full."""
         is_disk_full = self._disk.note(error)
@@ -394,7 +399,11 @@ class Replica:
         disk = self._disk
         if disk.is_full:
             raise disk.refusal()
-        info = log.append_as_follower(batches)
+        try:
+            info = log.append_as_follower(batches)
+        except StorageError as error:
+            disk.note(error)
+            raise
         disk.left_bytes -= info.size_bytes
         if disk.left_bytes < 0:
             disk.note_low()

@@ -86,7 +86,6 @@ class LocalLog(ReadableLog):
         )
         # The start may have moved in the metadata store alone before a crash.
         log._start.remove_segments_below(opened.log_start_offset)
-        log._filling.end_if_deleted()
         return log
 
     # -- appending --

@@ -4,10 +4,14 @@ Readers get from the log beside what it has so far, up to its own last stable of
 that comes later in the missing records is not known there yet.
 
 Nothing of the log beside is durable before its segments are given away. A crash throws it away.
+Nor is anything of the log itself, before it counts as whole. Its batches and those that it was given
+need not be even then: what a power cut takes of them is cut when the log is opened, and read again.
+What they go on from cannot be read again, so that is made durable first (``end``).
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +27,7 @@ from tidelog_core.log.filling import (
 )
 from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
-from tidelog_core.log.paths import FILLING_DIRECTORY, LEADER_EPOCH_FILE
+from tidelog_core.log.paths import FILLING_DIRECTORY, LEADER_EPOCH_FILE, START_OFFSET_FILE
 from tidelog_core.log.producer_snapshots import snapshot_path
 from tidelog_core.log.values import LogRead
 
@@ -75,9 +79,15 @@ class LogFilling:
 
     @property
     def unfilled(self) -> Unfilled | None:
-        """The offsets before the local log start that are in neither tier nor log."""
+        """The offsets before the local log start that are in neither tier nor log.
+
+        Of what another process has left it stays, also if they were deleted since: nothing of that
+        log is known to be durable, and it is restarted.
+        """
         found = self.missing
-        return None if found is None or found.end <= self._start.offset else found
+        if found is None or self._is_interrupted:
+            return found
+        return None if found.end <= self._start.offset else found
 
     @property
     def is_going_on(self) -> bool:
@@ -122,7 +132,7 @@ class LogFilling:
         return directory / FILLING_DIRECTORY
 
     def take(self, found: LogSegments) -> None:
-        """Put the sealed segments of the log beside before the first one. Durable on return."""
+        """Put the sealed segments of the log beside before the first one; then ``end``."""
         segments = self._segments
         self.beside = None
         with segments.storage_errors("filling"):
@@ -132,13 +142,6 @@ class LogFilling:
             )
             moved = move_segments(found, segments)
             found.close()
-            # Their bytes are not durable, and are read again after a crash. What they go on from
-            # cannot be read again.
-            for path in (
-                snapshot_path(segments.directory, moved[0].base_offset),
-                segments.directory / LEADER_EPOCH_FILE,
-            ):
-                sync_file(path)
             # Before the segments are there: a disk may be full, and then another log fills this.
             self._start.begin_earlier(found.start_offset)
             segments.put_before(moved)
@@ -148,8 +151,16 @@ class LogFilling:
         """Note durably that nothing is missing any more."""
         if self.missing is None:
             return
-        with self._segments.storage_errors("end of filling"):
-            remove_unfilled(self._segments.directory)
+        segments = self._segments
+        with segments.storage_errors("end of filling"):
+            for path in (
+                snapshot_path(segments.directory, segments.start_offset),
+                segments.directory / LEADER_EPOCH_FILE,
+                segments.directory / START_OFFSET_FILE,
+            ):
+                with suppress(FileNotFoundError):
+                    sync_file(path)
+            remove_unfilled(segments.directory)
         self.missing = self.beside = None
 
     def end_if_deleted(self) -> None:

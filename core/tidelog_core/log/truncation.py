@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from tidelog_core.errors import StorageError
-from tidelog_core.log.checkpoint import write_checkpoint, write_unsynced
+from tidelog_core.log.checkpoint import sync_file, write_checkpoint, write_unsynced
 from tidelog_core.log.cleaning import Cleaning
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.leader_epochs import LeaderEpochs
@@ -94,7 +94,9 @@ class Truncation:
             segment = segments.new_segment(offset)
             segments.remove_last(len(segments.all), is_durable=is_durable)
             remove_snapshots(segments.directory, above=-1)
-            write_snapshot(segments.directory, producers)
+            snapshot = write_snapshot(segments.directory, producers)
+            if is_durable:  # What it says is nowhere else: there is no batch before.
+                sync_file(snapshot)
             write(segments.directory / LEADER_EPOCH_FILE, epochs)
             write(segments.directory / START_OFFSET_FILE, [[log_start_offset, offset]])
             segment.create()

@@ -320,11 +320,14 @@ def test_a_log_start_beyond_what_is_missing_ends_the_filling(heir: Heir) -> None
     heir.close()
 
 
-def test_an_opened_log_has_not_to_be_filled_with_what_was_deleted(heir: Heir) -> None:
+def test_an_opened_log_is_not_whole_although_what_it_lacked_was_deleted_since(heir: Heir) -> None:
+    """Its producers are those of the deleted records, and need not be on the disk."""
     heir.begin()
     heir.take(heir.log, heir.end, heir.leader.log_end_offset)
     heir.log.close()
     log = open_log(heir.log.directory, segment_bytes=SEGMENT_BYTES, log_start_offset=heir.end)
+    assert log.unfilled == (heir.start, heir.end)
+    log.truncate_fully_and_start_at(heir.end)  # Whoever leads or follows restarts it.
     assert log.unfilled is None
     assert not (log.directory / UNFILLED_FILE).exists()
     log.close()
@@ -462,11 +465,7 @@ def test_a_power_cut_at_any_flush_of_the_disk_loses_nothing(
         heir = Heir(tmp_path / phase, **FEW)
         heir.log.flush()
         side = None if phase == "begin" else heir.begin_and_refill()
-        disk = Disk(heir.log.directory)
-        for path in heir.log.directory.iterdir():
-            if path.is_file():
-                disk.names[path.name] = path.stat().st_ino
-                disk.contents[path.stat().st_ino] = path.read_bytes()
+        disk = durable_disk(heir.log.directory)
         cuts = []
 
         def cut_power(cuts: list[Path] = cuts, disk: Disk = disk, heir: Heir = heir) -> None:
@@ -484,6 +483,57 @@ def test_a_power_cut_at_any_flush_of_the_disk_loses_nothing(
             assert_honest(heir, directory)
         assert len(cuts) >= (3 if side is None else 6)
         heir.close()
+
+
+def durable_disk(directory: Path) -> Disk:
+    """Return the disk with all files of the directory as they are now."""
+    disk = Disk(directory)
+    for path in directory.iterdir():
+        if path.is_file():
+            disk.names[path.name] = path.stat().st_ino
+            disk.contents[path.stat().st_ino] = path.read_bytes()
+    return disk
+
+
+@pytest.mark.parametrize("end", ["filled", "tiered", "deleted", "begun again"])
+def test_a_power_cut_after_the_filling_has_ended_forgets_no_producer_and_no_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The log is taken for whole then: what comes before its start cannot be read again."""
+    heir = Heir(tmp_path, **FEW)
+    log = heir.log
+    log.flush()
+    disk = durable_disk(log.directory)
+    with watched(monkeypatch, disk, lambda: None):
+        heir.begin()
+        heir.take(log, heir.end, heir.leader.log_end_offset)
+        if end == "filled":
+            side = heir.side()
+            heir.take(side, heir.start, heir.end)
+            log.fill(side)
+        elif end == "tiered":
+            log.set_tiered_up_to(heir.end)
+            log.forget_unfilled()
+        elif end == "deleted":
+            log.advance_log_start_offset(heir.end)
+        else:
+            log.truncate_fully_and_start_at(
+                heir.start, leader_epochs=heir.epochs_at_start, producer_snapshot=heir.snapshot
+            )
+        cut = disk.after_power_cut(tmp_path / "cut")
+    (cut / FILLING_DIRECTORY).unlink(missing_ok=True)  # Its files are thrown away.
+    again = reopened(cut)
+    assert again.unfilled is None
+    start = heir.start if end in ("filled", "begun again") else heir.end
+    assert again.local_log_start_offset == start
+    expected = heir.leader.producers.at(again.log_end_offset)
+    expected.advance_high_watermark(again.log_end_offset)
+    assert encode_snapshot(again.producers.state) == encode_snapshot(expected)
+    assert again.leader_epochs == tuple(
+        one for one in log.leader_epochs if one[1] < again.log_end_offset or one[1] == start
+    )
+    again.close()
+    heir.close()
 
 
 class Stop(Exception):

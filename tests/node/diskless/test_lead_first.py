@@ -6,7 +6,7 @@ import asyncio
 import errno
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers
 from tidelog_node.diskless.entering import lead_entries
-from tidelog_node.diskless.recovery import lead_first, tail_fills
+from tidelog_node.diskless.recovery import lead_first, refilling, tail_fills
 from tidelog_node.diskless.recovery.chain_slices import ReadChains, list_chains
 from tidelog_node.diskless.recovery.lead_first import LeadFirst, may_lead_first
 from tidelog_node.diskless.recovery.range_reader import RangeReader
@@ -381,6 +381,49 @@ async def test_a_marker_that_could_not_be_removed_is_removed_without_another_fil
     for name, replica in replicas.items():
         assert_same(replica.log, logs.shared.logs[name.partition])
         replica.log.close()
+
+
+async def test_nothing_is_read_while_the_disk_is_full_and_nothing_twice_after_that(
+    logs: FilledLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refilling, "GATHERED_BYTES_MAX", 1)
+    replicas = logs.shared.heir(tmp_path / "heir")
+    tails = await logs.shared.tails(replicas)
+    fills = await logs.begin(replicas, tails)
+    disks = [replica._disk for replica in replicas.values()]
+    reads = Counter[tuple[str, int]]()
+
+    async def read(key: str, start: int, end: int) -> bytes:
+        reads[key, start] += 1
+        if reads.total() == 5:
+            for disk in disks:
+                disk.change(is_full=True, has_failed=False)
+        return await logs.shared.store.get_range(key, start, end)
+
+    limits = RefillLimits(reads_at_once=1, bytes_ahead=1)
+    filling = TailFills(LogRefill(logs.context, read, limits=limits), logs.history)
+    filling.add(fills)
+    await until(lambda: reads.total() >= 5)
+    count = -1
+    while count != reads.total():  # What is under way ends.
+        count = reads.total()
+        await asyncio.sleep(5 * tail_fills.RETRY_SECONDS)
+    assert any(replica.log.unfilled for replica in replicas.values())
+    for disk in disks:
+        disk.change(is_full=False, has_failed=False)
+    await until_all_filled(replicas)
+    await filling.close()
+    # One object at most was read when its records could not be appended.
+    assert sum(times - 1 for times in reads.values()) <= len(replicas)
+    for name, replica in replicas.items():
+        assert_same(replica.log, logs.shared.logs[name.partition])
+        replica.log.close()
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_true():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 async def test_no_more_logs_have_open_files_at_once_than_may(

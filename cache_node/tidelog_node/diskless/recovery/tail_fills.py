@@ -6,7 +6,8 @@ were taken together are filled in groups, short tails first, so that an object i
 at most. Refills of partitions that are not led yet come first.
 
 A fill that fails is tried again, less and less often, and goes on where it has stopped: an object
-that is damaged late in a tail does not have the ones before it read again. A fill belongs to a log,
+that is damaged late in a tail does not have the ones before it read again. While the disk is full
+nothing is read, and what was filled is kept. A fill belongs to a log,
 not to a leader epoch: it goes on when the partition gets another leader, and ends when the log is
 truncated, which a node does that leads or follows anew. From then on it writes nothing: another
 fill of the log may have files of the same names.
@@ -22,6 +23,7 @@ from collections.abc import Container, Iterator, Mapping
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptObject, StorageError, TidelogError
+from tidelog_core.log.checkpoint import OUT_OF_ROOM
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendInfo
 from tidelog_core.model import TopicPartition
@@ -141,7 +143,8 @@ class TailFills:
     async def _fill(
         self, fills: Mapping[PartitionName, Fill], besides: dict[PartitionName, Beside]
     ) -> None:
-        """Fill the logs, or go on; a read that fails is logged, and its log beside is kept."""
+        """Fill the logs, or go on; a failure is logged, and its log beside is kept if it is whole."""
+        fills = {name: fill for name, fill in fills.items() if not fill.replica.is_disk_full}
         failures = await self._open(fills, besides)
         tails = {
             name: Tail(besides[name], fill.slices, fill.unfilled.end)
@@ -159,11 +162,13 @@ class TailFills:
                     self._note_filled(fill)
                 except (TidelogError, OSError) as error:
                     failures[name] = error
+                    if isinstance(error, StorageError | OSError):
+                        fill.replica.note_failure(error)
                 _close(besides, name)
                 # It has waited for the disk. Others get the loop for as long.
                 await asyncio.sleep(min(loop.time() - began_s, PAUSE_SECONDS_MAX))
-            elif isinstance(failures.get(name), StorageError | OSError):
-                _close(besides, name)  # Its disk has failed, not a read.
+            elif beside.log.is_offline or _has_disk_failed(failures.get(name)):
+                _close(besides, name)
         for name, failure in failures.items():
             await self._note_failure(name, fills[name], failure)
 
@@ -250,6 +255,11 @@ def _close(besides: dict[PartitionName, Beside], name: PartitionName) -> None:
     beside = besides.pop(name, None)
     if beside is not None:
         beside.close()
+
+
+def _has_disk_failed(failure: TidelogError | OSError | None) -> bool:
+    """Whether it is a disk's failure, and not for lack of space or descriptors."""
+    return isinstance(failure, StorageError | OSError) and failure.errno not in OUT_OF_ROOM
 
 
 def _remedy(error: TidelogError | OSError) -> str:
