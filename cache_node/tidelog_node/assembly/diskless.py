@@ -6,6 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.takeover.successors import SuccessorSearch
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.location import parse_object_location
 
 from tidelog_node.assembly.cluster import Cluster
@@ -117,6 +119,12 @@ def start_diskless(
     stack.push_async_callback(feeds.close)
     fetchers.committed.subscribe(feeds.note)
     manifests = BucketManifests(node, node_chain.client)
+    successors = SuccessorSearch(chains)
+
+    async def read_successors(chain: ChainName) -> None:
+        own = node_chain.chain
+        await successors.read_ahead(chain, own=None if own is None else own.name)
+
     ahead = ReadAhead(
         node,
         membership=cluster.member.membership,
@@ -124,6 +132,7 @@ def start_diskless(
         objects=node_chain.client,
         kept=kept,
         history=history,
+        read_successors=read_successors,
     )
     entries = LeadEntries(
         node,
@@ -134,6 +143,7 @@ def start_diskless(
             node, stack, node_chain, refill, history=history, catch_up=catch_up, ahead=ahead
         ),
         manifests=manifests,
+        successors=successors,
     )
     conversions = Conversions(
         replicas, own_chain=node_chain.current, manifests=manifests, flush=logs.flusher.request

@@ -16,7 +16,7 @@ from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChain
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.header import ATTRIBUTES_POSITION, iter_headers
 from tidelog_node.diskless.recovery.chain_slices import WantedSlices, find_slices, log_of
-from tidelog_node.diskless.recovery.refilling import Tail
+from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import CLUSTER, TOPIC_ID, new_chain, replica_over

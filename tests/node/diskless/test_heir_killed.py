@@ -15,7 +15,8 @@ from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_node.diskless.recovery.range_reader import RangeReader
-from tidelog_node.diskless.recovery.refilling import LIMITS, LogRefill, RefillLimits, Tail
+from tidelog_node.diskless.recovery.refilling import LIMITS, LogRefill, RefillLimits
+from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import CLUSTER

@@ -27,8 +27,9 @@ from tidelog_node.diskless.recovery.chain_slices import (
     log_of,
 )
 from tidelog_node.diskless.recovery.lead_first import Fill, LeadFirst
-from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
+from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.diskless.recovery.tail_fills import TailFills
+from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.tier.history import TierHistory
 
 from tests.node.diskless.chained_log import CLUSTER, TOPIC_ID, new_chain

@@ -26,8 +26,9 @@ from tidelog_node.diskless.recovery import lead_first, refilling, tail_fills
 from tidelog_node.diskless.recovery.chain_slices import ReadChains, list_chains
 from tidelog_node.diskless.recovery.lead_first import LeadFirst, may_lead_first
 from tidelog_node.diskless.recovery.range_reader import RangeReader
-from tidelog_node.diskless.recovery.refilling import LogRefill, RefillLimits, Tail
+from tidelog_node.diskless.recovery.refilling import LogRefill, RefillLimits
 from tidelog_node.diskless.recovery.tail_fills import TailFills
+from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.led_partition import known_tiered_end
@@ -490,6 +491,35 @@ async def test_fills_leave_the_reads_to_partitions_that_are_not_led_yet(
     await until_all_filled(replicas)
     await filling.close()
     for replica in (*replicas.values(), *urgent.values()):
+        replica.log.close()
+
+
+async def test_fills_append_little_while_partitions_without_a_leader_are_recovered(
+    logs: FilledLogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refilling, "GATHERED_BYTES_MAX", 1)
+    monkeypatch.setattr(refilling, "PAUSE_BEHIND_SECONDS", 3_600.0)
+    replicas = logs.shared.heir(tmp_path / "heir")
+    fills = await logs.begin(replicas, await logs.shared.tails(replicas))
+    read_count = 0
+
+    async def read(key: str, start: int, end: int) -> bytes:
+        nonlocal read_count
+        read_count += 1
+        return await logs.shared.store.get_range(key, start, end)
+
+    first = LogRefill(logs.context, read)
+    limits = RefillLimits(reads_at_once=1, bytes_ahead=1)
+    filling = TailFills(LogRefill(logs.context, read, limits=limits, behind=first), logs.history)
+    with first.urgent():
+        filling.add(fills)
+        await until(lambda: read_count > 0)
+        await turns()
+        assert read_count == 1
+        assert all(replica.log.unfilled is not None for replica in replicas.values())
+    await until_all_filled(replicas)
+    await filling.close()
+    for replica in replicas.values():
         replica.log.close()
 
 

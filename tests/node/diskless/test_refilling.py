@@ -24,14 +24,16 @@ from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.records.header import iter_headers
 from tidelog_core.replication.rules import ReplicationRules
-from tidelog_node.diskless.recovery import refilling
+from tidelog_node.diskless.recovery import refilling, slice_appends
 from tidelog_node.diskless.recovery.chain_slices import (
     StoredSlice,
     WantedSlices,
     find_slices,
     log_of,
 )
-from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
+from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery.tails import Refilled as RefilledReplica
+from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import (
@@ -124,15 +126,14 @@ async def test_the_loop_has_turns_while_a_long_tail_is_appended(
     refilled: Refilled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In pieces of whole batches, however many a slice has. A log may have a part of the first."""
-    monkeypatch.setattr(refilling, "APPENDED_BYTES_MAX", 300)
+    monkeypatch.setattr(slice_appends, "APPENDED_BYTES_MAX", 300)
     pieces: list[list[int]] = []  # the sizes of the batches in each
-    append_slice = LogRefill.append_slice
 
-    def append_piece(refill: LogRefill, replica: Replica, data: bytearray) -> None:
+    def append_piece(replica: RefilledReplica, data: bytearray) -> None:
         pieces.append([header.size_bytes for _, header in iter_headers(data)])
-        append_slice(refill, replica, data)
+        slice_appends.append_slice(replica, data)
 
-    monkeypatch.setattr(LogRefill, "append_slice", append_piece)
+    monkeypatch.setattr(refilling, "append_slice", append_piece)
     content = content_of(refilled.chained.log)
     sizes = [header.size_bytes for _, header in iter_headers(content)]
     kept = sizes[0] + sizes[1]
@@ -189,7 +190,7 @@ async def test_small_slices_are_compared_together(refilled: Refilled, tmp_path: 
     refill = LogRefill(
         node_context(store, ClusterView(store), executor=executor), refilled.store.get_range
     )
-    assert await refill.count_kept(log, slices) == len(slices) > 10
+    assert await refill.kept.count(log, slices) == len(slices) > 10
     assert executor.task_count == 1
     log.close()
     executor.shutdown()
@@ -240,10 +241,10 @@ async def test_what_is_kept_ends_before_the_first_slice_that_differs(
         data = path.read_bytes()
         for position in (start + 61, end - 1):
             path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
-            assert await refill.count_kept(log, slices) == number
-            assert await refill.count_kept(log, slices[number + 1 :]) == len(slices) - number - 1
+            assert await refill.kept.count(log, slices) == number
+            assert await refill.kept.count(log, slices[number + 1 :]) == len(slices) - number - 1
         path.write_bytes(data)
-    assert await refill.count_kept(log, slices) == len(slices)
+    assert await refill.kept.count(log, slices) == len(slices)
     log.close()
 
 

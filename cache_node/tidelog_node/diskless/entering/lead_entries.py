@@ -158,6 +158,7 @@ class LeadEntries:
         chains: ChainStore,
         recovery: LogRecovery,
         manifests: BucketManifests,
+        successors: SuccessorSearch | None = None,
     ) -> None:
         """``own_chain`` returns the chain that takes partitions now: after a deposal another.
 
@@ -180,7 +181,7 @@ class LeadEntries:
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(CHAINS_AT_ONCE_MAX)
         self._stir = asyncio.Event()
-        self._successors = SuccessorSearch(chains)
+        self._successors = successors or SuccessorSearch(chains)
         self._refused: dict[PartitionName, int] = {}  # the leader epoch in which each one was
         # The chains that this node's own has a note in, and the loop's time of it.
         self._noted: OrderedDict[tuple[ChainName, ChainName], float] = OrderedDict()

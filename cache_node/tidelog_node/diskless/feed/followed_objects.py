@@ -25,7 +25,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_node.diskless.feed.fed_replicas import Fed, FedReplicas
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice, referenced_slice, stored_slice
 from tidelog_node.diskless.recovery.range_reader import RangeReader
-from tidelog_node.diskless.recovery.refilling import placed
+from tidelog_node.diskless.recovery.slice_appends import placed
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
 
 FIRST_READ_BYTES = 1 << 20  # most objects are smaller, and are read by one request

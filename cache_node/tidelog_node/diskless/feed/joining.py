@@ -37,7 +37,9 @@ from tidelog_node.diskless.recovery.deleted_slices import (
     stored_objects,
     wanted_below,
 )
-from tidelog_node.diskless.recovery.refilling import LogRefill, MissingSlice
+from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery.slice_appends import append_slice
+from tidelog_node.diskless.recovery.tails import MissingSlice
 from tidelog_node.follower.catch_up import CatchUp
 
 logger = logging.getLogger(__name__)
@@ -207,7 +209,7 @@ class ChainJoins:
         log = fed.log
         if log.log_end_offset == log.high_watermark:
             return slices
-        count = await self._refill.count_kept(log, slices)
+        count = await self._refill.kept.count(log, slices)
         if not fed.is_current:
             return []
         valid_end = slices[count].base_offset if count < len(slices) else end_offset
@@ -235,7 +237,7 @@ class ChainJoins:
                     return
                 log = fed.log
                 if one.base_offset < log.log_end_offset < one.end_offset:
-                    self._refill.append_slice(fed.replica, data)
+                    append_slice(fed.replica, data)
                     self._replicas.prove(fed, one.end_offset)
                 elif one.end_offset > log.log_end_offset:
                     self._replicas.append(

@@ -49,7 +49,7 @@ from tidelog_node.diskless.recovery.chain_slices import (
     StoredSlice,
 )
 from tidelog_node.diskless.recovery.object_reads import ObjectRead, plan_reads
-from tidelog_node.diskless.recovery.refilling import Tail
+from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)

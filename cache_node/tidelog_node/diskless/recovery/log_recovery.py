@@ -61,8 +61,9 @@ from tidelog_node.diskless.recovery.deleted_slices import (
 )
 from tidelog_node.diskless.recovery.lead_first import LeadFirst, may_lead_first
 from tidelog_node.diskless.recovery.object_reads import waves
-from tidelog_node.diskless.recovery.refilling import LogRefill, Tail
+from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.diskless.recovery.tail_fills import TailFills
+from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
@@ -156,6 +157,20 @@ class LogRecovery:
         ``seals`` has where the last chains end. ``is_doubtful`` says that later chains may have
         had records. Raises the store's errors.
         """
+        with self._refill.urgent():
+            recovering = self._recover(replicas, records, seals, is_doubtful=is_doubtful)
+            async with contextlib.aclosing(recovering) as parts:
+                async for part in parts:
+                    yield part
+
+    async def _recover(
+        self,
+        replicas: Mapping[PartitionName, Replica],
+        records: Mapping[PartitionName, Partition],
+        seals: Mapping[ChainName, int],
+        *,
+        is_doubtful: bool,
+    ) -> AsyncGenerator[Recovery]:
         # In this order: what a listing lacks was collected, and the tier has it by then.
         names = sorted({entry.chain for record in records.values() for entry in record.wal})
         self.begun.notify(frozenset(name.broker_id for name in names))

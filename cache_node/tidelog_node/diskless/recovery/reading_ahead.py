@@ -4,6 +4,7 @@
         → its partitions that this node would lead → list their chains → read where their tiers end
         → read indexes and footers of the chains, then the slices that the local logs lack,
           but those of long tails
+        → meanwhile look at the chains that have had partitions of theirs (``SuccessorSearch``)
 
 The heir has to wait during that time anyway. The functions are those of the recovery. What they
 find is thrown away; ``KeptRanges`` keeps the bytes that they have read. The recovery begins again
@@ -20,13 +21,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Container, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Generator, Iterable, Mapping
 
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject, ObjectNotFound, TidelogError
-from tidelog_core.metadata.epoch_chains import cut_tiered
+from tidelog_core.metadata.epoch_chains import ChainName, cut_tiered
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
@@ -74,7 +75,10 @@ class ReadAhead:
         objects: ObjectStore,
         kept: KeptRanges,
         history: TierHistory,
+        read_successors: Callable[[ChainName], Awaitable[None]] | None = None,
     ) -> None:
+        """``read_successors`` looks ahead at the chains that have had partitions of a chain."""
+        self._read_successors = read_successors
         self._node = node
         self._membership = membership
         self._replica_of = replica_of
@@ -176,7 +180,7 @@ class ReadAhead:
         before_bytes, read = self.kept.size_bytes, self.kept.keep_for(broker_id)
         reason = ""
         try:
-            await self._read_tails(wanted, read)
+            await self._read_all(wanted, read)
         except NoRoom:
             reason = "as much is kept as may be"
         except (TidelogError, OSError) as error:
@@ -193,6 +197,21 @@ class ReadAhead:
                 "reason": reason,
             },
         )
+
+    async def _read_all(
+        self, wanted: Mapping[TopicPartition, Partition], read: RangeReader
+    ) -> None:
+        """Read what an heir would, from seal to lead. Raises ``NoRoom``, and the store's errors."""
+        look = self._read_successors
+        last = {one.wal[-1].chain for one in wanted.values()} if look is not None else set()
+        looks = [asyncio.ensure_future(look(chain)) for chain in sorted(last) if look is not None]
+        try:
+            await self._read_tails(wanted, read)
+            await asyncio.gather(*looks)
+        finally:
+            for task in looks:
+                task.cancel()
+            await asyncio.gather(*looks, return_exceptions=True)
 
     async def _read_tails(
         self, wanted: Mapping[TopicPartition, Partition], read: RangeReader

@@ -4,11 +4,12 @@
     up to the chains' end        kept where the local bytes have the CRC of the chain's slice
     the rest                     cut, and fetched from the chains' objects
 
-After an unclean stop a diskless log proves nothing: it was never flushed, and a machine that lost
-power may give back other bytes than it took. So every slice is compared, and the log is cut at the
-first one that differs. Objects are read for all partitions that need them (``object_reads``), and
-ahead, by count and by bytes. Slices are appended in order like a leader's: producers, transactions
-and leader epochs follow from the batches.
+The log is cut at the first slice that differs (``kept_slices``). Objects are read for all partitions
+that need them (``object_reads``), and ahead, by count and by bytes. Slices are appended in order
+like a leader's: producers, transactions and leader epochs follow from the batches.
+
+Producers wait for some refills and consumers for others (``tail_fills``). The latter give way while
+partitions without a leader are recovered: they read little at once, and pause between appends.
 """
 
 from __future__ import annotations
@@ -17,83 +18,29 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
 
 from crc32c import crc32c
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
-from tidelog_core.diskless.wal.slice_bytes import foreign_batches, placed_batches
-from tidelog_core.errors import (
-    CorruptObject,
-    CorruptRecordBatch,
-    ObjectNotFound,
-    OffsetOutOfRange,
-    StorageError,
-    TidelogError,
-)
-from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.values import AppendInfo
-from tidelog_core.model import TopicPartition
-from tidelog_core.records.header import Buffer, iter_headers
-from tidelog_core.turns import Turn
+from tidelog_core.errors import CorruptObject, ObjectNotFound, TidelogError
 
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
-from tidelog_node.diskless.recovery.compared_slices import count_equal, run_of
+from tidelog_node.diskless.recovery.kept_slices import KeptSlices
 from tidelog_node.diskless.recovery.object_reads import ObjectRead, plan_reads
 from tidelog_node.diskless.recovery.range_reader import RangeReader
+from tidelog_node.diskless.recovery.slice_appends import GatheredSlices, append_slice, placed
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_runs, read_unchecked
+from tidelog_node.diskless.recovery.tails import MissingSlice, Tail, finish, require_unled
 from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
 READS_AHEAD_MAX = 256  # of one refill
 GATHERED_BYTES_MAX = 8 << 20  # of one refill, and an object
-# Of one append: a megabyte of the smallest batches takes the loop some 10 ms.
-APPENDED_BYTES_MAX = 1 << 20
 COMPARED_AT_ONCE_MAX = 16  # logs
-
-
-class Refilled(Protocol):
-    """A replica whose log is refilled; ``Replica``."""
-
-    is_leader: bool
-
-    @property
-    def partition(self) -> TopicPartition:
-        """The partition's name."""
-
-    @property
-    def log(self) -> LocalLog:
-        """Its log."""
-
-    @property
-    def is_follower(self) -> bool:
-        """Whether this node follows another one."""
-
-    def append_as_follower(self, batches: memoryview, /) -> AppendInfo:
-        """Append the records."""
-
-    def note_changed(self) -> None:
-        """Note that the log has changed."""
-
-
-class Tail(NamedTuple):
-    """The records that a log is to have behind those that the tier has."""
-
-    replica: Refilled
-    slices: Sequence[StoredSlice]  # in order of offset, without a gap
-    end_offset: int
-
-    @property
-    def unproven_bytes(self) -> int:
-        """The bytes that are compared or read: this process has not seen them committed here."""
-        known_end = self.replica.log.high_watermark
-        return sum(one.size_bytes for one in self.slices if one.end_offset > known_end)
-
-
-class MissingSlice(CorruptObject):
-    """An object is gone that was there when its chain was read: lost, or collected since."""
+PAUSE_BEHIND_SECONDS = 0.1  # between two appends, while others come first
 
 
 class RefillLimits(NamedTuple):
@@ -118,8 +65,9 @@ class LogRefill:
         limits: RefillLimits = LIMITS,
         behind: LogRefill | None = None,
     ) -> None:
-        """``read`` reads the objects of chains. The refills of ``behind`` come first."""
+        """``read`` reads the objects of chains. What is urgent of ``behind`` comes first."""
         self._node = node
+        self.kept = KeptSlices(node.executor)
         self._read = read
         self._limits = limits
         self._behind = behind
@@ -127,12 +75,32 @@ class LogRefill:
         self._slots_behind = asyncio.Semaphore(limits.reads_behind_others)
         self._log_slots = asyncio.Semaphore(COMPARED_AT_ONCE_MAX)
         self._bytes_ahead = 0
-        self._refill_count = 0  # under way
+        self._urgent_count = 0  # of what is under way
+        self._has_nothing_urgent = asyncio.Event()
+        self._has_nothing_urgent.set()
 
     @property
     def is_busy(self) -> bool:
-        """Whether any refill is under way."""
-        return self._refill_count > 0
+        """Whether any refill, or anything else that is urgent, is under way."""
+        return self._urgent_count > 0
+
+    @contextmanager
+    def urgent(self) -> Iterator[None]:
+        """Have the refills behind this one give way meanwhile."""
+        self._urgent_count += 1
+        self._has_nothing_urgent.clear()
+        try:
+            yield
+        finally:
+            self._urgent_count -= 1
+            if not self._urgent_count:
+                self._has_nothing_urgent.set()
+
+    async def urgent_ends_within(self, seconds: float) -> None:
+        """Return when nothing is urgent any more, or after this time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._has_nothing_urgent.wait()
 
     async def refill(
         self, tails: Mapping[PartitionName, Tail]
@@ -143,11 +111,8 @@ class LogRefill:
         it meanwhile. A failure is ``CorruptObject`` with object and partition, or one of the store
         or the log; a log that failed has some of the slices.
         """
-        self._refill_count += 1
-        try:
+        with self.urgent():
             return await self._refill(tails)
-        finally:
-            self._refill_count -= 1
 
     async def _refill(
         self, tails: Mapping[PartitionName, Tail]
@@ -169,7 +134,7 @@ class LogRefill:
         for name, tail in tails.items():
             if name not in failures:
                 try:
-                    _finish(tail)
+                    finish(tail)
                 except (TidelogError, OSError) as error:
                     failures[name] = error
         return failures
@@ -179,8 +144,8 @@ class LogRefill:
     async def _keep(self, tail: Tail) -> list[StoredSlice]:
         """Keep what the log has of the slices and cut the rest; return those that it lacks."""
         log, slices = tail.replica.log, tail.slices
-        kept_count = await self.count_kept(log, slices)
-        _require_unled(tail.replica)
+        kept_count = await self.kept.count(log, slices)
+        require_unled(tail.replica)
         valid_end = slices[kept_count].base_offset if kept_count < len(slices) else tail.end_offset
         valid_end = max(valid_end, log.high_watermark)
         if log.log_end_offset > valid_end:
@@ -194,59 +159,6 @@ class LogRefill:
             )
             log.truncate_to(valid_end)
         return [one for one in slices if one.end_offset > log.log_end_offset]
-
-    async def count_kept(self, log: LocalLog, slices: Sequence[StoredSlice]) -> int:
-        """Return how many of the first slices the log has, byte for byte.
-
-        What is below the high watermark is right.
-        """
-        number = 0
-        while number < len(slices):
-            one = slices[number]
-            if one.end_offset <= log.high_watermark:
-                number += 1
-                continue
-            if one.base_offset < log.local_log_start_offset or one.end_offset > log.log_end_offset:
-                return number
-            if one.is_reference:
-                if not await self._has_reference(log, one):
-                    return number
-                number += 1
-                continue
-            run = run_of(slices, number, log.log_end_offset)
-            found = await self._count_equal(log, run)
-            number += found
-            if found < len(run):
-                return number
-        return number
-
-    async def _has_reference(self, log: LocalLog, one: StoredSlice) -> bool:
-        """Whether the log has a gateway's slice, with the offsets and the epoch it was given."""
-        loop = asyncio.get_running_loop()
-        try:
-            ranges = log.file_ranges(one.base_offset, one.end_offset)
-            if sum(end - start for _, start, end in ranges) != one.size_bytes:
-                return False
-            data = await loop.run_in_executor(self._node.executor, _read_files, ranges)
-            foreign = await loop.run_in_executor(self._node.executor, foreign_batches, data)
-        except (OffsetOutOfRange, StorageError, CorruptRecordBatch, OSError):
-            return False
-        placed = placed_batches(
-            foreign, one.base_offset, key="", position=0, leader_epoch=one.leader_epoch
-        )
-        return crc32c(foreign) == one.crc32c and placed == data
-
-    async def _count_equal(self, log: LocalLog, run: Sequence[StoredSlice]) -> int:
-        """Return how many slices of a run the log has, one behind the other in its files."""
-        loop = asyncio.get_running_loop()
-        first = run[0].base_offset
-        try:
-            if log.read(first, max_bytes=1, up_to=run[-1].end_offset).start_offset != first:
-                return 0
-            ranges = log.file_ranges(first, run[-1].end_offset)
-            return await loop.run_in_executor(self._node.executor, count_equal, ranges, run)
-        except (OffsetOutOfRange, StorageError, OSError):
-            return 0
 
     # -- the chains' bytes --
 
@@ -265,7 +177,7 @@ class LogRefill:
             if not failures.keys() >= one.slices.keys()
         )
         following = next(left, None)
-        gathered = _Gathered()
+        gathered = GatheredSlices()
         try:
             while following is not None or ahead:
                 while following is not None and (not ahead or self._has_room(following[1], ahead)):
@@ -311,7 +223,7 @@ class LogRefill:
         self,
         read: ObjectRead,
         parts: Sequence[bytearray],
-        gathered: _Gathered,
+        gathered: GatheredSlices,
         failures: dict[PartitionName, TidelogError | OSError],
     ) -> None:
         """Take what was read, if it is right; a partition that has failed takes nothing more."""
@@ -330,7 +242,7 @@ class LogRefill:
     async def _append_all(
         self,
         tails: Mapping[PartitionName, Tail],
-        gathered: _Gathered,
+        gathered: GatheredSlices,
         failures: dict[PartitionName, TidelogError | OSError],
     ) -> None:
         """Append what was gathered, by as few appends as the loop can bear."""
@@ -339,12 +251,19 @@ class LogRefill:
             if name in failed:
                 continue
             try:
-                _require_unled(tails[name].replica)
-                self.append_slice(tails[name].replica, data)
+                require_unled(tails[name].replica)
+                append_slice(tails[name].replica, data)
             except (TidelogError, OSError) as error:
                 failures[name] = error
                 failed.add(name)
+            await self._give_way()
+
+    async def _give_way(self) -> None:
+        """Let other tasks run; while others come first, let them run for a while."""
+        if self._behind is None or not self._behind.is_busy:
             await asyncio.sleep(0)
+        else:
+            await self._behind.urgent_ends_within(PAUSE_BEHIND_SECONDS)
 
     async def read_slice(self, name: PartitionName, one: StoredSlice) -> bytearray:
         """Return the slice's bytes. Raises ``CorruptObject``, and the store's errors."""
@@ -381,89 +300,6 @@ class LogRefill:
         """Return the error of reading an object as the partition has it."""
         return _missing(self._key(read), name) if isinstance(error, ObjectNotFound) else error
 
-    def append_slice(self, replica: Refilled, data: bytearray) -> None:
-        """Append the batches that have records at or above the log's end.
-
-        Raises ``StorageError`` if the log ends before they begin.
-        """
-        log = replica.log
-        found = _first_batch(data, log.log_end_offset)
-        if found is None:
-            return  # The log had these.
-        position, base_offset = found
-        if base_offset > log.log_end_offset:  # It was cut or replaced meanwhile.
-            raise StorageError(f"{replica.partition} lacks the offsets before {base_offset}")
-        is_empty = log.log_end_offset == log.local_log_start_offset
-        if base_offset < log.log_end_offset and is_empty:
-            # The log start is within a batch: the log has to begin with all of it.
-            log.truncate_fully_and_start_at(base_offset, leader_epochs=log.leader_epochs)
-        replica.append_as_follower(memoryview(data)[position:])
-
-
-class _Gathered:
-    """Slices that were read, until they are appended: many by one append, because each costs."""
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self.turn = Turn()  # What was read ahead does not suspend the task that gathers.
-        self._parts: dict[PartitionName, list[bytearray]] = {}
-
-    def add(self, name: PartitionName, data: bytearray) -> None:
-        """Add the partition's next batches."""
-        self._parts.setdefault(name, []).append(data)
-        self.size_bytes += len(data)
-
-    def take(self) -> Iterator[tuple[PartitionName, bytearray]]:
-        """Yield all partitions with their batches, some at a time, and forget them."""
-        parts, self._parts, self.size_bytes = self._parts, {}, 0
-        for name, some in parts.items():
-            for run in _runs(some):
-                yield name, run
-
-
-def _runs(slices: Sequence[bytearray]) -> Iterator[bytearray]:
-    """Yield whole batches of ``APPENDED_BYTES_MAX`` at most, or one larger batch."""
-    run: list[bytearray] = []
-    size_bytes = 0
-    for piece in (piece for data in slices for piece in _pieces(data)):
-        if run and size_bytes + len(piece) > APPENDED_BYTES_MAX:
-            yield run[0] if len(run) == 1 else bytearray().join(run)
-            run, size_bytes = [], 0
-        run.append(piece)
-        size_bytes += len(piece)
-    if run:
-        yield run[0] if len(run) == 1 else bytearray().join(run)
-
-
-def _pieces(data: bytearray) -> Iterator[bytearray]:
-    """Yield the batches of a slice in pieces that are no larger than they have to be."""
-    if len(data) <= APPENDED_BYTES_MAX:
-        yield data
-        return
-    start = end = 0
-    for position, _ in iter_headers(data):
-        # The batch before ends where this one begins.
-        if position - start > APPENDED_BYTES_MAX and end > start:
-            yield data[start:end]
-            start = end
-        end = position
-    if end > start and len(data) - start > APPENDED_BYTES_MAX:
-        yield data[start:end]
-        start = end
-    yield data[start:]
-
-
-def _finish(tail: Tail) -> None:
-    """Take all of the log for committed. Raises ``StorageError`` if it ends elsewhere."""
-    log = tail.replica.log
-    if log.log_end_offset != tail.end_offset:
-        raise StorageError(
-            f"the log of {tail.replica.partition} ends at {log.log_end_offset} instead of"
-            f" {tail.end_offset}, where its chains end"
-        )
-    if log.advance_high_watermark(tail.end_offset):
-        tail.replica.note_changed()
-
 
 def _missing(key: str, name: PartitionName) -> MissingSlice:
     return MissingSlice(key, f"it is missing, and {name} needs it")
@@ -480,39 +316,3 @@ def _places(read: ObjectRead) -> list[SlicePlace]:
 def _size_bytes(read: ObjectRead) -> int:
     """Return the bytes that are read, with what is between slices that one request reads."""
     return sum(end - start for start, end in read_runs(_places(read)))
-
-
-def _require_unled(replica: Refilled) -> None:
-    """Raise ``StorageError`` if the replica leads or follows by now: its log is not ours to cut.
-
-    A late write made the partition replicated, or another node was elected during a long refill.
-    """
-    if replica.is_leader:
-        raise StorageError(f"{replica.partition} is led here already, its log stays as it is")
-    if replica.is_follower:
-        raise StorageError(f"{replica.partition} is led elsewhere by now, its log stays as it is")
-
-
-def placed(data: Buffer, one: StoredSlice, *, key: str) -> bytearray:
-    """Return a gateway's slice with the offsets and the leader epoch of its reference."""
-    return placed_batches(
-        data, one.base_offset, key=key, position=one.position, leader_epoch=one.leader_epoch
-    )
-
-
-def _read_files(ranges: Sequence[tuple[Path, int, int]]) -> bytes:
-    """Return the bytes of the ranges, one after the other. For any thread."""
-    parts: list[bytes] = []
-    for path, start, end in ranges:
-        with path.open("rb") as file:
-            file.seek(start)
-            parts.append(file.read(end - start))
-    return b"".join(parts)
-
-
-def _first_batch(data: bytearray, offset: int) -> tuple[int, int] | None:
-    """Return position and base offset of the first batch with records at or above the offset."""
-    for position, header in iter_headers(data):
-        if header.base_offset + header.last_offset_delta >= offset:
-            return position, header.base_offset
-    return None

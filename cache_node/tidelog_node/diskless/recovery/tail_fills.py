@@ -31,7 +31,8 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.counters import ChainTraffic
 from tidelog_node.diskless.recovery.lead_first import Fill
 from tidelog_node.diskless.recovery.object_reads import waves
-from tidelog_node.diskless.recovery.refilling import LogRefill, RefillLimits, Tail
+from tidelog_node.diskless.recovery.refilling import LogRefill, RefillLimits
+from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.replica import UNCOUNTED_BYTES
 from tidelog_node.tier.history import TierHistory, tier_end
 

@@ -82,10 +82,20 @@ class SuccessorSearch:
 
         Items are to be read after that. Raises the store's errors.
         """
+        return await self._search(await self._first_heirs(chain, sealed_at), {chain: 0, own: 0})
+
+    async def read_ahead(self, chain: ChainName, *, own: ChainName | None) -> None:
+        """Read what the chain's successors have so far; ``find`` reads what has come since then.
+
+        For a chain that is not sealed yet. Raises the store's errors.
+        """
+        firsts = {chain: 0} if own is None else {chain: 0, own: 0}
+        await self._search([*await self._chains.heirs(chain)], firsts)
+
+    async def _search(self, waiting: list[Heir], firsts: dict[ChainName, int]) -> Successors:
+        """Look at these chains, and at those that their notes lead to."""
         epochs: dict[PartitionName, LaterEpoch] = {}
         is_whole = True
-        firsts = {chain: 0, own: 0}
-        waiting = await self._first_heirs(chain, sealed_at)
         while waiting:
             # All nodes may be heirs of one that has died: they are looked at together.
             some = [one for one in waiting[:CHAINS_AT_ONCE_MAX] if _is_new(one, firsts)]
