@@ -9,7 +9,7 @@ log in the folder ``filling``, which then gives its segments away. No file ever 
 1. the file ``unfilled`` says ``[start, end)``, durably; then the log is truncated to its new start
 2. the other log is filled up
 3. its segments' files are moved, newest first; then the log's start is written, then ``unfilled``
-   is removed
+   is removed (``pending_fill``)
 
 While that file exists, records below the local start may be in no tier. A log that is opened with
 it has been interrupted, and must be restarted at the end of the tier before it leads or follows.
@@ -27,20 +27,24 @@ from tidelog_core.log.checkpoint import (
     CorruptCheckpoint,
     read_checkpoint,
     sync_directory,
+    sync_file,
     write_checkpoint,
 )
 from tidelog_core.log.log_segments import LogSegments, remove_segment_files
 from tidelog_core.log.paths import (
     FILLING_DIRECTORY,
+    LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
+    START_OFFSET_FILE,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     UNFILLED_FILE,
     parse_segment_name,
     segment_path,
 )
+from tidelog_core.log.producer_snapshots import snapshot_path
 from tidelog_core.log.segment import LogSegment
 
 
@@ -91,6 +95,23 @@ def remove_unfilled(directory: Path) -> None:
     clear_filling(directory)
     (directory / UNFILLED_FILE).unlink(missing_ok=True)
     sync_directory(directory)
+
+
+def end_filling(directory: Path, start_offset: int) -> None:
+    """Make durable what a log goes on from at its first segment; then remove the mark.
+
+    Its batches need not be durable: what a power cut takes of them is cut when the log is opened,
+    and read again. Producers and leader epochs of before its start cannot be read again. Raises
+    ``OSError``.
+    """
+    for path in (
+        snapshot_path(directory, start_offset),
+        directory / LEADER_EPOCH_FILE,
+        directory / START_OFFSET_FILE,
+    ):
+        with suppress(FileNotFoundError):
+            sync_file(path)
+    remove_unfilled(directory)
 
 
 def clear_filling(directory: Path) -> None:

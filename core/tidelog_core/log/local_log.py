@@ -24,6 +24,7 @@ from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, r
 from tidelog_core.log.filling import Unfilled, read_unfilled
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.open_files import OpenFiles
+from tidelog_core.log.pending_fill import PendingFill
 from tidelog_core.log.paths import CLEAN_SHUTDOWN_FILE
 from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.producer_snapshots import snapshot_path, write_snapshot
@@ -167,7 +168,7 @@ class LocalLog(ReadableLog):
             return
         start.held = (up_to, start.held[1]) if up_to < start.held[1] else None
         if not self._segments.is_offline:
-            self._cleaning.settle()
+            self._settle()
             start.remove_segments_below(start.offset)
 
     # -- leader epochs --
@@ -210,7 +211,7 @@ class LocalLog(ReadableLog):
         segment is gone.
         """
         self._segments.check_online()
-        self._cleaning.settle()
+        self._settle()
         self._start.make_whole(sealed, self.producers.at)
 
     def advance_log_start_offset(self, offset: int) -> bool:
@@ -226,7 +227,7 @@ class LocalLog(ReadableLog):
             )
         if offset <= self._start.offset:
             return False
-        self._cleaning.settle()
+        self._settle()
         self._start.advance(offset)
         self._notify_moved()
         self._filling.end_if_deleted()
@@ -246,7 +247,7 @@ class LocalLog(ReadableLog):
         Returns the bytes freed. Durable on return: an evicted segment stays away.
         """
         self._segments.check_online()
-        self._cleaning.settle()
+        self._settle()
         return self._start.remove_segments_below(min(up_to_offset, self._start.tiered_up_to))
 
     def truncate_to(self, offset: int) -> None:
@@ -259,6 +260,7 @@ class LocalLog(ReadableLog):
         """
         segments = self._segments
         segments.check_online()
+        self._settle()
         if offset >= segments.end_offset:
             self._epochs.truncate_from_end(offset)
         elif offset < segments.start_offset:
@@ -289,6 +291,7 @@ class LocalLog(ReadableLog):
         before any change.
         """
         self._segments.check_online()
+        self._settle()
         log_start_offset = offset if log_start_offset is None else min(log_start_offset, offset)
         producers = ProducerState(end_offset=offset, expiration_ms=self._expiration_ms)
         if producer_snapshot is not None:
@@ -319,6 +322,7 @@ class LocalLog(ReadableLog):
         again. Raises ``StorageError``.
         """
         self._segments.check_online()
+        self._settle()
         unfilled = Unfilled(self.log_end_offset, end_offset)
         assert producers.end_offset == end_offset > unfilled.start
         self._filling.begin(unfilled)
@@ -339,6 +343,7 @@ class LocalLog(ReadableLog):
 
         Nothing of it is durable before ``fill``. Raises ``StorageError``.
         """
+        self._settle()
         unfilled = self._filling.missing
         assert unfilled is not None
         found = LocalLog.open(
@@ -357,29 +362,46 @@ class LocalLog(ReadableLog):
         self._filling.beside = found
         return found
 
-    def fill(self, other: LocalLog) -> None:
-        """Put the segments of a log that has the missing records before the first one.
+    def begin_fill(self, other: LocalLog) -> PendingFill:
+        """Begin to put the segments of a log that has the missing records before the first one.
 
-        The other log is closed. Readers of this one go on. Raises ``StorageError``; then nothing
-        has changed, unless ``is_filled``.
+        The other log is closed. Readers of this one go on. Until ``is_done``, the caller runs
+        ``PendingFill.run``, which may block, on any thread, and then calls ``go_on_filling`` on
+        the log's thread. Other changes of the log's files first finish the fill. Raises
+        ``StorageError``.
         """
         unfilled, segments = self._filling.missing, self._segments
         segments.check_online()
         assert unfilled is not None
         found = other._segments
         assert found.start_offset <= unfilled.start < found.end_offset == segments.start_offset
-        self._cleaning.settle()
+        self._settle()
         other.roll()
-        self._filling.take(found)
         other._is_closed = True
+        return self._filling.begin_taking(found)
+
+    def go_on_filling(self, pending: PendingFill) -> None:
+        """Continue a fill after its ``run`` has returned.
+
+        Raises ``StorageError``; then nothing has changed, unless ``is_filled``.
+        """
+        self._filling.go_on(pending)
+        if pending.is_done:
+            # A log start may have moved into what was missing.
+            self._start.remove_segments_below(self._start.offset)
         self._notify_moved()
-        self.forget_unfilled()
 
     def forget_unfilled(self) -> None:
-        """Note that log or tier have what was missing. Raises ``StorageError``."""
+        """Note that log or tier have what was missing. Blocks. Raises ``StorageError``."""
+        self._settle()
         self._filling.end()
         # A log start may have moved into what was missing.
         self._start.remove_segments_below(self._start.offset)
+
+    def _settle(self) -> None:
+        """Finish what other threads do with the log's files. Blocks. Raises ``StorageError``."""
+        self._filling.settle()
+        self._cleaning.settle()
 
     def _truncation(self) -> Truncation:
         return Truncation(
@@ -417,7 +439,7 @@ class LocalLog(ReadableLog):
         unless the log is offline.
         """
         self.begin_replacing(source, cleaned)
-        self._cleaning.settle()
+        self._settle()
 
     def begin_replacing(self, source: CleaningSource, cleaned: CleanedSegment) -> PendingSwap:
         """Begin ``replace_segments``, to be finished in steps.
@@ -439,7 +461,7 @@ class LocalLog(ReadableLog):
         Raises as ``replace_segments``.
         """
         self._segments.check_online()
-        self._cleaning.settle()
+        self._settle()
         self._cleaning.end(source, up_to)
 
     # -- durability --
@@ -451,7 +473,7 @@ class LocalLog(ReadableLog):
         offline if an fsync fails: its bytes may be lost.
         """
         self._segments.check_online()
-        self._cleaning.settle()
+        self._settle()
         self._durability.flush(up_to)
 
     def begin_flush(self, up_to: int | None = None) -> PendingFlush | None:
@@ -462,7 +484,7 @@ class LocalLog(ReadableLog):
         if nothing is unflushed or another flush is under way.
         """
         self._segments.check_online()
-        self._cleaning.settle()
+        self._settle()
         return self._durability.begin(up_to)
 
     def finish_flush(self, pending: PendingFlush) -> None:
@@ -497,7 +519,7 @@ class LocalLog(ReadableLog):
     def _close_in_order(self) -> None:
         segments = self._segments
         active = segments.active
-        self._cleaning.settle()
+        self._settle()
         with segments.storage_errors("closing"):
             if active.size_bytes and active.seal is None:
                 segments.seal_file.add(active.write_indexes())
@@ -513,6 +535,7 @@ class LocalLog(ReadableLog):
         """Refuse everything from now on: the log must not be appended to. Idempotent."""
         self._is_given_up = True
         self._durability.cancel()
+        self._filling.cancel()
         self._segments.go_offline()
         self._notify_moved()
 
@@ -533,7 +556,7 @@ class LocalLog(ReadableLog):
         segments = self._segments
         if not segments.is_offline:
             with suppress(StorageError):  # Its files go.
-                self._cleaning.settle()
+                self._settle()
         segments.close()
         segments.go_away()
         with segments.storage_errors("deletion"):

@@ -4,9 +4,7 @@ Readers get from the log beside what it has so far, up to its own last stable of
 that comes later in the missing records is not known there yet.
 
 Nothing of the log beside is durable before its segments are given away. A crash throws it away.
-Nor is anything of the log itself, before it counts as whole. Its batches and those that it was given
-need not be even then: what a power cut takes of them is cut when the log is opened, and read again.
-What they go on from cannot be read again, so that is made durable first (``end``).
+Nor is anything of the log itself, before it counts as whole.
 """
 
 from __future__ import annotations
@@ -15,20 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from tidelog_core.log.checkpoint import sync_file
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.filling import (
     Unfilled,
     clear_filling,
-    move_segments,
+    end_filling,
     remove_moved,
     remove_unfilled,
     write_unfilled,
 )
 from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
-from tidelog_core.log.paths import FILLING_DIRECTORY, LEADER_EPOCH_FILE, START_OFFSET_FILE
-from tidelog_core.log.producer_snapshots import snapshot_path
+from tidelog_core.log.paths import FILLING_DIRECTORY
+from tidelog_core.log.pending_fill import PendingFill
+from tidelog_core.log.segment import LogSegment
 from tidelog_core.log.values import LogRead
 
 
@@ -58,7 +56,15 @@ class LogBeside(Protocol):
 class LogFilling:
     """The filling of one log. Its methods raise ``StorageError`` if the disk fails."""
 
-    __slots__ = ("_durability", "_is_interrupted", "_segments", "_start", "beside", "missing")
+    __slots__ = (
+        "_durability",
+        "_is_interrupted",
+        "_pending",
+        "_segments",
+        "_start",
+        "beside",
+        "missing",
+    )
 
     def __init__(
         self,
@@ -73,6 +79,7 @@ class LogFilling:
         self._start = start
         self._durability = durability
         self._is_interrupted = missing is not None
+        self._pending: PendingFill | None = None
         self.beside: LogBeside | None = None  # the log that gets what is missing
         # What was missing when it began; some of it may be deleted since.
         self.missing = missing
@@ -131,37 +138,65 @@ class LogFilling:
             remove_moved(directory, self._segments.start_offset)
         return directory / FILLING_DIRECTORY
 
-    def take(self, found: LogSegments) -> None:
-        """Put the sealed segments of the log beside before the first one; then ``end``."""
-        segments = self._segments
+    def begin_taking(self, found: LogSegments) -> PendingFill:
+        """Begin to put the sealed segments of the log beside before the first one.
+
+        Until ``is_done`` the caller runs ``PendingFill.run``, which may block, on any thread, and
+        then calls ``go_on`` on the log's thread.
+        """
+        segments, durability = self._segments, self._durability
         self.beside = None
+        # A flush that has begun would raise the recovery point again.
+        durability.cancel()
+        durability.recovery_point = min(durability.recovery_point, found.start_offset)
+        found.close()
+        self._pending = PendingFill(
+            segments,
+            found,
+            recovery_point=durability.recovery_point,
+            log_start_offset=self._start.offset,
+            put=self._put,
+            end=self._forget,
+        )
+        return self._pending
+
+    def go_on(self, pending: PendingFill) -> None:
+        """Do the next step, if it is one for the log's thread."""
+        segments = self._segments
         with segments.storage_errors("filling"):
-            # Before there are such segments: what is above was never flushed.
-            self._durability.set_recovery_point(
-                min(self._durability.recovery_point, found.start_offset)
-            )
-            moved = move_segments(found, segments)
-            found.close()
-            # Before the segments are there: a disk may be full, and then another log fills this.
-            self._start.begin_earlier(found.start_offset)
-            segments.put_before(moved)
-            segments.cut_count += 1  # An erasure that is done has not seen these.
+            pending.go_on()
+        segments.check_online()
+
+    def settle(self) -> None:
+        """Finish what has begun. Blocks. Whoever waits for it finds a failure there."""
+        pending, self._pending = self._pending, None
+        while pending is not None and not pending.is_done and pending.error is None:
+            pending.run()
+            with suppress(OSError):
+                pending.go_on()
+
+    def cancel(self) -> None:
+        """Do nothing more of what has begun: the log was given up."""
+        if self._pending is not None:
+            self._pending.cancel()
+
+    def _put(self, moved: list[LogSegment]) -> None:
+        segments = self._segments
+        self._start.forget_sealed()
+        segments.put_before(moved)
+        segments.cut_count += 1  # An erasure that is done has not seen these.
+
+    def _forget(self) -> None:
+        self.missing = self.beside = self._pending = None
 
     def end(self) -> None:
-        """Note durably that nothing is missing any more."""
+        """Note durably that nothing is missing any more. Blocks."""
         if self.missing is None:
             return
         segments = self._segments
         with segments.storage_errors("end of filling"):
-            for path in (
-                snapshot_path(segments.directory, segments.start_offset),
-                segments.directory / LEADER_EPOCH_FILE,
-                segments.directory / START_OFFSET_FILE,
-            ):
-                with suppress(FileNotFoundError):
-                    sync_file(path)
-            remove_unfilled(segments.directory)
-        self.missing = self.beside = None
+            end_filling(segments.directory, segments.start_offset)
+        self._forget()
 
     def end_if_deleted(self) -> None:
         """Forget what was missing if it is below the log start by now."""

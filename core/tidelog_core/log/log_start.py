@@ -95,11 +95,6 @@ class LogStart:
         self._sealed.clear()  # Their first leader epoch may have been cut.
         self.remove_segments_below(offset)
 
-    def begin_earlier(self, offset: int) -> None:
-        """Write that the segments begin at this offset, which is below their start so far."""
-        self._write(self.offset, offset)
-        self._sealed.clear()
-
     def remove_segments_below(self, offset: int) -> int:
         """Remove the sealed segments wholly below ``offset``. Returns the bytes freed."""
         segments = self._segments

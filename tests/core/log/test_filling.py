@@ -6,12 +6,19 @@ import dataclasses
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
 import pytest
-from tidelog_core.errors import OffsetNotAvailable, OffsetOutOfRange, StorageError
+from tidelog_core.errors import (
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    StorageError,
+    TidelogError,
+)
 from tidelog_core.log import filling
 from tidelog_core.log.filling import Unfilled
 from tidelog_core.log.local_log import LocalLog
@@ -116,6 +123,13 @@ class Heir:
         self.log.close()
 
 
+def fill(log: LocalLog, side: LocalLog) -> None:
+    pending = log.begin_fill(side)
+    while not pending.is_done:
+        pending.run()
+        log.go_on_filling(pending)
+
+
 @pytest.fixture
 def heir(tmp_path: Path) -> Heir:
     return Heir(tmp_path)
@@ -160,7 +174,7 @@ def test_a_filled_log_is_that_of_its_leader(tmp_path: Path, seed: int) -> None:
     heir.take(log, heir.end, heir.leader.log_end_offset)
     side = heir.side()
     heir.take(side, heir.start, heir.end)
-    log.fill(side)
+    fill(log, side)
     heir.assert_whole(log, heir.start)
     assert not (log.directory / FILLING_DIRECTORY).exists()
     assert log.recovery_point <= heir.start
@@ -181,7 +195,7 @@ def test_it_takes_records_while_it_is_filled_and_after(heir: Heir) -> None:
     middle = heir.headers[-3].base_offset
     heir.take(heir.log, heir.end, middle)
     heir.take(side, heir.start, heir.end)
-    heir.log.fill(side)
+    fill(heir.log, side)
     heir.take(heir.log, middle, heir.leader.log_end_offset)
     heir.assert_whole(heir.log, heir.start)
     heir.close()
@@ -212,7 +226,7 @@ def test_a_transaction_that_is_open_where_the_log_begins_ends_in_it(heir: Heir) 
     heir.take(heir.log, heir.end, heir.leader.log_end_offset)
     side = heir.side()
     heir.take(side, heir.start, heir.end)
-    heir.log.fill(side)
+    fill(heir.log, side)
     heir.assert_whole(heir.log, heir.start)
     assert (500, first) in aborted_in(heir.log, first, heir.log.log_end_offset)
     heir.close()
@@ -287,7 +301,7 @@ def test_readers_get_what_has_been_filled_so_far_and_nothing_of_an_open_transact
             assert found == read_all(leader, heir.start, stable)
     held = unified.read(heir.start, max_bytes=400, up_to=heir.end)
     assert isinstance(held, LogRead)
-    heir.log.fill(side)
+    fill(heir.log, side)
     heir.assert_whole(heir.log, heir.start)
     if held.slice is not None:  # What is being sent stays readable.
         part = os.pread(held.slice.file.fileno(), held.slice.size_bytes, held.slice.position)
@@ -345,7 +359,7 @@ def test_nothing_is_compacted_before_all_is_there(heir: Heir) -> None:
     assert heir.log.segments_to_clean() == ()
     side = heir.side()
     heir.take(side, heir.start, heir.end)
-    heir.log.fill(side)
+    fill(heir.log, side)
     heir.log.flush()
     assert heir.log.segments_to_clean()[0].base_offset == heir.start
     heir.close()
@@ -358,7 +372,7 @@ def test_a_log_start_in_what_is_missing_removes_what_is_below(heir: Heir) -> Non
     heir.log.advance_log_start_offset(deleted)
     heir.take(heir.log, heir.end, heir.leader.log_end_offset)
     heir.take(side, heir.start, heir.end)
-    heir.log.fill(side)
+    fill(heir.log, side)
     assert heir.log.local_log_start_offset == deleted
     found = read_bytes(heir.log, deleted)
     assert found == heir.expected(deleted)[: len(found)]
@@ -383,6 +397,129 @@ def test_what_the_tier_has_by_now_need_not_be_filled(heir: Heir) -> None:
     assert heir.log.unfilled is None
     assert not (heir.log.directory / FILLING_DIRECTORY).exists()
     heir.close()
+
+
+# -- in steps --
+
+
+def test_the_logs_thread_waits_for_no_flush_of_the_disk(
+    heir: Heir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = heir.begin_and_refill()
+    threads, fsync = list[int](), os.fsync
+
+    def watch(descriptor: int) -> None:
+        threads.append(threading.get_ident())
+        fsync(descriptor)
+
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as executor:
+        patched.setattr(os, "fsync", watch)
+        pending = heir.log.begin_fill(side)
+        while not pending.is_done:
+            executor.submit(pending.run).result()
+            heir.log.go_on_filling(pending)
+    assert len(threads) >= 6
+    assert threading.get_ident() not in threads
+    heir.assert_whole(heir.log, heir.start)
+    heir.close()
+
+
+def test_it_takes_records_and_rolls_between_the_steps(heir: Heir) -> None:
+    heir.begin()
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    pending, at = heir.log.begin_fill(side), heir.end
+    left = [one.next_offset for one in heir.headers if one.next_offset > heir.end]
+    while not pending.is_done:
+        heir.take(heir.log, at, left[0])
+        at = left.pop(0)
+        heir.log.roll()
+        pending.run()
+        heir.take(heir.log, at, left[0])
+        at = left.pop(0)
+        heir.log.go_on_filling(pending)
+    heir.take(heir.log, at, heir.leader.log_end_offset)
+    heir.assert_whole(heir.log, heir.start)
+    heir.log.flush()
+    killed = copy_of(heir.log.directory, heir.folder / "killed")
+    again = reopened(killed)
+    heir.assert_whole(again, heir.start)
+    again.close()
+    heir.close()
+
+
+STEPS = 4
+CHANGES: dict[str, Callable[[Heir], object]] = {
+    "flush": lambda heir: heir.log.flush(),
+    "truncate": lambda heir: heir.log.truncate_to(heir.headers[-2].base_offset),
+    "begin again": lambda heir: heir.log.truncate_fully_and_start_at(heir.start),
+    "delete records": lambda heir: heir.log.advance_log_start_offset(heir.headers[-20].base_offset),
+    "delete all of them": lambda heir: heir.log.advance_log_start_offset(heir.end),
+    "close": lambda heir: heir.log.close(),
+    "give up": lambda heir: heir.log.take_offline(),
+    "delete the log": lambda heir: heir.log.delete(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("step", range(STEPS))
+def test_whatever_changes_the_logs_files_finishes_the_fill_first(
+    heir: Heir, change: str, step: int
+) -> None:
+    side = heir.begin_and_refill()
+    pending = heir.log.begin_fill(side)
+    for number in range(step):
+        if number % 2:
+            heir.log.go_on_filling(pending)
+        else:
+            pending.run()
+    CHANGES[change](heir)
+    if change in ("give up", "delete the log"):
+        pending.run()
+        with pytest.raises(TidelogError):
+            heir.log.go_on_filling(pending)
+        if change == "give up":  # A crash leaves the same.
+            left = (heir.start, heir.end) if step < STEPS - 1 else None
+            assert assert_honest(heir, heir.log.directory) == left
+        heir.leader.close()
+        return
+    assert pending.is_done
+    pending.run()
+    heir.log.go_on_filling(pending)
+    if change == "close":
+        again = reopened(heir.log.directory)
+        heir.assert_whole(again, heir.start)
+        again.close()
+    else:
+        assert heir.log.unfilled is None
+        start = heir.log.local_log_start_offset
+        found = content_of(heir.log)
+        assert found == heir.expected(start)[: len(found)]
+        assert not (heir.log.directory / UNFILLED_FILE).exists()
+        heir.log.close()
+    heir.leader.close()
+
+
+def test_a_failure_is_found_by_who_fills_although_another_change_came_upon_it(
+    heir: Heir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = heir.begin_and_refill()
+    pending = heir.log.begin_fill(side)
+    with monkeypatch.context() as patched:
+        fail_at(patched, "rename", START_OFFSET_FILE)
+        heir.log.flush()
+    assert heir.log.unfilled == (heir.start, heir.end)
+    with pytest.raises(StorageError, match="No space"):
+        heir.log.go_on_filling(pending)
+    fill(heir.log, _refilled(heir))
+    heir.assert_whole(heir.log, heir.start)
+    heir.close()
+
+
+def _refilled(heir: Heir) -> LocalLog:
+    side = heir.side()
+    heir.take(side, heir.start, heir.end)
+    return side
 
 
 # -- crashes --
@@ -477,7 +614,7 @@ def test_a_power_cut_at_any_flush_of_the_disk_loses_nothing(
             if side is None:
                 heir.begin()
             else:
-                heir.log.fill(side)
+                fill(heir.log, side)
             cut_power()
         for directory in cuts:
             assert_honest(heir, directory)
@@ -510,7 +647,7 @@ def test_a_power_cut_after_the_filling_has_ended_forgets_no_producer_and_no_epoc
         if end == "filled":
             side = heir.side()
             heir.take(side, heir.start, heir.end)
-            log.fill(side)
+            fill(log, side)
         elif end == "tiered":
             log.set_tiered_up_to(heir.end)
             log.forget_unfilled()
@@ -583,7 +720,7 @@ def test_a_crash_at_any_step_of_the_beginning_or_the_fill_loses_nothing(
     while True:
         heir = Heir(tmp_path / f"fill-{at}", **FEW)
         side = heir.begin_and_refill()
-        is_cut = crashing(monkeypatch, at, lambda heir=heir, side=side: heir.log.fill(side))  # type: ignore[misc]
+        is_cut = crashing(monkeypatch, at, lambda heir=heir, side=side: fill(heir.log, side))  # type: ignore[misc]
         killed = copy_of(heir.log.directory, heir.folder / "killed")
         unfilled = assert_honest(heir, killed)
         heir.leader.close()
@@ -646,7 +783,7 @@ def test_a_disk_that_fails_in_the_fill_leaves_the_log_unfilled(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", fail)
         with pytest.raises(StorageError):
-            heir.log.fill(side)
+            fill(heir.log, side)
     assert heir.log.unfilled == (heir.start, heir.end)
     assert heir.log.local_log_start_offset == heir.end
     killed = copy_of(heir.log.directory, heir.folder / "killed")
@@ -695,13 +832,13 @@ def test_a_disk_that_was_full_at_the_logs_start_is_filled_by_the_next_try(
     with monkeypatch.context() as patched:
         fail_at(patched, "rename", START_OFFSET_FILE)
         with pytest.raises(StorageError):
-            heir.log.fill(side)
+            fill(heir.log, side)
     assert heir.log.unfilled == (heir.start, heir.end)
     assert heir.log.local_log_start_offset == heir.end
     assert not heir.log.is_filled
     side = heir.side()
     heir.take(side, heir.start, heir.end)
-    heir.log.fill(side)
+    fill(heir.log, side)
     heir.assert_whole(heir.log, heir.start)
     heir.close()
 
@@ -714,11 +851,11 @@ def test_what_a_failed_fill_has_moved_is_not_left_in_the_log(
     with monkeypatch.context() as patched:
         fail_at(patched, "rename", START_OFFSET_FILE)
         with pytest.raises(StorageError):
-            heir.log.fill(side)
+            fill(heir.log, side)
     heir.log.update_config(dataclasses.replace(heir.log.config, segment_bytes=4 * SEGMENT_BYTES))
     side = heir.side()
     heir.take(side, heir.start, heir.end)
-    heir.log.fill(side)
+    fill(heir.log, side)
     heir.log.flush()
     heir.log.close()
     again = reopened(heir.log.directory)
@@ -734,7 +871,7 @@ def test_a_marker_that_cannot_be_removed_is_removed_later(
     with monkeypatch.context() as patched:
         fail_at(patched, "unlink", UNFILLED_FILE, errno.EIO)
         with pytest.raises(StorageError):
-            heir.log.fill(side)
+            fill(heir.log, side)
     assert heir.log.unfilled == (heir.start, heir.end)
     assert heir.log.is_filled
     heir.log.forget_unfilled()

@@ -202,7 +202,10 @@ async def test_a_log_that_is_not_filled_does_not_become_replicated(tmp_path: Pat
         assert one.it.stored().is_diskless
         side = log.begin_filling(leader_epochs=(), producer_snapshot=snapshot)
         side.append_as_follower(memoryview(bytearray(missing)))
-        log.fill(side)
+        pending = log.begin_fill(side)
+        while not pending.is_done:
+            pending.run()
+            log.go_on_filling(pending)
         await one.conversions.visit()
         await one.write()
         assert one.it.stored().acked_by is AckedBy.REPLICAS

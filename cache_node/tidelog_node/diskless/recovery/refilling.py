@@ -67,6 +67,7 @@ class LogRefill:
     ) -> None:
         """``read`` reads the objects of chains. What is urgent of ``behind`` comes first."""
         self._node = node
+        self.executor = node.executor
         self.kept = KeptSlices(node.executor)
         self._read = read
         self._limits = limits

@@ -42,7 +42,6 @@ RETRY_SECONDS = 1.0
 RETRY_SECONDS_MAX = 30.0
 # Of one takeover, also between two tries. Each has open files, which no limit of the node counts.
 LOGS_AT_ONCE_MAX = 200
-PAUSE_SECONDS_MAX = 0.1  # after a log was filled
 # A few reads go on while partitions without a leader are refilled: consumers wait for them too.
 FILL_LIMITS = RefillLimits(reads_at_once=16, bytes_ahead=16 << 20, reads_behind_others=4)
 
@@ -153,25 +152,29 @@ class TailFills:
             if name in besides and fill.is_wanted
         }
         failures |= await self._refill.refill(tails)
-        loop = asyncio.get_running_loop()
         for name in tails:
             fill, beside = fills[name], besides[name]
-            began_s = loop.time()
             if name not in failures and fill.is_wanted:
                 try:
-                    fill.log.fill(beside.log)
+                    await self._put_in(fill, beside)
                     self._note_filled(fill)
                 except (TidelogError, OSError) as error:
                     failures[name] = error
                     if isinstance(error, StorageError | OSError):
                         fill.replica.note_failure(error)
                 _close(besides, name)
-                # It has waited for the disk. Others get the loop for as long.
-                await asyncio.sleep(min(loop.time() - began_s, PAUSE_SECONDS_MAX))
             elif beside.log.is_offline or _has_disk_failed(failures.get(name)):
                 _close(besides, name)
         for name, failure in failures.items():
             await self._note_failure(name, fills[name], failure)
+
+    async def _put_in(self, fill: Fill, beside: Beside) -> None:
+        """Give the log the segments of the one beside it. Raises ``StorageError``."""
+        loop, log = asyncio.get_running_loop(), fill.log
+        pending = log.begin_fill(beside.log)
+        while not pending.is_done:
+            await loop.run_in_executor(self._refill.executor, pending.run)
+            log.go_on_filling(pending)
 
     async def _open(
         self, fills: Mapping[PartitionName, Fill], besides: dict[PartitionName, Beside]

@@ -1,0 +1,93 @@
+"""Puts the segments of a log beside before the first one of a log, in steps.
+
+1. any thread: lower the recovery point, durably; move the files; write the new start
+2. the log's thread: put the segments in; readers have them from then on
+3. any thread: make durable what the log goes on from; remove the mark, durably
+4. the log's thread: note that nothing is missing any more
+
+A crash before the end of 3 leaves the mark, and the log is thrown away. The recovery point comes
+first all the same: a log whose flushed batches seem lost would be taken for damaged.
+
+Nobody else may write the log's checkpoints meanwhile, or remove segments: who wants to finishes the
+steps first, see ``LogFilling.settle``. Appends and rolls go on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+
+from tidelog_core.log.checkpoint import write_checkpoint
+from tidelog_core.log.filling import end_filling, move_segments
+from tidelog_core.log.log_segments import LogSegments
+from tidelog_core.log.paths import RECOVERY_POINT_FILE, START_OFFSET_FILE
+from tidelog_core.log.segment import LogSegment
+
+
+class PendingFill:
+    """The steps of one fill. Made by the log's thread."""
+
+    def __init__(
+        self,
+        segments: LogSegments,
+        found: LogSegments,
+        *,
+        recovery_point: int,
+        log_start_offset: int,
+        put: Callable[[list[LogSegment]], None],
+        end: Callable[[], None],
+    ) -> None:
+        """``found`` is closed. ``put`` and ``end`` are the steps of the log's thread."""
+        self._segments = segments
+        self._found = found
+        self._recovery_point = recovery_point
+        self._log_start_offset = log_start_offset
+        self._moved: list[LogSegment] = []
+        self._steps: deque[Callable[[], None]] = deque(
+            (self._move, lambda: put(self._moved), self._end, end)
+        )
+        self._lock = Lock()
+        self.error: OSError | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is missing any more, durably."""
+        return not self._steps
+
+    def run(self) -> None:
+        """Do the next step, on any thread, if it is one that blocks. An ``error`` is kept."""
+        with self._lock:
+            if self._steps and len(self._steps) % 2 == 0 and self.error is None:
+                try:
+                    self._steps[0]()
+                except OSError as error:
+                    self.error = error
+                else:
+                    self._steps.popleft()
+
+    def go_on(self) -> None:
+        """Do the next step, unless it blocks. For the log's thread. Raises ``OSError``."""
+        with self._lock:
+            if self.error is not None:
+                raise self.error
+            if len(self._steps) % 2:
+                self._steps[0]()
+                self._steps.popleft()
+
+    def cancel(self) -> None:
+        """Do nothing more. Waits for a step that is under way."""
+        with self._lock:
+            if self._steps and self.error is None:
+                self.error = OSError("the log was given up")
+
+    def _move(self) -> None:
+        segments, found = self._segments, self._found
+        write_checkpoint(segments.directory / RECOVERY_POINT_FILE, [[self._recovery_point]])
+        self._moved = move_segments(found, segments)
+        # Before the segments are there: a disk may be full, and then another log fills this.
+        row = [self._log_start_offset, found.start_offset]
+        write_checkpoint(segments.directory / START_OFFSET_FILE, [row])
+
+    def _end(self) -> None:
+        end_filling(self._segments.directory, self._found.start_offset)
