@@ -110,6 +110,27 @@ async def test_another_try_reads_what_came_since(world: World) -> None:
     assert world.store.read_count == 2  # the seal, and the new object
 
 
+async def test_what_was_read_before_the_seal_is_not_read_after_it(world: World) -> None:
+    await world.note(0, 1)
+    for _ in range(20):
+        await world.commit(1, 2)
+    await world.search.read_ahead(chain_name(0), own=OWN)
+    assert world.store.read_count == 20
+    world.store.read_count = 0
+    await world.commit(1, 3)
+    assert (await world.find()).epochs == {NAME: LaterEpoch(3, chain_name(1))}
+    assert world.store.read_count == 2  # the seal, and the new object
+
+
+async def test_reading_ahead_leaves_out_the_own_chain(world: World) -> None:
+    await world.note(0, 1)
+    await world.commit(1, 2)
+    await world.search.read_ahead(chain_name(0), own=chain_name(1))
+    assert world.store.read_count == 0
+    await world.search.read_ahead(chain_name(0), own=None)  # A node without a chain has none.
+    assert world.store.read_count == 1
+
+
 async def test_a_chain_that_lives_long_is_read_by_its_indexes(world: World) -> None:
     """Also what was collected since: else each partition would cost a listing of its segments."""
     owner = world.owners[1]

@@ -21,7 +21,7 @@ from tidelog_core.metadata.store import Check, Item, ItemKey, Write
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import topic_manifest_key
 from tidelog_core.tier.manifest import TopicManifest
-from tidelog_node.diskless.entering import lead_entries
+from tidelog_node.diskless.entering import taking_leads, waiting_leads
 
 from tests.node.diskless.entering_node import EnteringNode, create, entering_node
 from tests.support.batches import batch_of
@@ -29,8 +29,9 @@ from tests.support.batches import batch_of
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(lead_entries, "DAMAGED_SECONDS_MAX", 0.04)
+    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(taking_leads, "UNKNOWN_SECONDS", 0.02)
+    monkeypatch.setattr(waiting_leads, "DAMAGED_SECONDS_MAX", 0.04)
 
 
 async def test_a_new_partition_is_led_once_its_item_names_the_chain(tmp_path: Path) -> None:
@@ -84,7 +85,7 @@ async def test_a_restarted_node_has_what_its_chain_before_committed(
         assert it.stored().wal == ((1, before.name, 0), (2, it.chain.name, 2))
         assert it.chain.entered == [("t-0", 2, 1)]
         # The slice, and the chain before.
-        assert it.chain.tail_counts == {"t-0": 1 + lead_entries.EPOCH_OBJECTS}
+        assert it.chain.tail_counts == {"t-0": 1 + taking_leads.EPOCH_OBJECTS}
         assert replica.log.log_end_offset == replica.log.high_watermark == 2
         assert replica.log.leader_epochs == ((1, 0), (2, 2))
         # The same batch again, then the next one.
@@ -249,8 +250,8 @@ async def test_elections_begin_no_series_of_tries_of_their_own(
     monkeypatch.setattr(EnteringNode, "own_chain", timed)
     await leave_damaged(tmp_path, objects)
     pause_s = 0.1
-    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", pause_s)
-    monkeypatch.setattr(lead_entries, "DAMAGED_SECONDS_MAX", pause_s)
+    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", pause_s)
+    monkeypatch.setattr(waiting_leads, "DAMAGED_SECONDS_MAX", pause_s)
     async with entering_node(tmp_path, objects) as it:
         for _ in range(8):
             count = len(tries)
@@ -269,10 +270,10 @@ async def test_only_a_change_of_its_item_has_a_failed_partition_tried_early(
     """Every change of its topic notes it: in a large topic it would be tried all the time."""
     objects = MemoryObjectStore()
     await leave_damaged(tmp_path, objects)
-    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 3_600.0)
-    monkeypatch.setattr(lead_entries, "DAMAGED_SECONDS_MAX", 3_600.0)
+    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", 3_600.0)
+    monkeypatch.setattr(waiting_leads, "DAMAGED_SECONDS_MAX", 3_600.0)
     async with entering_node(tmp_path, objects) as it:
-        await it.until(lambda: bool(it.entries._failed))
+        await it.until(lambda: bool(it.entries._leads._failed))
         assert it.chain_calls == 1
         for _ in range(20):
             it.node.replicas.follow_again("t")
@@ -309,7 +310,7 @@ async def test_partitions_enter_the_next_chain_at_once_if_theirs_ends_before_the
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody has sealed it, or another group of partitions has ended it."""
-    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 3_600.0)
+    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", 3_600.0)
     async with entering_node(tmp_path) as it:
         first = it.chain
         get_many = it.node.store.get_many

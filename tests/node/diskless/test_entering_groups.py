@@ -15,7 +15,7 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.records.header import iter_headers
-from tidelog_node.diskless.entering import lead_entries
+from tidelog_node.diskless.entering import taking_leads, waiting_leads
 from tidelog_node.diskless.recovery import object_reads
 
 from tests.node.diskless.entering_node import EnteringNode, create, entering_node
@@ -61,7 +61,8 @@ class HeldStore(MemoryObjectStore):
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(taking_leads, "UNKNOWN_SECONDS", 0.02)
     monkeypatch.setattr(object_reads, "WAVE_BYTES_MIN", 1_000)
 
 

@@ -15,7 +15,7 @@ from tidelog_core.metadata.epoch_chains import EpochChain, end_epoch
 from tidelog_core.metadata.records import segment_key
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.records.header import patch
-from tidelog_node.diskless.entering import lead_entries
+from tidelog_node.diskless.entering import taking_leads, waiting_leads
 from tidelog_node.diskless.recovery.log_recovery import TierEnds
 
 from tests.node.diskless.chained_log import new_chain
@@ -27,7 +27,8 @@ DONOR = 2
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(taking_leads, "UNKNOWN_SECONDS", 0.02)
 
 
 class Donor:

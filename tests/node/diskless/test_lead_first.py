@@ -21,7 +21,7 @@ from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers
-from tidelog_node.diskless.entering import lead_entries
+from tidelog_node.diskless.entering import taking_leads, waiting_leads
 from tidelog_node.diskless.recovery import lead_first, refilling, tail_fills
 from tidelog_node.diskless.recovery.chain_slices import ReadChains, list_chains
 from tidelog_node.diskless.recovery.lead_first import LeadFirst, may_lead_first
@@ -74,7 +74,8 @@ class HeldStore(MemoryObjectStore):
 def short_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lead_first, "LEAD_FIRST_BYTES_MIN", VALUE_BYTES)
     monkeypatch.setattr(tail_fills, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(taking_leads, "UNKNOWN_SECONDS", 0.02)
 
 
 def value(number: int) -> bytearray:
@@ -537,7 +538,7 @@ async def test_a_log_that_lacks_records_is_not_taken_for_a_followers(
     await logs.begin(replicas, await logs.shared.tails(replicas))
     for replica in replicas.values():
         end_offset = replica.log.log_end_offset
-        assert not lead_entries._has_committed(replica, end_offset)
+        assert not taking_leads.has_committed(replica, end_offset)
         replica.log.forget_unfilled()
-        assert lead_entries._has_committed(replica, end_offset)
+        assert taking_leads.has_committed(replica, end_offset)
         replica.log.close()

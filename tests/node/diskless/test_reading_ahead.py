@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -17,10 +17,12 @@ from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.walk import SEAL_SIZE_BYTES
 from tidelog_core.diskless.wal.header import HEADER_SIZE
 from tidelog_core.diskless.wal.keys import chain_prefix, wal_key
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.metadata.records import BrokerLease, put
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectMeta
-from tidelog_node.diskless.entering import lead_entries
+from tidelog_node.diskless.entering import taking_leads, waiting_leads
 from tidelog_node.diskless.recovery import reading_ahead
 from tidelog_node.diskless.recovery.kept_ranges import KEPT_BYTES_MAX, KeptRanges
 from tidelog_node.diskless.recovery.reading_ahead import ReadAhead
@@ -98,7 +100,8 @@ class Watching:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(taking_leads, "UNKNOWN_SECONDS", 0.02)
 
 
 async def fill(
@@ -124,7 +127,10 @@ async def fill(
 
 @asynccontextmanager
 async def reading(
-    folder: Path, objects: CountedStore, kept_bytes_max: int = KEPT_BYTES_MAX
+    folder: Path,
+    objects: CountedStore,
+    kept_bytes_max: int = KEPT_BYTES_MAX,
+    read_successors: Callable[[ChainName], Awaitable[None]] | None = None,
 ) -> AsyncIterator[tuple[EnteringNode, Watching]]:
     async with entering_node(folder, objects, kept_bytes_max=kept_bytes_max) as it:
         watching = Watching()
@@ -135,6 +141,7 @@ async def reading(
             objects=objects,
             kept=it.kept,
             history=it.history,
+            read_successors=read_successors,
         )
         it.recovery.begun.subscribe(ahead.end_for)
         work = asyncio.create_task(ahead.run())
@@ -203,6 +210,21 @@ async def test_what_was_read_ahead_is_not_read_between_seal_and_lead(tmp_path: P
         assert await take_over(it) == contents
         assert wal_reads(it, objects) == 0
         assert objects.list_count > 0  # It decides by listings of its own.
+
+
+async def test_the_chains_that_had_partitions_since_are_looked_at_too(tmp_path: Path) -> None:
+    objects, looked_at = CountedStore(), list[ChainName]()
+    contents = await fill(tmp_path, objects)
+
+    async def look(chain: ChainName) -> None:
+        looked_at.append(chain)
+        raise StoreUnavailable("away")  # It is an aid.
+
+    async with reading(tmp_path, objects, read_successors=look) as (it, watching):
+        watching.refuse()
+        await until_read(it, objects, it.kept)
+        assert looked_at == [it.stored().wal[-1].chain]
+        assert await take_over(it) == contents
 
 
 async def test_what_came_after_the_listing_is_read_after_the_seal(tmp_path: Path) -> None:

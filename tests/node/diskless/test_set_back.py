@@ -19,7 +19,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentState
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import parse_segment_key, partition_prefix
-from tidelog_node.diskless.entering import lead_entries
+from tidelog_node.diskless.entering import taking_leads, waiting_leads
 
 from tests.node.diskless.chained_log import new_chain
 from tests.node.diskless.entering_node import EnteringNode, create, entering_node
@@ -32,7 +32,8 @@ REFUSED = "diskless partition refused, its records are not in the metadata"
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lead_entries, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(taking_leads, "UNKNOWN_SECONDS", 0.02)
 
 
 @pytest.fixture

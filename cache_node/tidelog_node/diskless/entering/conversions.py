@@ -22,7 +22,7 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.waiting import wait_and_clear
 
-from tidelog_node.diskless.entering.lead_entries import EntryChain
+from tidelog_node.diskless.entering.entry_chain import EntryChain
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.replication.role import Leader
