@@ -215,6 +215,7 @@ def _log_recovery(
         history=history,
         catch_up=catch_up,
         fills=fills,
+        listings=ahead.listings,
     )
     recovery.begun.subscribe(ahead.end_for)
     return recovery

@@ -43,6 +43,7 @@ class CountedStore(MemoryObjectStore):
         super().__init__()
         self.reads = Counter[str]()
         self.list_count = 0
+        self.listed = Counter[str]()  # by key
         self.read_bytes = 0
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -58,10 +59,12 @@ class CountedStore(MemoryObjectStore):
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         self.list_count += 1
         async for meta in super().list(prefix, start_after=start_after):
+            self.listed[meta.key] += 1
             yield meta
 
     def forget(self) -> None:
         self.reads.clear()
+        self.listed.clear()
         self.read_bytes = self.list_count = 0
 
 
@@ -142,6 +145,7 @@ async def reading(
             kept=it.kept,
             history=it.history,
             read_successors=read_successors,
+            listings=it.recovery.listings,
         )
         it.recovery.begun.subscribe(ahead.end_for)
         work = asyncio.create_task(ahead.run())
@@ -225,6 +229,43 @@ async def test_the_chains_that_had_partitions_since_are_looked_at_too(tmp_path: 
         await until_read(it, objects, it.kept)
         assert looked_at == [it.stored().wal[-1].chain]
         assert await take_over(it) == contents
+
+
+async def test_what_is_known_to_have_existed_is_not_listed_again(tmp_path: Path) -> None:
+    """Neither to seal the chain nor to find its slices."""
+    objects = CountedStore()
+    contents = await fill(tmp_path, objects)
+    async with reading(tmp_path, objects) as (it, watching):
+        chain = it.stored().wal[-1].chain
+        watching.refuse()
+        await until_read(it, objects, it.kept)
+        # The last object's header knows those before it.
+        assert it.recovery.listings.known_end(chain) == OBJECTS - 1
+        objects.forget()
+        assert await take_over(it) == contents
+        keys = [wal_key(it.cluster_id, chain, number) for number in range(OBJECTS)]
+        assert [objects.listed[key] for key in keys[:-1]] == [0] * (OBJECTS - 1)
+        assert objects.listed[keys[-1]] > 0
+    assert it.recovery.listings.known_end(chain) == 0
+
+
+async def test_an_object_that_was_collected_since_the_listing_is_not_missed(
+    tmp_path: Path,
+) -> None:
+    objects = CountedStore()
+    await fill(tmp_path, objects)
+    async with reading(tmp_path, objects) as (it, watching):
+        chain = it.stored().wal[-1].chain
+        watching.refuse()
+        await until_read(it, objects, it.kept)
+        for number in range(PARTITIONS):
+            await it.node.change_partition(number, log_start_offset=2)
+            it.replica(number).log_start_offset = 2
+        await objects.delete([wal_key(it.cluster_id, chain, number) for number in range(2)])
+        await take_over(it)
+        for number in range(PARTITIONS):
+            log = it.replica(number).log
+            assert (log.log_start_offset, log.log_end_offset) == (2, OBJECTS)
 
 
 async def test_what_came_after_the_listing_is_read_after_the_seal(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ class LeadEntries:
         self._node = node
         self._own_chain = own_chain
         self._manifests = manifests
+        self._listings = recovery.listings
         self._successors = successors or SuccessorSearch(chains)
         self._ends = ChainEnds(node, chains)
         self._leads = WaitingLeads(node, replicas)
@@ -158,7 +159,9 @@ class LeadEntries:
         if chain is not None and before.is_handed_over:
             await self._ends.note_heir(chain, own)
         elif chain is not None and chain != own.name:
-            sealer = ChainSealer(chain, now_ms=self._node.standing.now_ms())
+            known_end = self._listings.known_end(chain)
+            now_ms = self._node.standing.now_ms()
+            sealer = ChainSealer(chain, known_end=known_end, now_ms=now_ms)
             sealed_at = await self._ends.seal(sealer, own)
             # Before the items are read: then a healthy store's have all epochs of the chains.
             successors = await self._successors.find(chain, sealed_at, own=own.name)

@@ -47,7 +47,6 @@ from tidelog_node.diskless.recovery.chain_slices import (
     ReadChains,
     WantedSlices,
     find_slices,
-    list_chains,
     log_of,
 )
 from tidelog_node.diskless.recovery.deleted_slices import (
@@ -60,6 +59,7 @@ from tidelog_node.diskless.recovery.deleted_slices import (
     wanted_below,
 )
 from tidelog_node.diskless.recovery.lead_first import LeadFirst, may_lead_first
+from tidelog_node.diskless.recovery.listings_ahead import ListingsAhead
 from tidelog_node.diskless.recovery.object_reads import waves
 from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.diskless.recovery.tail_fills import TailFills
@@ -129,8 +129,10 @@ class LogRecovery:
         history: TierHistory,
         catch_up: CatchUp,
         fills: TailFills,
+        listings: ListingsAhead | None = None,
     ) -> None:
         self._node = node
+        self.listings = listings or ListingsAhead()
         self._lead_first = LeadFirst(chains)
         self._fills = fills
         self._objects = objects
@@ -174,7 +176,7 @@ class LogRecovery:
         # In this order: what a listing lacks was collected, and the tier has it by then.
         names = sorted({entry.chain for record in records.values() for entry in record.wal})
         self.begun.notify(frozenset(name.broker_id for name in names))
-        listings = await list_chains(self._chains, names)
+        listings = await self.listings.list(self._chains, names)
         tiers: dict[PartitionName, TierEnds] = {}
         starts: dict[PartitionName, int] = {}
         tails: dict[PartitionName, Tail] = {}

@@ -7,8 +7,9 @@
         → meanwhile look at the chains that have had partitions of theirs (``SuccessorSearch``)
 
 The heir has to wait during that time anyway. The functions are those of the recovery. What they
-find is thrown away; ``KeptRanges`` keeps the bytes that they have read. The recovery begins again
-after the seal, with a listing of its own, and asks the store for what is not kept.
+find is thrown away; ``KeptRanges`` keeps the bytes that they have read, ``ListingsAhead`` what was
+listed of objects that are known to have existed. The recovery begins again after the seal, lists
+the others, and asks the store for what is not kept.
 
 A wrong guess costs requests, so there are limits: by bytes, by partitions, and by time for a broker
 that is doubted again and again. Nothing more is read ahead once the recovery reads, or a third node
@@ -46,6 +47,7 @@ from tidelog_node.diskless.recovery.chain_slices import (
 )
 from tidelog_node.diskless.recovery.kept_ranges import KeptRanges, NoRoom
 from tidelog_node.diskless.recovery.lead_first import is_long, slices_to_replay
+from tidelog_node.diskless.recovery.listings_ahead import ListingsAhead
 from tidelog_node.diskless.recovery.object_reads import plan_reads, waves
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_runs
@@ -76,9 +78,11 @@ class ReadAhead:
         kept: KeptRanges,
         history: TierHistory,
         read_successors: Callable[[ChainName], Awaitable[None]] | None = None,
+        listings: ListingsAhead | None = None,
     ) -> None:
         """``read_successors`` looks ahead at the chains that have had partitions of a chain."""
         self._read_successors = read_successors
+        self.listings = listings or ListingsAhead()
         self._node = node
         self._membership = membership
         self._replica_of = replica_of
@@ -169,6 +173,7 @@ class ReadAhead:
             await asyncio.gather(reading, return_exceptions=True)
             self._reading.pop(broker_id, None)
             self.kept.drop(broker_id)
+            self.listings.drop(broker_id)
 
     def _are_led_by(
         self, broker_ids: Container[int], wanted: Mapping[TopicPartition, Partition]
@@ -180,7 +185,7 @@ class ReadAhead:
         before_bytes, read = self.kept.size_bytes, self.kept.keep_for(broker_id)
         reason = ""
         try:
-            await self._read_all(wanted, read)
+            await self._read_all(broker_id, wanted, read)
         except NoRoom:
             reason = "as much is kept as may be"
         except (TidelogError, OSError) as error:
@@ -199,14 +204,14 @@ class ReadAhead:
         )
 
     async def _read_all(
-        self, wanted: Mapping[TopicPartition, Partition], read: RangeReader
+        self, broker_id: int, wanted: Mapping[TopicPartition, Partition], read: RangeReader
     ) -> None:
         """Read what an heir would, from seal to lead. Raises ``NoRoom``, and the store's errors."""
         look = self._read_successors
         last = {one.wal[-1].chain for one in wanted.values()} if look is not None else set()
         looks = [asyncio.ensure_future(look(chain)) for chain in sorted(last) if look is not None]
         try:
-            await self._read_tails(wanted, read)
+            await self._read_tails(broker_id, wanted, read)
             await asyncio.gather(*looks)
         finally:
             for task in looks:
@@ -214,7 +219,7 @@ class ReadAhead:
             await asyncio.gather(*looks, return_exceptions=True)
 
     async def _read_tails(
-        self, wanted: Mapping[TopicPartition, Partition], read: RangeReader
+        self, broker_id: int, wanted: Mapping[TopicPartition, Partition], read: RangeReader
     ) -> None:
         """Read what a recovery would. Raises ``NoRoom``, and the store's errors."""
         cluster_id = self._node.view.image.cluster_id
@@ -233,6 +238,9 @@ class ReadAhead:
 
         await for_each(wanted, begin, at_once_max=PARTITIONS_AT_ONCE_MAX)
         found = await find_slices(chains, needs, {}, listings)
+        for (chain, _), footer in found.footers.items():
+            known_end = footer.header.committed_end
+            self.listings.keep(broker_id, chain, listings[chain], known_end=known_end)
         missing: dict[PartitionName, list[StoredSlice]] = {}
         for name, need in needs.items():
             with contextlib.suppress(CorruptObject):  # The recovery says what is wrong.
