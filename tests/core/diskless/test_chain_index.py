@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
 import pytest
-from tidelog_core.diskless.chain.index import Covered, build_index, parse_index, rows_of
+from tidelog_core.diskless.chain.index import (
+    ChainIndex,
+    Covered,
+    IndexedSlice,
+    build_index,
+    parse_index,
+    rows_of,
+)
 from tidelog_core.diskless.chain.store import PARSED_HERE_BYTES_MAX, ChainStore, ListedObject
 from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.build import BuiltObject, Snapshot
@@ -66,6 +74,10 @@ def test_an_index_has_every_slice_that_its_objects_give_offsets() -> None:
     assert any(one.chain == GATEWAY for _, one in found)  # a reference keeps its object
 
 
+def slice_of(index: ChainIndex, fields: tuple[Any, ...]) -> IndexedSlice:
+    return IndexedSlice(index.sequence_of(fields), ReferenceRow(*fields)._replace(reserved=0))
+
+
 def test_the_slices_of_some_partitions_are_theirs_among_all() -> None:
     index = parse_index(index_of(11, 12, 13).data, NAME, key="index")
     assert index is not None
@@ -75,10 +87,11 @@ def test_the_slices_of_some_partitions_are_theirs_among_all() -> None:
     for name in names:
         wanted = [one for one in every if (one.row.topic_id, one.row.partition) == name]
         for cut in range(len(every) + 1):
-            parts = (*index.slices_of({name}, 0, cut), *index.slices_of({name}, cut, len(every)))
-            assert list(parts) == wanted
-    assert list(index.slices_of(names, 0, len(every))) == every
-    assert list(index.slices_of((), 0, len(every))) == []
+            parts = (*index.fields_of({name}, 0, cut), *index.fields_of({name}, cut, len(every)))
+            assert [slice_of(index, fields) for fields in parts] == wanted
+    found = index.fields_of(names, 0, len(every))
+    assert [slice_of(index, fields) for fields in found] == every
+    assert list(index.fields_of((), 0, len(every))) == []
 
 
 def test_an_index_has_the_producers_of_some_partitions() -> None:

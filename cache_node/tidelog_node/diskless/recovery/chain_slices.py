@@ -17,7 +17,7 @@ import asyncio
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from tidelog_core.diskless.chain.index import ChainIndex, Covered
@@ -35,6 +35,9 @@ FOOTERS_AT_ONCE_MAX = 64
 CHAINS_AT_ONCE_MAX = 8
 ROWS_IN_TURN = 2_000  # of an index, in one turn of the loop
 FOOTERS_KEPT_BYTES_MAX = 32 << 20
+
+_TOPIC_ID = ReferenceRow._fields.index("topic_id")
+_PARTITION = ReferenceRow._fields.index("partition")
 
 
 class StoredSlice(NamedTuple):
@@ -240,14 +243,16 @@ class _Reading:
         }
         for first in range(0, len(index.rows), ROWS_IN_TURN):
             await asyncio.sleep(0)
-            for sequence, row in index.slices_of(into, first, ROWS_IN_TURN):
+            for fields in index.fields_of(into, first, ROWS_IN_TURN):
+                sequence = index.sequence_of(fields)
                 if covered.has(sequence):
                     continue
-                key = (row.topic_id, row.partition)
+                one = indexed_slice(chain, sequence, fields)
+                key = (fields[_TOPIC_ID], fields[_PARTITION])
                 last[key] = sequence
                 start_offset, found = into[key]
-                if row.end_offset > start_offset:
-                    found.append(indexed_slice(chain, sequence, row))
+                if one.end_offset > start_offset:
+                    found.append(one)
         for key, sequence in last.items():
             self._see(self._names[key], chain, sequence)
 
@@ -316,14 +321,26 @@ def referenced_slice(committed_sequence: int, row: ReferenceRow) -> StoredSlice:
     )
 
 
-def indexed_slice(chain: ChainName, committed_sequence: int, row: ReferenceRow) -> StoredSlice:
-    """Return the slice in an index of the chain."""
-    is_own = row.sequence == committed_sequence and row.broker_id == chain.broker_id
-    if not (is_own and row.chain_id == chain.chain_id.bytes):
-        return referenced_slice(committed_sequence, row)
-    offsets = (row.leader_epoch, row.base_offset, row.end_offset)
-    place = (row.position, row.size_bytes, row.crc32c)
-    return StoredSlice(chain, row.sequence, *offsets, *place, committed_sequence)
+def indexed_slice(
+    chain: ChainName, committed_sequence: int, fields: tuple[Any, ...]
+) -> StoredSlice:
+    """Return the slice in an index of the chain; ``fields`` are those of its row."""
+    _, chain_id, broker_id, _, leader_epoch, _, sequence, *places = fields
+    base_offset, end_offset, _, position, size_bytes, crc32c, _ = places
+    is_own = sequence == committed_sequence and broker_id == chain.broker_id
+    is_own = is_own and chain_id == chain.chain_id.bytes
+    return StoredSlice(
+        chain if is_own else ChainName(broker_id, UUID(bytes=chain_id)),
+        sequence,
+        leader_epoch,
+        base_offset,
+        end_offset,
+        position,
+        size_bytes,
+        crc32c,
+        committed_sequence,
+        is_reference=not is_own,
+    )
 
 
 def log_of(

@@ -16,7 +16,7 @@ Other checkpoints have their end in both.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from tidelog_core.diskless.wal.build import BuiltObject, ObjectName, Snapshot, build_checkpoint
@@ -55,17 +55,21 @@ class ChainIndex(NamedTuple):
         for row in self.rows:
             yield IndexedSlice(self.start + row.reserved, row._replace(reserved=0))
 
-    def slices_of(
+    def fields_of(
         self, partitions: Container[tuple[bytes, int]], first: int, count: int
-    ) -> Iterator[IndexedSlice]:
-        """Yield the slices of these partitions, by topic id and number, in some of the rows.
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows' fields of the slices of these partitions, by topic id and number.
 
-        ``first`` and ``count`` name the rows. Most are of partitions that the caller does not want.
+        ``first`` and ``count`` name the rows. Most are of partitions that the caller does not want,
+        and a row takes several times as long to make. ``sequence_of`` has the object of each.
         """
         for fields in self.rows.fields(first, count):
             if (fields[_TOPIC_ID], fields[_PARTITION]) in partitions:
-                *of_row, number = fields
-                yield IndexedSlice(self.start + number, ReferenceRow(*of_row))
+                yield fields
+
+    def sequence_of(self, fields: tuple[Any, ...]) -> int:
+        """Return the sequence of the object that gives a slice its offsets."""
+        return self.start + int(fields[_NUMBER])
 
     def leader_epochs(
         self, first: int, count: int, *, from_sequence: int
