@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from struct import pack_into
 from typing import Any
 
 from crc32c import crc32c
 from tidelog_core.config import TopicConfig
+from tidelog_core.log.filling import Unfilled
 from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AppendInfo, AppendOrigin
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import BatchHeader, iter_headers, patch
@@ -40,6 +43,22 @@ def open_log(directory: Path, clock: Clock | None = None, **options: Any) -> Loc
     how = {name: options.pop(name) for name in names if name in options}
     config = TopicConfig(**options)
     return LocalLog.open(directory, PARTITION, config=config, clock_ms=clock or Clock(), **how)
+
+
+def start_unfilled(
+    log: LocalLog,
+    end_offset: int,
+    *,
+    leader_epochs: Sequence[tuple[int, int]],
+    producers: ProducerState,
+) -> Unfilled:
+    """Have the log go on at an offset above its end."""
+    mark = log.mark_unfilled(end_offset)
+    try:
+        mark.run()
+        return log.start_unfilled(mark, leader_epochs=leader_epochs, producers=producers)
+    finally:
+        mark.close()
 
 
 def marker(

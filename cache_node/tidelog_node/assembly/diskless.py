@@ -120,19 +120,8 @@ def start_diskless(
     fetchers.committed.subscribe(feeds.note)
     manifests = BucketManifests(node, node_chain.client)
     successors = SuccessorSearch(chains)
-
-    async def read_successors(chain: ChainName) -> None:
-        own = node_chain.chain
-        await successors.read_ahead(chain, own=None if own is None else own.name)
-
-    ahead = ReadAhead(
-        node,
-        membership=cluster.member.membership,
-        replica_of=replicas.get,
-        objects=node_chain.client,
-        kept=kept,
-        history=history,
-        read_successors=read_successors,
+    ahead = _read_ahead(
+        cluster, replicas, node_chain, kept=kept, history=history, successors=successors
     )
     entries = LeadEntries(
         node,
@@ -186,6 +175,30 @@ def start_diskless(
     )
     entering.add(abandoned.run())
     return node_chain
+
+
+def _read_ahead(
+    cluster: Cluster,
+    replicas: ReplicaManager,
+    node_chain: NodeChain,
+    *,
+    kept: KeptRanges,
+    history: TierHistory,
+    successors: SuccessorSearch,
+) -> ReadAhead:
+    async def read_successors(chain: ChainName) -> None:
+        own = node_chain.chain
+        await successors.read_ahead(chain, own=None if own is None else own.name)
+
+    return ReadAhead(
+        cluster.node,
+        membership=cluster.member.membership,
+        replica_of=replicas.get,
+        objects=node_chain.client,
+        kept=kept,
+        history=history,
+        read_successors=read_successors,
+    )
 
 
 def _log_recovery(

@@ -21,14 +21,16 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 from tidelog_core.log.checkpoint import (
     CorruptCheckpoint,
+    encode_rows,
     read_checkpoint,
     sync_directory,
     sync_file,
-    write_checkpoint,
+    write_file_in,
 )
 from tidelog_core.log.log_segments import LogSegments, remove_segment_files
 from tidelog_core.log.paths import (
@@ -72,19 +74,39 @@ def read_unfilled(directory: Path) -> Unfilled | None:
     return Unfilled(0, 2**63 - 1)
 
 
-def write_unfilled(directory: Path, unfilled: Unfilled) -> None:
-    """Write the file, durably. Raises ``OSError``; then it is removed again, if the disk allows it.
+class UnfilledMark:
+    """The file that says what a log lacks, on its way to the disk. Made by the log's thread.
 
-    A file that nobody knows of would have the log thrown away when it is next opened.
+    It is written by descriptors: the log may be deleted meanwhile, and its name be another one's. A
+    file that nobody knows of would have the log thrown away when it is next opened: so ``close``
+    removes it unless the log has begun so.
     """
-    path = directory / UNFILLED_FILE
-    try:
-        write_checkpoint(path, [list(unfilled)], is_durable=False)
-        sync_directory(directory)
-    except OSError:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-        raise
+
+    def __init__(self, directory: Path, unfilled: Unfilled) -> None:
+        """Raises ``OSError``."""
+        self.unfilled = unfilled
+        self.is_taken = False  # the log has begun so
+        self._lock = Lock()
+        self._may_be_there = False
+        self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def run(self) -> None:
+        """Make the file durable. For any thread. Raises ``OSError``, also if it is closed."""
+        with self._lock:
+            self._may_be_there = self._directory >= 0
+            write_file_in(self._directory, UNFILLED_FILE, encode_rows([list(self.unfilled)]))
+
+    def close(self) -> None:
+        """Remove the file, durably, unless it is taken. Waits for ``run``."""
+        with self._lock:
+            if self._directory < 0:
+                return
+            if self._may_be_there and not self.is_taken:
+                with suppress(OSError):
+                    os.unlink(UNFILLED_FILE, dir_fd=self._directory)
+                    os.fsync(self._directory)
+            os.close(self._directory)
+            self._directory = -1
 
 
 def remove_unfilled(directory: Path) -> None:

@@ -21,11 +21,11 @@ from tidelog_core.log.checkpoint import encode_rows
 from tidelog_core.log.cleaned import CleanedSegment, PendingSwap, SegmentToClean
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, rename_deleted
-from tidelog_core.log.filling import Unfilled, read_unfilled
+from tidelog_core.log.filling import Unfilled, UnfilledMark, read_unfilled
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.open_files import OpenFiles
-from tidelog_core.log.pending_fill import PendingFill
 from tidelog_core.log.paths import CLEAN_SHUTDOWN_FILE
+from tidelog_core.log.pending_fill import PendingFill
 from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.producer_snapshots import snapshot_path, write_snapshot
 from tidelog_core.log.producer_state import ProducerState
@@ -310,22 +310,35 @@ class LocalLog(ReadableLog):
 
     # -- filling, see ``filling`` --
 
+    def mark_unfilled(self, end_offset: int) -> UnfilledMark:
+        """Return the mark for ``start_unfilled``. Raises ``StorageError``.
+
+        The caller has any thread run it, starts, and closes it in any case.
+        """
+        self._segments.check_online()
+        self._settle()
+        return self._filling.mark(Unfilled(self.log_end_offset, end_offset))
+
     def start_unfilled(
-        self, end_offset: int, *, leader_epochs: Sequence[tuple[int, int]], producers: ProducerState
+        self,
+        mark: UnfilledMark,
+        *,
+        leader_epochs: Sequence[tuple[int, int]],
+        producers: ProducerState,
     ) -> Unfilled:
-        """Remove everything and go on at an offset above the log's end.
+        """Remove everything and go on at an offset above the log's end; the mark has both.
 
         What is between them is filled in later. ``leader_epochs`` and ``producers`` describe the
-        log up to the offset. The tier has everything below the end so far. Durable on return is
-        only that it is not whole: a crash may leave anything else of it, and it is restarted then.
+        log up to the offset. The tier has everything below the end so far. Nothing but the mark is
+        durable on return: a crash may leave anything else of it, and the log is restarted then.
         Returns what ``unfilled`` is from now on: as long as it is this object, nothing has begun
         again. Raises ``StorageError``.
         """
         self._segments.check_online()
         self._settle()
-        unfilled = Unfilled(self.log_end_offset, end_offset)
-        assert producers.end_offset == end_offset > unfilled.start
-        self._filling.begin(unfilled)
+        unfilled, end_offset = mark.unfilled, mark.unfilled.end
+        assert self.log_end_offset == unfilled.start < end_offset == producers.end_offset
+        self._filling.begin(mark)
         self._truncation().truncate_fully(
             end_offset,
             log_start_offset=self._start.offset,

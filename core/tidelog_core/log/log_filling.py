@@ -16,11 +16,10 @@ from typing import Protocol
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.filling import (
     Unfilled,
+    UnfilledMark,
     clear_filling,
     end_filling,
     remove_moved,
-    remove_unfilled,
-    write_unfilled,
 )
 from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
@@ -121,13 +120,16 @@ class LogFilling:
             return None
         return beside if found.start <= offset < beside.last_stable_offset else None
 
-    def begin(self, missing: Unfilled) -> None:
-        """Write that these offsets are missing, durably. The log is truncated after that."""
+    def mark(self, missing: Unfilled) -> UnfilledMark:
+        """Return the mark that these offsets are missing, to be made durable by any thread."""
+        self.end()
         with self._segments.storage_errors("start of filling"):
-            if self.missing is not None:
-                remove_unfilled(self._segments.directory)
-            write_unfilled(self._segments.directory, missing)
-        self.missing, self._is_interrupted, self.beside = missing, False, None
+            return UnfilledMark(self._segments.directory, missing)
+
+    def begin(self, mark: UnfilledMark) -> None:
+        """Note what is missing. The mark is durable; the log is truncated next."""
+        mark.is_taken = True
+        self.missing, self._is_interrupted, self.beside = mark.unfilled, False, None
 
     def begin_beside(self) -> Path:
         """Return the folder for a new log with what is missing; then set ``beside``."""

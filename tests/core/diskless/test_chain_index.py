@@ -194,3 +194,6 @@ def test_what_indexes_cover() -> None:
     assert covered._ranges == [(5, 30)]
     covered.add(40, 41)
     assert [n for n in range(50) if covered.has(n)] == [*range(5, 30), 40]
+    for start in range(45):
+        for end in range(start + 1, 45):
+            assert covered.has_any(start, end) == any(map(covered.has, range(start, end)))

@@ -38,6 +38,7 @@ from tests.support.log_building import (
     headers_of,
     open_log,
     read_bytes,
+    start_unfilled,
 )
 
 SEGMENT_BYTES, TURNS = 1_500, 60
@@ -77,7 +78,7 @@ class Heir:
         epochs = [entry for entry in self.leader.leader_epochs if entry[1] < self.end]
         producers = self.leader.producers.at(self.end)
         producers.advance_high_watermark(self.end)
-        self.log.start_unfilled(self.end, leader_epochs=epochs, producers=producers)
+        start_unfilled(self.log, self.end, leader_epochs=epochs, producers=producers)
 
     def begin_and_refill(self) -> LocalLog:
         """Begin at the end, and return a log beside it that has all that is missing."""
@@ -655,7 +656,10 @@ def test_a_power_cut_after_the_filling_has_ended_forgets_no_producer_and_no_epoc
             log.advance_log_start_offset(heir.end)
         else:
             log.truncate_fully_and_start_at(
-                heir.start, leader_epochs=heir.epochs_at_start, producer_snapshot=heir.snapshot
+                heir.start,
+                log_start_offset=0,
+                leader_epochs=heir.epochs_at_start,
+                producer_snapshot=heir.snapshot,
             )
         cut = disk.after_power_cut(tmp_path / "cut")
     (cut / FILLING_DIRECTORY).unlink(missing_ok=True)  # Its files are thrown away.
@@ -671,6 +675,33 @@ def test_a_power_cut_after_the_filling_has_ended_forgets_no_producer_and_no_epoc
     )
     again.close()
     heir.close()
+
+
+def test_a_mark_without_a_beginning_leaves_the_log_as_it_was(heir: Heir) -> None:
+    mark = heir.log.mark_unfilled(heir.end)
+    mark.run()
+    assert (heir.log.directory / UNFILLED_FILE).exists()
+    mark.close()
+    with pytest.raises(OSError, match="descriptor"):  # It comes too late.
+        mark.run()
+    killed = copy_of(heir.log.directory, heir.folder / "killed")
+    again = reopened(killed)
+    assert again.unfilled is None
+    assert again.log_end_offset == heir.start
+    again.close()
+    heir.close()
+
+
+def test_the_mark_of_a_log_that_was_deleted_is_not_in_another_one_of_its_name(heir: Heir) -> None:
+    """It would have that one thrown away."""
+    mark = heir.log.mark_unfilled(heir.end)
+    heir.log.begin_deletion()
+    other = open_log(heir.log.directory, segment_bytes=SEGMENT_BYTES)
+    mark.run()
+    mark.close()
+    assert not (other.directory / UNFILLED_FILE).exists()
+    other.close()
+    heir.leader.close()
 
 
 class Stop(Exception):
@@ -797,13 +828,13 @@ def test_a_beginning_whose_mark_is_not_durable_leaves_the_log_as_it_was(
     """A mark that stayed would have the log thrown away when it is next opened."""
     mark = heir.log.directory / filling.UNFILLED_FILE
 
-    def fail_with_mark(_: Path) -> None:
+    def fail_with_mark(_: int) -> None:
         if mark.exists():
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:
-        patched.setattr(filling, "sync_directory", fail_with_mark)
-        with pytest.raises(StorageError):
+        patched.setattr(os, "fsync", fail_with_mark)
+        with pytest.raises(OSError, match="Input/output"):
             heir.begin()
     assert heir.log.unfilled is None
     assert heir.log.log_end_offset == heir.start

@@ -37,7 +37,7 @@ from tests.node.diskless.chained_log import (
     replica_over,
 )
 from tests.support.batches import batch
-from tests.support.log_building import content_of, open_log
+from tests.support.log_building import content_of, open_log, start_unfilled
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context
 from tests.support.waiting import eventually_async
@@ -280,8 +280,11 @@ async def test_a_replica_that_lacks_records_before_its_start_begins_where_the_ti
     """This node led it, and was to fill its log: it ends where the leader's does, and is behind."""
     leader = zone.chained.log
     producers = leader.producers.at(leader.log_end_offset)
-    zone.log.start_unfilled(
-        leader.log_end_offset, leader_epochs=leader.leader_epochs, producers=producers
+    start_unfilled(
+        zone.log,
+        leader.log_end_offset,
+        leader_epochs=leader.leader_epochs,
+        producers=producers,
     )
     assert zone.log.high_watermark == leader.high_watermark
     zone.tell()

@@ -70,7 +70,7 @@ async def test_what_is_not_committed_is_in_no_snapshot(scene: WalScene) -> None:
     found = producers.committed(partitions)
     assert [ids(one) for one in found] == [[7, 9], [8]]
     assert [one.data for one in found] == [
-        encode_snapshot(each.log.producers.at(each.log.log_end_offset)) for each in scene.logs
+        encode_snapshot(each.log.producers.state) for each in scene.logs
     ]
     assert [(one.topic_id, one.partition) for one in found] == [log.name, other.name]
 
@@ -119,9 +119,7 @@ async def test_a_partition_with_too_many_producers_is_left_out(
 async def test_a_checkpoint_in_the_bucket_has_them(scene: WalScene) -> None:
     (log,) = scene.lead(1)
     store = MemoryMetadataStore()
-    checkpoints = ChainCheckpoints(
-        node_context(store, ClusterView(store)), lambda: scene.chain
-    )
+    checkpoints = ChainCheckpoints(node_context(store, ClusterView(store)), lambda: scene.chain)
     write(log, 7)
     await checkpoints.note_producers()
     await until_committed(scene)

@@ -24,7 +24,7 @@ from tidelog_node.transactions.markers import Marker
 
 from tests.node.diskless.entering_node import EnteringNode, StoredChain, entering_node
 from tests.support.batches import batch_of
-from tests.support.log_building import content_of
+from tests.support.log_building import content_of, start_unfilled
 
 WISH = "diskless.enable"
 
@@ -196,7 +196,7 @@ async def test_a_log_that_is_not_filled_does_not_become_replicated(tmp_path: Pat
         epochs, producers = log.leader_epochs, log.producers.at(end)
         log.truncate_to(start)
         snapshot = encode_snapshot(log.producers.state)
-        log.start_unfilled(end, leader_epochs=epochs, producers=producers)
+        start_unfilled(log, end, leader_epochs=epochs, producers=producers)
         await one.ask("false")
         await one.write()
         assert one.it.stored().is_diskless

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -51,6 +52,7 @@ class IndexedChains:
     def __init__(self, shared: SharedChain, heir: Path) -> None:
         self.shared = shared
         self.replicas = shared.heir(heir)
+        self.executor = ThreadPoolExecutor(2)
         self.footers_read: list[str] = []
         self.found: ReadChains
         self.tails: dict[PartitionName, Tail]
@@ -86,7 +88,8 @@ class IndexedChains:
             for some in (self.found.slices[name],)
         }
         self.footers_read.clear()
-        return await LeadFirst(chains).begin(self.replicas, self.tails, listings, self.found)
+        lead_first = LeadFirst(chains, self.executor)
+        return await lead_first.begin(self.replicas, self.tails, listings, self.found)
 
     def snapshots(self, offsets: Offsets) -> dict[PartitionName, Snapshot]:
         """Return the producers that the leader's logs had at these offsets."""
@@ -122,6 +125,7 @@ async def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[I
     await shared.fill(objects=OBJECTS, seed=3)
     it = IndexedChains(shared, tmp_path / "heir")
     yield it
+    it.executor.shutdown()
     for replica in it.replicas.values():
         replica.log.close()
     shared.close()
@@ -138,9 +142,7 @@ async def test_only_footers_above_the_known_producers_are_read(
 ) -> None:
     """They may be known within a slice, within a transaction, or at the end."""
     chance = Random(seed)
-    offsets = {
-        name: chance.choice(ends_of_batches(it, name.partition)) for name in it.shared.names
-    }
+    offsets = {name: chance.choice(ends_of_batches(it, name.partition)) for name in it.shared.names}
     await it.index(it.snapshots(offsets))
     fills = await it.begin()
     assert fills.keys() == it.replicas.keys()
@@ -243,5 +245,3 @@ async def fill(it: IndexedChains, fills: dict[PartitionName, Fill]) -> None:
 
     await eventually_async(is_filled, seconds=60)
     await filling.close()
-
-

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import shutil
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -144,6 +146,30 @@ async def test_an_heir_acknowledges_before_it_has_read_a_record(tmp_path: Path) 
         await it.until_led(SHORT)
 
 
+async def test_the_loop_waits_for_no_flush_of_the_disk_from_the_election_to_the_filled_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It serves producers of other partitions meanwhile, and a hundred may come at once."""
+    objects = HeldStore()
+    async with entering_node(tmp_path, objects) as it:
+        await fill(it)
+    shutil.rmtree(tmp_path / "data")
+    threads, fsync = list[int](), os.fsync
+
+    def watch(descriptor: int) -> None:
+        if "t-0" in Path(f"/proc/self/fd/{descriptor}").readlink().parts:
+            threads.append(threading.get_ident())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    async with entering_node(tmp_path, objects) as it:
+        await it.until_led(LONG)
+        await until_filled(it)
+        monkeypatch.undo()
+    assert len(threads) >= 8
+    assert threading.get_ident() not in threads
+
+
 async def test_an_heir_that_is_killed_while_it_fills_leads_and_fills_again(
     tmp_path: Path,
 ) -> None:
@@ -258,7 +284,8 @@ class FilledLogs:
     ) -> dict[PartitionName, lead_first.Fill]:
         names = sorted({entry.chain for entry in self.shared.chains})
         listings = await list_chains(self.chains, names)
-        return await LeadFirst(self.chains).begin(replicas, tails, listings, NOTHING_FOUND)
+        lead_first = LeadFirst(self.chains, self.context.executor)
+        return await lead_first.begin(replicas, tails, listings, NOTHING_FOUND)
 
 
 @pytest.fixture

@@ -28,6 +28,7 @@ from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 from tidelog_node.tier.led_partition import known_tiered_end
 
 from tests.support.hand_chain import DISKLESS, HandChain
+from tests.support.log_building import start_unfilled
 from tests.support.tier_node import START_MS, TOPIC, TierNode, running_node
 from tests.support.waiting import eventually_async
 
@@ -84,7 +85,7 @@ async def test_a_log_that_is_still_to_be_filled_is_copied_once_it_is_whole(tmp_p
         producers = log.producers.at(100)
         log.truncate_to(50)
         snapshot = encode_snapshot(log.producers.state)
-        log.start_unfilled(100, leader_epochs=epochs, producers=producers)
+        start_unfilled(log, 100, leader_epochs=epochs, producers=producers)
         later = node.produce_segments(replica, 2)
         assert known_tiered_end(log) == 50
         led = node.tier._partitions.lead(replica)
@@ -111,7 +112,7 @@ async def test_nothing_of_a_log_that_is_still_to_be_filled_expires(tmp_path: Pat
         producers = log.producers.at(50)
         log.truncate_to(0)
         snapshot = encode_snapshot(log.producers.state)
-        log.start_unfilled(50, leader_epochs=epochs, producers=producers)
+        start_unfilled(log, 50, leader_epochs=epochs, producers=producers)
         node.produce_segments(replica, 3)
         await node.configure({"retention.bytes": "1", "retention.ms": "1"})
         await node.tier.apply_retention()

@@ -3,8 +3,8 @@
     take        at the ends of the logs, where logs know their producers
     committed   of those, what the chain has committed by now
 
-Whatever a log has appended is committed a moment later, or its chain ends. So a snapshot counts once
-the high watermark has reached its offset, and then it is right for ever.
+Whatever a log has appended is committed a moment later, or its chain ends. So a snapshot counts
+once the high watermark has reached its offset, and then it is right for ever.
 
 A checkpoint has room for some of them; partitions with long tails come first. An heir of the others
 reads footers instead.

@@ -300,7 +300,9 @@ def has_committed(replica: Replica, end_offset: int) -> bool:
     return log.high_watermark == log.log_end_offset == end_offset
 
 
-def _later_epoch(taken: TakenLeads, name: PartitionName, chains: EpochChains) -> MetadataSetBack | None:
+def _later_epoch(
+    taken: TakenLeads, name: PartitionName, chains: EpochChains
+) -> MetadataSetBack | None:
     """Return the error if a chain has records of a later epoch than the item knows."""
     later, last = taken.successors.epochs.get(name), current_chain(chains)
     if later is None or last is None or later.leader_epoch <= last.leader_epoch:

@@ -1,8 +1,8 @@
 """Which partitions this node is to lead and does not lead yet, and when each one is tried.
 
-    noted → taken, by the chain that their items name last → led
-                                                           → failed: noted again after a while
-                                                           → refused: until another election
+noted → taken, by the chain that their items name last → led
+                                                       → failed: noted again after a while
+                                                       → refused: until another election
 """
 
 from __future__ import annotations

@@ -241,11 +241,12 @@ class _Reading:
             key: (self._wanted[name].start_offset, self.found[name][chain])
             for key, name in self._names.items()
         }
+        is_partly_covered = covered.has_any(index.start, index.end)
         for first in range(0, len(index.rows), ROWS_IN_TURN):
             await asyncio.sleep(0)
             for fields in index.fields_of(into, first, ROWS_IN_TURN):
                 sequence = index.sequence_of(fields)
-                if covered.has(sequence):
+                if is_partly_covered and covered.has(sequence):
                     continue
                 one = indexed_slice(chain, sequence, fields)
                 key = (fields[_TOPIC_ID], fields[_PARTITION])

@@ -81,7 +81,6 @@ class KeptSlices:
             return 0
 
 
-
 def _read_files(ranges: Sequence[tuple[Path, int, int]]) -> bytes:
     """Return the bytes of the ranges, one after the other. For any thread."""
     parts: list[bytes] = []

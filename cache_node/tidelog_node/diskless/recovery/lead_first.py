@@ -20,6 +20,7 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain.store import ChainStore, ListedChain, ListedObject
@@ -54,6 +55,7 @@ from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
+BEGUN_AT_ONCE_MAX = 16  # logs
 LEAD_FIRST_BYTES_MIN = 1 << 20  # of a tail; a shorter one is refilled sooner than that pays
 
 # The slices of an object, by partition, leader epoch and base offset.
@@ -115,8 +117,9 @@ def slices_to_replay(
 class LeadFirst:
     """Begins logs at their ends. For the tasks of one event loop."""
 
-    def __init__(self, chains: ChainStore) -> None:
+    def __init__(self, chains: ChainStore, executor: Executor) -> None:
         self._chains = chains
+        self._executor = executor
 
     async def begin(
         self,
@@ -159,11 +162,14 @@ class LeadFirst:
                     replays[name].apply(name, wanted, slices)
                     await turn.step()
         fills: dict[PartitionName, Fill] = {}
-        for name, replay in replays.items():
-            fill = replay.begin()
+
+        async def begin(name: PartitionName) -> None:
+            fill = await replays[name].begin(self._executor)
             if fill is not None:
                 fills[name] = fill
-            await asyncio.sleep(0)  # Each truncation waits for the disk.
+
+        # Each waits for the disk.
+        await for_each(replays, begin, at_once_max=BEGUN_AT_ONCE_MAX)
         return fills
 
     async def _footer(self, listed: ListedObject, chain: ChainName) -> WalFooter | None:
@@ -236,23 +242,33 @@ class _TailReplay:
         state.commit(draft, end_offset=one.end_offset)
         state.advance_high_watermark(one.end_offset)
 
-    def begin(self) -> Fill | None:
-        """Truncate the log to the tail's end; return what it lacks then."""
+    async def begin(self, executor: Executor) -> Fill | None:
+        """Truncate the log to the tail's end, if it may begin there; return what it lacks then."""
         log, replica, producers = self._log, self._replica, self._producers
         if self._is_given_up or producers.end_offset != self._tail.end_offset:
             return None
-        is_same = replica.opened_log is log and log.log_end_offset == self._start_offset
-        if not is_same or replica.is_leader or replica.is_follower:
+        if not self._is_unchanged:
             return None
-        end_offset = producers.end_offset
         try:
-            unfilled = log.start_unfilled(
-                end_offset, leader_epochs=self._epochs, producers=producers
-            )
-        except StorageError as error:
+            mark = log.mark_unfilled(producers.end_offset)
+            try:
+                await asyncio.get_running_loop().run_in_executor(executor, mark.run)
+                if not self._is_unchanged:
+                    return None
+                unfilled = log.start_unfilled(mark, leader_epochs=self._epochs, producers=producers)
+            finally:
+                mark.close()
+        except (StorageError, OSError) as error:
             replica.note_failure(error)
             return None
         return Fill(replica, log, self._tail.slices, unfilled, self._epochs_before, self._snapshot)
+
+    @property
+    def _is_unchanged(self) -> bool:
+        """Whether the log is as it was found, and nobody leads or follows with it."""
+        log, replica = self._log, self._replica
+        is_same = replica.opened_log is log and log.log_end_offset == self._start_offset
+        return is_same and not replica.is_leader and not replica.is_follower
 
 
 def _state_of(at: ProducersAt, replica: Replica, *, expiration_ms: int) -> ProducerState | None:

@@ -133,7 +133,7 @@ class LogRecovery:
     ) -> None:
         self._node = node
         self.listings = listings or ListingsAhead()
-        self._lead_first = LeadFirst(chains)
+        self._lead_first = LeadFirst(chains, node.executor)
         self._fills = fills
         self._objects = objects
         self._chains = chains
@@ -350,6 +350,9 @@ class LogRecovery:
 
     async def _begin(self, replica: Replica, record: Partition) -> TierEnds:
         """Have the log begin at or below the tier's end, or the log start; return both ends."""
+        if replica.opened_log is None:  # A new one waits for the disk, and there may be hundreds.
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._node.executor, replica.open)
         return _ends_of(await self._catch_up.before_leading(replica), record)
 
     async def _tail(

@@ -4,9 +4,9 @@
     up to the chains' end        kept where the local bytes have the CRC of the chain's slice
     the rest                     cut, and fetched from the chains' objects
 
-The log is cut at the first slice that differs (``kept_slices``). Objects are read for all partitions
-that need them (``object_reads``), and ahead, by count and by bytes. Slices are appended in order
-like a leader's: producers, transactions and leader epochs follow from the batches.
+The log is cut at the first slice that differs (``kept_slices``). Objects are read for all
+partitions that need them (``object_reads``), and ahead, by count and by bytes. Slices are appended
+in order like a leader's: producers, transactions and leader epochs follow from the batches.
 
 Producers wait for some refills and consumers for others (``tail_fills``). The latter give way while
 partitions without a leader are recovered: they read little at once, and pause between appends.

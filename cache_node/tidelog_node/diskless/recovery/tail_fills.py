@@ -143,7 +143,7 @@ class TailFills:
     async def _fill(
         self, fills: Mapping[PartitionName, Fill], besides: dict[PartitionName, Beside]
     ) -> None:
-        """Fill the logs, or go on; a failure is logged, and its log beside is kept if it is whole."""
+        """Fill the logs, or go on; a failure is logged, and a sound log beside is kept."""
         fills = {name: fill for name, fill in fills.items() if not fill.replica.is_disk_full}
         failures = await self._open(fills, besides)
         tails = {

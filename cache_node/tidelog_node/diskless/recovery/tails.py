@@ -1,4 +1,4 @@
-"""The records that a log is to have behind those that the tier has, and when they may be changed."""
+"""The records that a log is to have behind those of the tier, and who may change it for that."""
 
 from __future__ import annotations
 

@@ -101,6 +101,10 @@ class Covered:
                 apart.append((first, last))
         self._ranges = [*apart, (start, end)]
 
+    def has_any(self, start: int, end: int) -> bool:
+        """Return whether an index has any of the objects ``[start, end)``."""
+        return any(first < end and start < last for first, last in self._ranges)
+
     def has(self, sequence: int) -> bool:
         """Return whether an index has the object."""
         return any(start <= sequence < end for start, end in self._ranges)

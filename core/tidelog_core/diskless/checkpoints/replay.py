@@ -52,9 +52,9 @@ def committed_slices(footer: WalFooter) -> list[CommittedSlice]:
 
     References are among them. A gateway's own slices are not.
     """
-    rows = (*footer.slices, *footer.references)
     names = {
         (row.topic_id, row.partition): PartitionName(UUID(bytes=row.topic_id), row.partition)
+        for rows in (footer.slices, footer.references)
         for row in rows
     }
     found = committed_slices_of(footer, names)
