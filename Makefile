@@ -28,6 +28,9 @@ CLIENT_TESTS ?= tests/clients tests/kafka tests/node/test_clients.py tests/node/
 TEST_WORKERS ?= 4
 # What is collected are files, so a share of the tests would be told wrong.
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -o console_output_style=classic
+# Nodes and stores flush what they write: on a disk, tests wait for each other's. ``/dev/shm`` is a
+# place that nobody waits for, where there is memory enough.
+TEST_FOLDERS ?= $(or $(TMPDIR),/tmp)
 
 .PHONY: help setup tools demo test prepared test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-exports test-ecosystem test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure bench-sustained scaling soak chaos simulate-diskless logins fuzz attack clean
 
@@ -53,12 +56,14 @@ demo: $(STAMP)  ## flights through the whole product: produce, consume, tier, ev
 test: $(STAMP) $(TOOLS)  ## the default suite, about 16 minutes on 2 cores
 	@# The modules are compiled beside the tests, at low priority.
 	nice $(BIN)/python -m tools.compiled & \
+	export TMPDIR=$$(mktemp -d $(TEST_FOLDERS)/t.XXXX); \
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_FLAGS); \
-	status=$$?; wait; exit $$status
+	status=$$?; [ $$status -ne 0 ] || rm -rf $$TMPDIR; wait; exit $$status
 	$(MAKE) test-compiled
 
-prepared: $(STAMP) $(TOOLS)  ## what the default suite starts with: compiled modules, and bytecode of all tests
+prepared: $(STAMP) $(TOOLS)  ## what the default suite starts with: compiled modules and kernels, and bytecode of all tests
 	$(BIN)/python -m tools.compiled
+	$(BIN)/python -c 'from tidelog.arrow.stored_code import machine_code; machine_code()'
 	$(BIN)/python -m pytest --collect-only -q >/dev/null
 
 test-compiled: $(STAMP)  ## the tests of the hot path again, on its compiled modules
