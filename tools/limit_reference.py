@@ -28,7 +28,7 @@ from tidelog_core.config import (
 )
 from tidelog_core.log import append_checks
 from tidelog_core.quotas import quota_entity
-from tidelog_core.replication.leases import LeaseTimes
+from tidelog_core.replication.lease_times import LeaseTimes
 from tidelog_core.security import roles as role_members
 from tidelog_core.security import scram_credentials
 from tidelog_node import fetch_sessions, supervisor

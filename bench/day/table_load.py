@@ -15,8 +15,8 @@ import numpy as np
 from tidelog_core.metadata.cluster_view import POLLS_PER_S_MAX
 from tidelog_core.metadata.dynamodb_units import READ_UNIT_BYTES, eventual_read_units, read_units
 from tidelog_core.metadata.groups import shard_of_group
+from tidelog_core.replication.lease_times import LeaseTimes
 from tidelog_core.replication.lease_watch import WATCHERS_MIN, unhurried_interval_ms
-from tidelog_core.replication.leases import LeaseTimes
 from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX
 from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
 

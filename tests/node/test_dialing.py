@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import errno
 import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +23,7 @@ from tidelog_node.connections.node_transport import NodeTransport
 from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import PlainTransport
 from tidelog_node.dialing.dialer import Dialer
-from tidelog_node.dialing.held_connection import PortRefused, is_refusal
+from tidelog_node.dialing.host_addresses import PortRefused
 from tidelog_node.security import node_identity, node_trust
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 from tidelog_node.security.node_trust import NodeTrust
@@ -181,19 +180,54 @@ async def test_a_port_refuses_if_no_address_of_its_host_has_a_listener(dialer: D
         await dialer.hold(broker, lambda: None, timeout_s=30)
 
 
-@pytest.mark.parametrize(
-    ("error", "refuses"),
-    [
-        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), True),
-        (OSError(errno.EHOSTUNREACH, "no route"), False),
-        (ConnectionRefusedError("the other node has not read this one's registration"), False),
-        (OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 111] too"), True),
-        (OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 113] other"), False),
-    ],
-    ids=["refused", "no route", "handshake", "all addresses", "one address"],
-)
-def test_only_refusals_by_every_address_count(error: OSError, refuses: bool) -> None:
-    assert is_refusal(error) == refuses
+async def test_a_port_refuses_if_another_address_of_its_host_leads_nowhere(
+    dialer: Dialer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name often has an IPv6 address where the network has no route for it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    broker = replace(broker_at(port), endpoints=(BrokerEndpoint(NODE, "broker-2.example", port),))
+    real = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *args: object, **options: object) -> object:
+        if host != "broker-2.example":
+            return real(host, *args, **options)  # type: ignore[call-overload]
+        if options.get("flags") == socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "no address")
+        kind = socket.SOCK_STREAM, socket.IPPROTO_TCP, ""
+        return [(socket.AF_INET, *kind, (at, port)) for at in ("255.255.255.255", "127.0.0.1")]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    with pytest.raises(PortRefused):
+        await dialer.hold(broker, lambda: None, timeout_s=30)
+
+
+async def test_a_refusal_by_the_other_node_itself_is_none_of_its_port(dialer: Dialer) -> None:
+    """It has not read this node's registration yet, for example."""
+
+    async def end(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    server = await asyncio.start_server(end, "127.0.0.1", 0)
+    async with server:
+        with pytest.raises(OSError, match=r".") as found:
+            await dialer.hold(
+                broker_at(server.sockets[0].getsockname()[1]), lambda: None, timeout_s=30
+            )
+        assert not isinstance(found.value, PortRefused)
+
+
+async def test_a_broker_is_reached_however_busy_its_node_is(dialer: Dialer) -> None:
+    """The kernel takes the connection, and nobody accepts it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        broker = broker_at(server.getsockname()[1])
+        await dialer.reach(broker, timeout_s=30)
+        accepted, _ = server.accept()
+        with accepted:
+            accepted.settimeout(30)
+            assert accepted.recv(1) == b""  # It was closed again.
+    with pytest.raises(PortRefused):
+        await dialer.reach(broker, timeout_s=30)
 
 
 async def test_a_process_that_does_not_shake_hands_refuses_nothing(dialer: Dialer) -> None:

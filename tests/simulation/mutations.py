@@ -20,7 +20,8 @@ from tidelog_core.replication.follower_state import (
     Truncate,
 )
 from tidelog_core.replication.leader_state import LeaderState
-from tidelog_core.replication.leases import OwnLease, PeerLeases
+from tidelog_core.replication.own_lease import OwnLease
+from tidelog_core.replication.peer_leases import PeerLeases
 
 from tests.simulation.faults import Plan, draw_pattern_plan, draw_plan
 from tests.simulation.node import Machines, Token

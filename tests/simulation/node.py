@@ -48,8 +48,10 @@ from tidelog_core.replication.follower_state import (
     Truncate,
 )
 from tidelog_core.replication.leader_state import LeaderState
-from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
+from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.own_lease import OwnLease
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.replication.rules import ReplicationRules
 from tidelog_core.replication.tier_start import (
     TruncateFully,

@@ -8,7 +8,8 @@ from uuid import UUID
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import AckedBy, Broker, BrokerLease, Partition, StepDownReason
 from tidelog_core.replication.leader_state import LeaderState
-from tidelog_core.replication.leases import LeaseTimes, PeerLeases
+from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.replication.rules import ReplicationRules
 
 TOPIC_ID = UUID(int=1)

@@ -18,7 +18,8 @@ from tidelog_core.errors import BrokerNotAvailable
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
 from tidelog_core.metadata.records import Broker
 
-from tidelog_node.dialing.held_connection import HeldConnection, PortRefused, is_refusal
+from tidelog_node.dialing.held_connection import HeldConnection
+from tidelog_node.dialing.host_addresses import connect, resolve
 from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.dialing.node_proof import NodeProof
 from tidelog_node.dialing.pipelined_connection import PipelinedConnection
@@ -74,15 +75,20 @@ class Dialer:
         ``on_open`` is called once it is open. Raises ``PortRefused`` if nothing listens at the
         broker's address, ``BrokerNotAvailable``, other ``OSError`` and ``TimeoutError``.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                held = await self._connect(broker, HeldConnection)
-        except OSError as error:
-            if is_refusal(error):
-                raise PortRefused(str(error)) from error
-            raise
+        async with asyncio.timeout(timeout_s):
+            held = await self._connect(broker, HeldConnection)
         on_open()
         await held.end()
+
+    async def reach(self, broker: Broker, *, timeout_s: float) -> None:
+        """Open a connection and close it, whoever listens. Raises what ``hold`` does.
+
+        The kernel of the other host takes it, however busy its node is.
+        """
+        endpoint = self._endpoint(broker)
+        async with asyncio.timeout(timeout_s):
+            sock = await connect(await resolve(endpoint.host, endpoint.port))
+        sock.close()
 
     async def is_there(self, broker: Broker, *, timeout_s: float) -> bool:
         """Return whether the process that registered proves to be at its address.
@@ -92,9 +98,7 @@ class Dialer:
         try:
             endpoint, context = self._endpoint(broker), self._context(broker, encrypts=True)
             async with asyncio.timeout(timeout_s):
-                transport, _ = await asyncio.get_running_loop().create_connection(
-                    asyncio.Protocol, endpoint.host, endpoint.port, ssl=context
-                )
+                transport, _ = await _open(endpoint, asyncio.Protocol, context)
         except (BrokerNotAvailable, OSError, TimeoutError):
             return False
         transport.abort()
@@ -102,12 +106,10 @@ class Dialer:
 
     async def _connect(self, broker: Broker, make: Callable[[], P]) -> P:
         """Connect the protocol to the broker. Raises ``BrokerNotAvailable`` and ``OSError``."""
-        loop, endpoint = asyncio.get_running_loop(), self._endpoint(broker)
+        endpoint = self._endpoint(broker)
         if not self.trust.encrypts:
             context = self._context(broker, encrypts=False)
-            transport, proof = await loop.create_connection(
-                lambda: NodeProof(context), endpoint.host, endpoint.port
-            )
+            transport, proof = await _open(endpoint, lambda: NodeProof(context))
             try:
                 is_plain = await proof.result
             except BaseException:
@@ -122,7 +124,7 @@ class Dialer:
                 return protocol
             transport.abort()
         context = self._context(broker, encrypts=True)
-        _, protocol = await loop.create_connection(make, endpoint.host, endpoint.port, ssl=context)
+        _, protocol = await _open(endpoint, make, context)
         return protocol
 
     def _context(self, broker: Broker, *, encrypts: bool) -> ssl.SSLContext:
@@ -144,3 +146,13 @@ class Dialer:
                 " give every node the same inter.broker.listener.name"
             )
         return endpoint
+
+
+async def _open(
+    endpoint: BrokerEndpoint, make: Callable[[], P], context: ssl.SSLContext | None = None
+) -> tuple[asyncio.Transport, P]:
+    """Connect the protocol to the endpoint. Raises ``PortRefused`` and other ``OSError``."""
+    sock = await connect(await resolve(endpoint.host, endpoint.port))
+    return await asyncio.get_running_loop().create_connection(
+        make, sock=sock, ssl=context, server_hostname=None if context is None else endpoint.host
+    )

@@ -7,14 +7,6 @@ port refuses others. A host that goes down does neither.
 from __future__ import annotations
 
 import asyncio
-import errno
-import re
-
-_NUMBERS = re.compile(r"\[Errno (\d+)\]")
-
-
-class PortRefused(ConnectionRefusedError):
-    """The host is there, and no process listens at the port."""
 
 
 class HeldConnection(asyncio.Protocol):
@@ -46,15 +38,3 @@ class HeldConnection(asyncio.Protocol):
     def _close(self) -> None:
         if isinstance(self._transport, asyncio.Transport):
             self._transport.abort()
-
-
-def is_refusal(error: OSError) -> bool:
-    """Return whether every address of the host has refused the connection.
-
-    Of several addresses asyncio raises one error without a number, with all their texts. Errors of
-    the handshake are no refusals: something listens there.
-    """
-    if error.errno is not None:
-        return error.errno == errno.ECONNREFUSED
-    numbers = _NUMBERS.findall(str(error))
-    return bool(numbers) and all(int(number) == errno.ECONNREFUSED for number in numbers)

@@ -19,7 +19,9 @@ from tidelog_core.metadata.records import Broker, BrokerLease, Partition, StepDo
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
-from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases, lease_times
+from tidelog_core.replication.lease_times import LeaseTimes, lease_times
+from tidelog_core.replication.own_lease import OwnLease
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.membership.peer_clocks import PeerClocks
@@ -47,7 +49,7 @@ class Membership:
         self.broker_id = broker_id
         self.times = times
         self.elector = elector
-        self.peers = PeerLeases(times)
+        self.peers = PeerLeases(times, own=broker_id)
         self.peer_clocks = PeerClocks(broker_id)
         self.now_ms = clock
         self._own: OwnLease | None = None
@@ -195,6 +197,11 @@ class Membership:
         self.peer_clocks.observe(leases, started_ms=started_ms)
         self._settle(has_grown=self._known != before)
 
+    def note_unread(self) -> None:
+        """Note that the leases could not be read."""
+        self.peers.note_unread()
+        self._settle_doubts()
+
     def note_registered(self, broker_ids: Iterable[int]) -> None:
         """Note brokers that have registered: they hold their leases."""
         registered = set(broker_ids) - {self.broker_id}
@@ -221,8 +228,12 @@ class Membership:
 
     def note_reached(self, broker_id: int) -> None:
         """Note that the broker's port takes connections."""
-        if self.peers.note_reached(broker_id):
-            self._settle()
+        self.peers.note_reached(broker_id, self.now_ms())
+        self._settle()
+
+    def note_open_way(self, broker_id: int) -> None:
+        """Note that something at the broker's address takes connections: the way out is open."""
+        self.peers.note_open_way(broker_id, self.now_ms())
 
     def note_moved(self, checks: Container[Check]) -> None:
         """Note lease checks that a commit has lost: those brokers count as alive."""
@@ -239,7 +250,8 @@ class Membership:
         self._settle_doubts()
 
     def _settle_doubts(self) -> None:
-        self.vanished = frozenset(b for b in self._known if self.peers.has_vanished(b))
+        now_ms = self.now_ms()
+        self.vanished = frozenset(b for b in self._known if self.peers.has_vanished(b, now_ms))
         doubted = frozenset(b for b in self._known if self.peers.is_doubted(b))
         if doubted != self.doubted:
             self.doubted = doubted

@@ -22,7 +22,7 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import BROKER_LEASE_COLLECTION, Broker
 from tidelog_core.metadata.store import Item, MetadataStore
 from tidelog_core.replication.lease_watch import ReadingPace
-from tidelog_core.replication.leases import NOBODY, read_leases
+from tidelog_core.replication.peer_leases import NOBODY, read_leases
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership
@@ -126,6 +126,7 @@ class PeerWatch:
             if self._is_available:
                 logger.warning("leases cannot be read", extra={"reason": str(error)})
             self._is_available = False
+            self._membership.note_unread()
         else:
             self._is_available = True
 

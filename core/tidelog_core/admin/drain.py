@@ -15,7 +15,7 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
 from tidelog_core.replication.heirs import heir_of
-from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.replication.reassignment import (
     ask_to_lead,
     asked_leader,

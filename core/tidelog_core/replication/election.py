@@ -54,7 +54,7 @@ from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election_coordinators import COORDINATOR_PLACES, STEP_IN_DELAY_MS
 from tidelog_core.replication.heirs import heir_of, replicas_with
-from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.replication.reassignment import is_reassigning, target_replicas
 
 PREFERRED_STABLE_MS = 300_000  # Kafka's leader.imbalance.check.interval.seconds

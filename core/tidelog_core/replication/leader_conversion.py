@@ -16,8 +16,8 @@ from tidelog_core.replication.conversion import (
     forget_chains,
 )
 from tidelog_core.replication.follower_progress import UNKNOWN_OFFSET
-from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.led_log import LedLog
+from tidelog_core.replication.peer_leases import PeerLeases
 
 
 class LeaderConversion:

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import change_followers, hand_over, move_lead
-from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.led_log import LedLog
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.replication.reassignment import is_reassigning, target_replicas
 
 FOLLOWED_MS = 1_000  # a successor that had everything so lately has the rest soon

@@ -59,9 +59,9 @@ from tidelog_core.replication.follower_progress import (
 )
 from tidelog_core.replication.leader_conversion import LeaderConversion
 from tidelog_core.replication.leader_hand_over import LeaderHandOver
-from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.leaving_members import leaving_members
 from tidelog_core.replication.led_log import LedLog
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.replication.pending_acks import PendingAcks, ReleasedAck
 from tidelog_core.replication.proposals import Proposals
 from tidelog_core.replication.reassignment import asked_leader, end_reassignment, is_reassigning

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Set
 
 from tidelog_core.metadata.records import StepDownReason
-from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.led_log import LedLog
+from tidelog_core.replication.peer_leases import PeerLeases
 
 
 def leaving_members(led: LedLog, peers: PeerLeases, now_ms: float) -> list[int]:

@@ -26,7 +26,7 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.heirs import replicas_with
-from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.replication.placement import require_valid_replicas
 
 

@@ -9,7 +9,8 @@ from tidelog_core.admin.drain import drain_diskless, drain_leader
 from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import BrokerLease, Partition
 from tidelog_core.model import NO_LEADER
-from tidelog_core.replication.leases import LeaseTimes, PeerLeases
+from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.replication.reassignment import target_replicas
 
 

@@ -16,7 +16,7 @@ from tidelog_core.replication.election_coordinators import (
     ElectionCoordinators,
 )
 from tidelog_core.replication.lease_watch import is_watcher
-from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.peer_leases import PeerLeases
 
 from tests.support.replication_cluster import (
     TIMES,

@@ -14,7 +14,8 @@ from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS, STEP_IN_DELAY_MS
 from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.leader_state import LeaderState
-from tidelog_core.replication.leases import RELEASED, PeerLeases
+from tidelog_core.replication.own_lease import RELEASED
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.replication.reassignment import cancel_reassignment, start_reassignment
 
 from tests.support.replication_cluster import (

@@ -115,6 +115,96 @@ def test_a_filter_between_nodes_moves_leads_once_at_most(tmp_path: Path) -> None
     run(main())
 
 
+def test_a_node_that_all_others_refuse_takes_nothing_from_them(tmp_path: Path) -> None:
+    """A filter in front of it rejects what it sends; it reaches the metadata store."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=4, config=STAYS) as cluster:
+            for leader in (1, 2, 3):
+                name = f"t-{leader}"
+                await cluster.create(name, partitions=4, replicas=(leader,), diskless_enable="true")
+            await asyncio.sleep(5)
+            assert dict(cluster[4].ports.held) == {1: 1, 2: 1, 3: 1}
+            # Once it lasts for longer than a renewal, the others need not be reached at once.
+            for seconds, pause_s in ((0.4, 0.0), (1.1, 0.0), (20.0, 0.4)):
+                for other in (1, 2, 3):
+                    cluster[4].ports.filter(other)
+                await asyncio.sleep(seconds)
+                for other in (1, 2, 3):
+                    cluster[4].ports.end_filter(other)
+                    await asyncio.sleep(pause_s)
+                await asyncio.sleep(3)
+                for leader in (1, 2, 3):
+                    for partition in await cluster.partitions(f"t-{leader}"):
+                        assert (partition.leader, partition.leader_epoch) == (leader, 0)
+
+    run(main())
+
+
+def test_processes_that_are_killed_at_once_are_missed_with_their_next_renewal(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            for leader in (1, 2):
+                name = f"t-{leader}"
+                await cluster.create(name, partitions=4, replicas=(leader,), diskless_enable="true")
+            await asyncio.sleep(5)
+            await cluster[1].kill()
+            await cluster[2].kill()
+            await asyncio.sleep(2.5)
+            for leader in (1, 2):
+                assert await cluster.leaders(f"t-{leader}") == [3] * 4
+
+    run(main())
+
+
+def test_only_a_process_that_was_reached_has_others_dialed_when_it_refuses(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=6, config=STAYS) as cluster:
+            await create(cluster, partitions=6)
+            assert not any(member.ports.asked for member in cluster)
+            await cluster[1].kill()
+            await seconds_until_inherited(cluster)
+            for observer in (2, 3, 4, 5, 6):
+                asked = cluster[observer].ports.asked
+                assert len(set(asked)) == len(asked) == 3
+                assert not {1, observer} & set(asked)
+            # They begin at different ones.
+            counts = Counter(b for member in cluster for b in member.ports.asked)
+            assert max(counts.values()) <= 4
+
+    run(main())
+
+
+def test_a_leader_that_refuses_while_the_store_is_away_is_hidden_for_a_moment_only(
+    tmp_path: Path,
+) -> None:
+    """It may be alive, and clients may reach it."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
+            await create(cluster, partitions=6)
+            await asyncio.sleep(2)
+            other = cluster[2]
+            other.link.is_cut = True
+            other.ports.filter(1)
+            await asyncio.sleep(0.5)
+            assert 1 in other.membership.vanished
+            await asyncio.sleep(5)
+            for _ in range(20):
+                assert 1 not in other.membership.vanished
+                await asyncio.sleep(0.5)
+            other.ports.end_filter(1)
+            await asyncio.sleep(1)
+            other.link.is_cut = False
+            await asyncio.sleep(4)
+            assert 1 not in other.membership.vanished
+            assert set(await cluster.leaders("t")) == {1}
+
+    run(main())
+
+
 def test_a_port_that_is_closed_for_a_moment_moves_no_leads(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path, config=STAYS) as cluster:

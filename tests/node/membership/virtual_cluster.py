@@ -49,7 +49,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import ChangeReason
 from tidelog_core.replication.election import move_lead
 from tidelog_core.replication.heirs import wants_diskless
-from tidelog_node.dialing.held_connection import PortRefused
+from tidelog_node.dialing.host_addresses import PortRefused
 from tidelog_node.diskless.chain.store_watch import StoreWatch
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.membership.membership import new_membership
@@ -120,7 +120,8 @@ class VirtualPorts:
         self._filtered: dict[int, asyncio.Event] = {}
         self.dropped: set[int] = set()  # brokers of which no packet comes or goes
         self.closing: set[int] = set()  # brokers whose connections end as soon as they are open
-        self.held: Counter[int] = Counter()  # connections that were opened
+        self.held: Counter[int] = Counter()  # connections that were opened to be held
+        self.asked: list[int] = []  # brokers that were to be reached, in order
 
     def filter(self, broker_id: int) -> None:
         """Have the broker's port refuse this member alone, and end its connection."""
@@ -134,10 +135,7 @@ class VirtualPorts:
         if broker_id in self.dropped:
             await asyncio.sleep(timeout_s)
             raise TimeoutError("no answer")
-        filtered = self._filtered.setdefault(broker_id, asyncio.Event())
-        member = self._members.get(broker_id)
-        if filtered.is_set() or member is None or member.has_closed.is_set():
-            raise PortRefused(f"broker {broker_id} refuses")
+        member, filtered = self._listening(broker_id)
         self.held[broker_id] += 1
         on_open()
         if broker_id in self.closing:
@@ -151,6 +149,21 @@ class VirtualPorts:
             await asyncio.gather(*waiting, return_exceptions=True)
         if broker_id in self.dropped:
             await asyncio.Event().wait()
+
+    async def reach(self, broker: Broker, *, timeout_s: float) -> None:
+        self.asked.append(broker.broker_id)
+        if broker.broker_id in self.dropped:
+            await asyncio.sleep(timeout_s)
+            raise TimeoutError("no answer")
+        self._listening(broker.broker_id)
+
+    def _listening(self, broker_id: int) -> tuple[Member, asyncio.Event]:
+        """Return the member and the filter in front of it. Raises ``PortRefused``."""
+        filtered = self._filtered.setdefault(broker_id, asyncio.Event())
+        member = self._members.get(broker_id)
+        if filtered.is_set() or member is None or member.has_closed.is_set():
+            raise PortRefused(f"broker {broker_id} refuses")
+        return member, filtered
 
 
 class PendingChain:

@@ -13,7 +13,8 @@ from tidelog_core import turns
 from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.admin.topics import NewTopic
 from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS
-from tidelog_core.replication.leases import LeaseTimes, PeerLeases
+from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.upkeep.log_changes import LogChanges
 
