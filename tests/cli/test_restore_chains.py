@@ -15,7 +15,7 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.records import Topic, put
+from tidelog_core.metadata.records import ChainTombstone, Topic, put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic
@@ -159,9 +159,9 @@ def test_records_of_a_deleted_topic_are_no_problem(tmp_path: Path) -> None:
         )
         tombstone = plan_deletion(topic, now_ms=0)
         await persist_deletion(store, CLUSTER, tombstone)
-        metadata = MemoryMetadataStore()
-        await metadata.commit([put(tombstone)])
-        await clean_deleted_topic(metadata, store, tombstone, cluster_id=CLUSTER)
+        metadata, mark = MemoryMetadataStore(), ChainTombstone(topic_id=topic.topic_id)
+        await metadata.commit([put(tombstone), put(mark, is_logged=False)])
+        await clean_deleted_topic(metadata, store, tombstone, mark, cluster_id=CLUSTER)
         await store.close()
 
     asyncio.run(delete_other())

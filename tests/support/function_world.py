@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
 
+from tidelog_core.admin.commit import Deletion, deletion_writes
 from tidelog_core.admin.topics import plan_deletion
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
@@ -103,7 +104,7 @@ class FunctionWorld:
 
     async def delete_topic(self, topic: Topic) -> DeletedTopic:
         tombstone = plan_deletion(topic, now_ms=self.clock())
-        await self.store.commit([records.delete(topic), records.put(tombstone)])
+        await self.store.commit(deletion_writes(Deletion(topic, tombstone)))
         return tombstone
 
     async def start_copy(

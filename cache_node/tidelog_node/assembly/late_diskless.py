@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.replication.heirs import wants_diskless
+from tidelog_core.retention.deleted_topics import has_marks
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import GATEWAY_DIR, Logs
@@ -72,7 +73,7 @@ class LateDiskless:
             self._cluster.node.static_config.diskless_gateways_enable
             or (self._settings.data_dir / GATEWAY_DIR).exists()  # of a node that was one
             # Somebody has to seal its chains, else nobody collects them.
-            or any(one.was_diskless for one in view.image.deleted_topics.values())
+            or (bool(view.image.deleted_topics) and await has_marks(self._cluster.node.store))
         ):
             self._is_needed.set()
         self._look(view.image, view.image.topics)

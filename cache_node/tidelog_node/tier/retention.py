@@ -26,8 +26,12 @@ from tidelog_core.errors import TidelogError, VersionConflict
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.leadership import advance_log_start
-from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
-from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
+from tidelog_core.metadata.records import ChainTombstone, DeletedTopic, SegmentMeta
+from tidelog_core.retention.deleted_topics import (
+    clean_deleted_topic,
+    deletable_topic_ms,
+    read_mark,
+)
 from tidelog_core.retention.selection import (
     Limits,
     RetainedSegment,
@@ -75,6 +79,7 @@ class Retention:
         self._inspector = inspector
         self._deleted_topic_delay_ms = deleted_topic_delay_ms
         self._published_deletions: set[UUID] = set()  # topics
+        self._cleaned: dict[UUID, ChainTombstone] = {}  # topics whose tombstones alone are left
         self.deleted_count = 0
 
     async def apply(self, led: LedPartition, *, expires: bool = True) -> float | None:
@@ -139,6 +144,11 @@ class Retention:
             return CLOCK_RETRY_SECONDS
         image, now_ms = self._node.view.image, self._node.clock_ms()
         self._published_deletions &= image.deleted_topics.keys()
+        self._cleaned = {
+            topic_id: mark
+            for topic_id, mark in self._cleaned.items()
+            if topic_id in image.deleted_topics
+        }
         waits: list[float] = []
         topics = tuple(image.deleted_topics.values())
         for at in range(0, len(topics), CLEANED_AT_ONCE):
@@ -153,17 +163,23 @@ class Retention:
         self, topic: DeletedTopic, image: ClusterImage, now_ms: int
     ) -> float | None:
         """Publish and clean up a deleted topic if due; return the seconds to the next try."""
-        due_ms = deletable_topic_ms(topic, delay_ms=self._deleted_topic_delay_ms)
+        delay_ms = self._deleted_topic_delay_ms
         is_ours = _is_ours(topic, image, self._node.broker_id)
-        if not is_ours:
-            due_ms += OTHERS_DELAY_MS
+        late_ms = 0 if is_ours else OTHERS_DELAY_MS
         what = {"topic": topic.name}
+        mark = self._cleaned.get(topic.topic_id)
+        due_ms = deletable_topic_ms(topic, mark, delay_ms=delay_ms) + late_ms
         try:
-            if (is_ours or now_ms >= due_ms) and not topic.is_cleaned:
+            if (is_ours or now_ms >= due_ms) and mark is None:
                 await self._publish_deletion(topic, image.cluster_id)
+            if now_ms >= due_ms and mark is None:
+                mark = await read_mark(self._node.store, topic.topic_id)
+                if mark is not None and mark.is_cleaned:
+                    self._cleaned[topic.topic_id] = mark
+                due_ms = deletable_topic_ms(topic, mark, delay_ms=delay_ms) + late_ms
             if now_ms < due_ms:
                 return (due_ms - now_ms) / 1000
-            await self._clean_topic(topic, image.cluster_id)
+            await self._clean_topic(topic, mark, image.cluster_id)
         except TidelogError as error:
             logger.warning(
                 "deleted topic not cleaned up, will retry",
@@ -259,12 +275,16 @@ class Retention:
             await persist_deletion(self._client, cluster_id, topic)
             self._published_deletions.add(topic.topic_id)
 
-    async def _clean_topic(self, topic: DeletedTopic, cluster_id: str) -> None:
+    async def _clean_topic(
+        self, topic: DeletedTopic, mark: ChainTombstone | None, cluster_id: str
+    ) -> None:
         try:
-            await clean_deleted_topic(self._node.store, self._client, topic, cluster_id=cluster_id)
+            await clean_deleted_topic(
+                self._node.store, self._client, topic, mark, cluster_id=cluster_id
+            )
         except VersionConflict:
             return  # Another node or a function is cleaning it up.
-        if not topic.is_cleaned:
+        if mark is None or not mark.is_cleaned:
             logger.info("deleted topic cleaned up", extra={"topic": topic.name})
 
 

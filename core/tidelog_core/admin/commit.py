@@ -27,7 +27,7 @@ from tidelog_core.errors import (
     VersionConflict,
 )
 from tidelog_core.metadata import records
-from tidelog_core.metadata.records import DeletedTopic, Partition, Topic
+from tidelog_core.metadata.records import ChainTombstone, DeletedTopic, Partition, Topic
 from tidelog_core.metadata.store import (
     ABSENT,
     ANY_VERSION,
@@ -35,6 +35,7 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
+from tidelog_core.replication.heirs import DISKLESS_ENABLE
 from tidelog_core.retention.deleted_topics import remove_partitions
 
 K = TypeVar("K")
@@ -114,10 +115,19 @@ async def commit_deletions(
     return await commit_together(
         store,
         deletions,
-        lambda deletion: [records.delete(deletion.topic), records.put(deletion.tombstone)],
-        write_count=lambda _: 2,
+        deletion_writes,
+        write_count=lambda deletion: len(deletion_writes(deletion)),
         is_late=is_late,
     )
+
+
+def deletion_writes(deletion: Deletion) -> list[Write]:
+    """Return the writes that replace a topic by its tombstone."""
+    writes = [records.delete(deletion.topic), records.put(deletion.tombstone)]
+    if DISKLESS_ENABLE in deletion.topic.configs:  # Also if it was diskless once.
+        mark = ChainTombstone(topic_id=deletion.topic.topic_id)
+        writes.append(records.put(mark, is_logged=False))
+    return writes
 
 
 async def commit_together(

@@ -230,7 +230,6 @@ def plan_deletion(topic: Topic, *, now_ms: int) -> DeletedTopic:
         name=topic.name,
         partition_count=topic.partition_count,
         deleted_ms=now_ms,
-        was_diskless=DISKLESS_ENABLE in topic.configs,
     )
 
 

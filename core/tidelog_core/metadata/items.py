@@ -23,6 +23,7 @@ from tidelog_core.metadata.records import (
     PRODUCER_ID_COUNTER,
     Broker,
     BrokerLease,
+    ChainTombstone,
     Cluster,
     DeletedTopic,
     FunctionProgress,
@@ -101,6 +102,7 @@ ITEMS = (
     ItemKind(
         DeletedTopic, ALWAYS, "administration; retention removes it", "every image, retention"
     ),
+    ItemKind(ChainTombstone, NEVER, "administration, retention", "retention, nodes at their start"),
     ItemKind(RewriteClaim, "with a swap", "the process that rewrites segments", "nodes, rewriters"),
     ItemKind(LocalErasure, ALWAYS, "erasure, then each replica", "the partition's replicas"),
     ItemKind(KeyErasure, ALWAYS, "erasure, then each replica", "the partition's replicas"),

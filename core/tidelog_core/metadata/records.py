@@ -40,6 +40,7 @@ TOPIC_COLLECTION = "topic"
 PARTITION_COLLECTION_PREFIX = "partition:"
 SEGMENT_COLLECTION_PREFIX = "segment:"
 DELETED_TOPIC_COLLECTION = "deleted-topic"
+CHAIN_TOMBSTONE_COLLECTION = "chain-tombstone"
 FUNCTION_PROGRESS_COLLECTION = "function-progress"
 # The stored name is older than the constant's: existing items stay readable.
 SCRUB_ORPHANS_COLLECTION = "scrub-sighting"
@@ -365,11 +366,7 @@ def deleted_topic_key(topic_id: UUID) -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopic(Record):
-    """A deleted topic whose logs and objects may still exist.
-
-    That of a topic that was diskless stays for some time when everything else is gone: chains may
-    have objects with its records, and without it nobody knows that they are for nobody.
-    """
+    """A deleted topic whose logs and objects may still exist."""
 
     KEY = deleted_topic_key
 
@@ -377,7 +374,29 @@ class DeletedTopic(Record):
     name: str
     partition_count: Positive
     deleted_ms: int  # Unix time
+    # Read and never written: some programs have stored here what ``ChainTombstone`` says.
     was_diskless: Omitted[bool] = False
+    is_cleaned: Omitted[bool] = False
+
+
+@key_form
+def chain_tombstone_key(topic_id: UUID) -> ItemKey:
+    """Return the key of the mark on a deleted topic's tombstone that chains may need it."""
+    return ItemKey(CHAIN_TOMBSTONE_COLLECTION, f"{topic_id}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainTombstone(Record):
+    """Keeps the tombstone of a topic that was diskless for some time after its clean-up.
+
+    Chains may have objects with its records, and without the tombstone nobody knows that they are
+    for nobody. It is an item of its own, so that older programs can read the tombstone: they remove
+    it with the topic's remains, and the mark is left.
+    """
+
+    KEY = chain_tombstone_key
+
+    topic_id: UUID
     is_cleaned: Omitted[bool] = False  # its items, and its objects but those of chains, are gone
 
 

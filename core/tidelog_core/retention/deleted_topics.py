@@ -13,8 +13,12 @@ a topic may have a hundred thousand:
   reused;
 - then the items of the segments, of claims on them and of erasures;
 - then the deletion object, which is outside of the prefix, and the tombstone. Those of a diskless
-  topic stay for another day. Objects of chains have records of several topics, and go when the last
-  of them is not needed: both say, one to a restoration, that those of this topic are not.
+  topic, which has a mark (``ChainTombstone``), stay for another day. Objects of chains have records
+  of several topics, and go when the last of them is not needed: both say, one to a restoration,
+  that those of this topic are not.
+
+An older program that cleans up such a topic removes both at once, and leaves the mark. Objects of
+chains with its records then count as those of an unknown topic.
 
 An upload that was under way all that time may still put its object after the prefix was
 emptied; the scrub removes it.
@@ -27,13 +31,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
-from tidelog_core.errors import InvalidObjectKey
+from tidelog_core.errors import CorruptItem, InvalidObjectKey
 from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import KEY_ERASURE_COLLECTION, key_erasure_prefix
 from tidelog_core.metadata.local_erasures import local_erasure_key
-from tidelog_core.metadata.records import DeletedTopic, SegmentState
+from tidelog_core.metadata.records import (
+    CHAIN_TOMBSTONE_COLLECTION,
+    DELETED_TOPIC_COLLECTION,
+    ChainTombstone,
+    DeletedTopic,
+    SegmentState,
+    chain_tombstone_key,
+)
 from tidelog_core.metadata.rewrite_claims import rewrite_claim_key
-from tidelog_core.metadata.store import ANY_VERSION, COMMIT_WRITES_MAX, MetadataStore, Write
+from tidelog_core.metadata.store import (
+    ANY_VERSION,
+    COMMIT_WRITES_MAX,
+    ItemKey,
+    KeyRange,
+    MetadataStore,
+    Write,
+)
 from tidelog_core.objects.key_rules import check_key
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.contents import read_item_pages, read_pages
@@ -53,34 +71,74 @@ OBJECTS_AT_ONCE = 1000  # Source: S3's DeleteObjects.
 CHAINS_DELAY_MS = 24 * 3_600_000
 
 
-def deletable_topic_ms(tombstone: DeletedTopic, *, delay_ms: int) -> int:
+def deletable_topic_ms(
+    tombstone: DeletedTopic, mark: ChainTombstone | None, *, delay_ms: int
+) -> int:
     """Return the Unix time from which the topic's objects may go; once they have, the tombstone.
 
     The topic's own file.delete.delay.ms went with its settings, so ``delay_ms`` is the
     same for all.
     """
-    return tombstone.deleted_ms + (CHAINS_DELAY_MS if tombstone.is_cleaned else delay_ms)
+    is_cleaned = mark is not None and mark.is_cleaned
+    return tombstone.deleted_ms + (CHAINS_DELAY_MS if is_cleaned else delay_ms)
+
+
+async def read_mark(store: MetadataStore, topic_id: UUID) -> ChainTombstone | None:
+    """Return the mark of a tombstone, ``None`` if the topic was never diskless.
+
+    One that cannot be read counts as if nothing were cleaned up: that is repeated, and stores it
+    again. Raises the store's errors.
+    """
+    item = await store.get(chain_tombstone_key(topic_id))
+    try:
+        return None if item is None else ChainTombstone.from_item(item)
+    except CorruptItem:
+        return ChainTombstone(topic_id=topic_id)
+
+
+async def has_marks(store: MetadataStore) -> bool:
+    """Return whether a tombstone has a mark. Raises the store's errors."""
+    return bool(await store.list(CHAIN_TOMBSTONE_COLLECTION, keys=KeyRange(limit=1)))
+
+
+async def remove_lone_marks(store: MetadataStore) -> int:
+    """Remove the marks whose tombstones an older program has removed; return how many."""
+    marks = [item.id for item in await store.list(CHAIN_TOMBSTONE_COLLECTION)]
+    tombs = {mark: ItemKey(DELETED_TOPIC_COLLECTION, mark.key) for mark in marks}
+    # A deletion writes both at once, so a tombstone that is missing by now never comes.
+    there = await store.get_many(set(tombs.values())) if tombs else {}
+    lone = [mark for mark, tomb in tombs.items() if tomb not in there]
+    for at in range(0, len(lone), COMMIT_WRITES_MAX):
+        some = lone[at : at + COMMIT_WRITES_MAX]
+        await store.commit([Write(mark, None, ANY_VERSION, False) for mark in some])
+    return len(lone)
 
 
 async def clean_deleted_topic(
     store: MetadataStore,
     objects: ObjectStore,
     tombstone: DeletedTopic,
+    mark: ChainTombstone | None,
     *,
     cluster_id: str,
     before_page: Callable[[], None] = lambda: None,
 ) -> None:
     """Remove all items and objects of the topic: partitions, segments, objects, tombstone.
 
-    The tombstone of a diskless topic is removed by another call, when that is due. The deletion
-    must have been published to the bucket. Idempotent. Raises the errors of the stores and of
+    A tombstone with a mark is removed by another call, when that is due. The deletion must have
+    been published to the bucket. Idempotent. Raises the errors of the stores and of
     ``before_page``, which is called before each deletion of objects: ``VersionConflict`` if another
     process is doing the same.
     """
     deletion = deletion_key(cluster_id, tombstone.name, tombstone.topic_id)
-    if tombstone.is_cleaned:
+    if mark is not None and mark.is_cleaned:
         await objects.delete([deletion])
-        await store.commit([Write(tombstone.item_id, None, ANY_VERSION)])
+        await store.commit(
+            [
+                Write(tombstone.item_id, None, ANY_VERSION),
+                Write(mark.item_id, None, ANY_VERSION, False),
+            ]
+        )
         return
     await remove_partitions(store, tombstone.topic_id)
     tiered: list[int] = []  # partitions
@@ -93,7 +151,7 @@ async def clean_deleted_topic(
         objects, topic_prefix(cluster_id, tombstone.name, tombstone.topic_id), before_page
     )
     # The deletion object goes last: until then a restoration must not bring the topic back.
-    if not tombstone.was_diskless:
+    if mark is None:
         await objects.delete([deletion])
     for number in tiered:
         async for page in read_pages(store, tombstone.topic_id, number):
@@ -109,8 +167,11 @@ async def clean_deleted_topic(
     for at in range(0, len(others), COMMIT_WRITES_MAX):
         some = others[at : at + COMMIT_WRITES_MAX]
         await store.commit([Write(key, None, ANY_VERSION, False) for key in some])
-    left = replace(tombstone, is_cleaned=True).to_body() if tombstone.was_diskless else None
-    await store.commit([Write(tombstone.item_id, left, ANY_VERSION)])
+    if mark is None:
+        await store.commit([Write(tombstone.item_id, None, ANY_VERSION)])
+    else:
+        body = replace(mark, is_cleaned=True).to_body()
+        await store.commit([Write(mark.item_id, body, ANY_VERSION, False)])
 
 
 async def remove_partitions(store: MetadataStore, topic_id: UUID) -> None:

@@ -32,6 +32,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.location import ObjectLocation, parse_object_location
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.retention.clock_watch import ClockWatch, store_witness
+from tidelog_core.retention.deleted_topics import remove_lone_marks
 from tidelog_core.retention.orphans import AgeLimits
 from tidelog_core.tier.keys import SegmentKey, parse_segment_key
 
@@ -155,6 +156,10 @@ async def apply_retention(
     if is_scheduled:
         result = await apply_to_all(reader, retention)
         if result.is_finished:
+            try:
+                await remove_lone_marks(store)
+            except TidelogError as error:
+                result.failed["marks of tombstones"] = error
             topics = await reader.topics()
             scrub = ChainScrub(
                 store=store,

@@ -28,7 +28,11 @@ from tidelog_core.metadata.records import DeletedTopic, Partition, SegmentMeta, 
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
 from tidelog_core.metadata.update import LOST, retried
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
+from tidelog_core.retention.deleted_topics import (
+    clean_deleted_topic,
+    deletable_topic_ms,
+    read_mark,
+)
 from tidelog_core.retention.selection import total_limits
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.lifecycle import (
@@ -101,21 +105,24 @@ class PartitionRetention:
         """
         # The topic's own settings were deleted with it.
         delay_ms = TopicConfig().file_delete_delay_ms
-        due_ms = deletable_topic_ms(tombstone, delay_ms=delay_ms)
-        if not tombstone.is_cleaned:
+        mark = await read_mark(self.store, tombstone.topic_id)
+        is_cleaned = mark is not None and mark.is_cleaned
+        due_ms = deletable_topic_ms(tombstone, mark, delay_ms=delay_ms)
+        if not is_cleaned:
             await persist_deletion(self.objects, self.cluster_id, tombstone)
         if self.clock_ms() < due_ms or not self.may_expire():
-            return Done() if tombstone.is_cleaned else Done(next_deletion_ms=due_ms)
+            return Done() if is_cleaned else Done(next_deletion_ms=due_ms)
         await retried(
             lambda: clean_deleted_topic(
                 self.store,
                 self.objects,
                 tombstone,
+                mark,
                 cluster_id=self.cluster_id,
                 before_page=self.limit.require,
             )
         )
-        if tombstone.is_cleaned:
+        if is_cleaned:
             return Done()
         logger.info("deleted topic cleaned up", extra={"topic": tombstone.name})
         return Done(topic_deleted_count=1)

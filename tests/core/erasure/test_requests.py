@@ -179,7 +179,7 @@ async def test_requests_go_with_their_topic(tmp_path: Path) -> None:
         )
 
         await clean_deleted_topic(
-            partition.store, partition.objects, tombstone, cluster_id=CLUSTER_ID
+            partition.store, partition.objects, tombstone, None, cluster_id=CLUSTER_ID
         )
         (left,) = await partition.store.list("key-erasure")
         assert left.id == key_erasure_key(TOPIC_ID, 0, DIGEST)

@@ -20,6 +20,7 @@ from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import (
     Broker,
     BrokerLease,
+    ChainTombstone,
     Cluster,
     DeletedTopic,
     NodeConfigOverrides,
@@ -62,6 +63,7 @@ RECORDS: list[Any] = [
         created_ms=6,
     ),
     DeletedTopic(topic_id=ID, name="t", partition_count=2, deleted_ms=7),
+    ChainTombstone(topic_id=ID),
     ScrubOrphans(prefix="c/t/4/", first_seen_ms={"a.log": 5, "b.log": 6}),
     ClientMetricsOverrides(subscription="s", configs={"metrics": "*"}),
 ]

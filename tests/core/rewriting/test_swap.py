@@ -194,7 +194,7 @@ async def test_nothing_is_left_of_a_topic_that_is_deleted_meanwhile(tmp_path: Pa
         async def delete_topic() -> None:
             await partition.store.commit([records.delete(topic), records.put(tombstone)])
             await clean_deleted_topic(
-                partition.store, partition.objects, tombstone, cluster_id=CLUSTER_ID
+                partition.store, partition.objects, tombstone, None, cluster_id=CLUSTER_ID
             )
 
         tier = partition.tier(store=Interfering(partition, delete_topic))

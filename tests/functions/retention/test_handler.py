@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import NodeConfigOverrides, SegmentState
 from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.retention.deleted_topics import clean_deleted_topic
 from tidelog_core.tier.keys import TOPIC_NAME_LENGTH_MAX
 from tidelog_functions.events import UnknownEvent
 from tidelog_functions.invocation import PartitionsFailed
@@ -21,6 +23,7 @@ from tidelog_functions.local.events import object_created, scheduled
 from tidelog_functions.retention.handler import handle
 
 from tests.support.function_world import (
+    CLUSTER_ID,
     DAY_MS,
     HOUR_MS,
     RECORDS_PER_SEGMENT,
@@ -271,6 +274,22 @@ async def test_an_event_of_a_topic_with_a_long_name_is_not_stopped_by_a_damaged_
         assert (await world.partition(topic)).log_start_offset == RECORDS_PER_SEGMENT
         await world.corrupt(topic.item_id)
         assert "topic/xxx" in str(*(await world.retain(key)).failed.values())
+
+
+async def test_what_an_older_program_leaves_of_a_diskless_topic_goes_with_the_schedule(
+    folder: Path,
+) -> None:
+    async with folder_world(folder) as world:
+        topic = await world.create_topic("t", configs={"diskless.enable": "true"})
+        tombstone = await world.delete_topic(topic)
+        marks = partial(world.store.list, records.CHAIN_TOMBSTONE_COLLECTION)
+        assert (await world.retain()).failed == {}
+        assert len(await marks()) == 1
+        await clean_deleted_topic(
+            world.store, world.objects, tombstone, None, cluster_id=CLUSTER_ID
+        )
+        assert (await world.retain()).failed == {}
+        assert await marks() == []
 
 
 async def test_a_foreign_object_of_any_name_does_not_keep_a_deleted_topic(folder: Path) -> None:

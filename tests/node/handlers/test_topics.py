@@ -293,7 +293,7 @@ async def test_a_deleted_topic_leaves_a_tombstone_until_it_is_purged(tmp_path: P
         store = node.view._store
         assert len(await store.list(records.partition_collection(topic_id))) == 200
         for _ in range(2):  # harmless when repeated
-            await clean_deleted_topic(store, MemoryObjectStore(), tombstone, cluster_id="c")
+            await clean_deleted_topic(store, MemoryObjectStore(), tombstone, None, cluster_id="c")
         assert await store.list(records.partition_collection(topic_id)) == []
         image = await node.view.refresh()
         assert not image.deleted_topics
