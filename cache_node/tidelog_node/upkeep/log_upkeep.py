@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 SWEEP_SECONDS = 1.0  # between two checks for due work
 RETRY_MS = 10_000  # before a log that failed is visited again
 EXPIRE_MS_MIN = 600_000  # between two expiries of one log's producers
+EXPIRE_MORE_MS = 1_000  # between two turns of one expiry
 FLUSHES_FOR_ROOM_MAX = 100  # logs per sweep, so that their files can be closed
 
 
@@ -115,9 +116,10 @@ class LogUpkeep:
         self._expire_next(replica, log)
 
     def _expire_next(self, replica: Replica, log: LocalLog) -> None:
-        due_ms = log.producers.next_expiry_ms
+        due_ms, now_ms = log.producers.next_expiry_ms, self._clock_ms()
         if due_ms is not None:
-            self._to_expire.put(replica, max(due_ms, self._clock_ms() + EXPIRE_MS_MIN))
+            pause_ms = EXPIRE_MORE_MS if due_ms <= now_ms else EXPIRE_MS_MIN
+            self._to_expire.put(replica, max(due_ms, now_ms + pause_ms))
 
     def _make_room(self) -> None:
         """Flush some logs if unflushed records keep too many files open.

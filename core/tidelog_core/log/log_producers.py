@@ -11,6 +11,8 @@ from tidelog_core.log.producer_state import ProducerEntry, ProducerState
 from tidelog_core.log.verification import VerificationGuard, Verifications
 from tidelog_core.records.batch import BatchHeader
 
+EXPIRY_VISITS_MAX = 1_000  # producers of one log that one turn of the event loop looks at
+
 
 class LogProducers:
     """The producers up to the log end. ``state`` is another one after the log was cut."""
@@ -41,12 +43,15 @@ class LogProducers:
         return self.state.items()
 
     def expire(self) -> int:
-        """Forget the producers that have been idle for too long. Returns how many."""
-        return self.state.expire(self._clock_ms())
+        """Forget producers that have been idle for too long. Returns how many.
+
+        A thousand are looked at; ``next_expiry_ms`` has passed while more are due.
+        """
+        return self.state.expire(self._clock_ms(), visits_max=EXPIRY_VISITS_MAX)
 
     @property
     def next_expiry_ms(self) -> int | None:
-        """The time at which the next producer expires, if any. Iterates over all producers."""
+        """A time before which no producer expires, ``None`` if there is no producer."""
         return self.state.next_expiry_ms
 
     def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:

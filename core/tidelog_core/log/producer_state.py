@@ -8,13 +8,19 @@ The rules are those of Kafka's idempotent and transactional producers. A batch
 whose epoch and sequences equal one of the producer's last five is a duplicate. An
 unknown producer may start with any sequence, because its state may have expired; a
 known one continues where it stopped, and starts again at 0 with a new epoch.
+
+Idle producers are forgotten. A heap has each producer with a time at which it was last seen or
+before, and an append does not touch it: a producer that comes up there and was seen since goes back
+with that later time, at most once in ``expiration_ms``.
 Source: KIP-98, KIP-360 and Kafka 4.0's ProducerStateManager.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
@@ -133,6 +139,7 @@ class ProducerState:
         "_expiration_ms",
         "_first_ongoing",
         "_first_unreplicated",
+        "_idle",
         "_ongoing",
         "_producers",
         "_unreplicated",
@@ -142,6 +149,8 @@ class ProducerState:
 
     def __init__(self, *, end_offset: int = 0, expiration_ms: int) -> None:
         self._producers: dict[int, ProducerEntry] = {}
+        # A heap of every producer, with a time at or before that at which it was last seen.
+        self._idle: list[tuple[int, int]] = []
         self._ongoing: dict[int, int] = {}  # first offset → producer id
         self._unreplicated: dict[int, int] = {}  # first offset → last offset, above the watermark
         # The lowest first offset of each, NONE_BEGUN for none. Every append reads it, and there may
@@ -194,7 +203,9 @@ class ProducerState:
 
     def load(self, producer_id: int, entry: ProducerEntry) -> None:
         """Add a producer from a snapshot."""
+        known_count = len(self._producers)
         self._producers[producer_id] = entry
+        self._note_new(known_count)
         if entry.transaction_first_offset != NO_OFFSET:
             self._begin({entry.transaction_first_offset: producer_id})
 
@@ -221,7 +232,10 @@ class ProducerState:
 
         Returns the transactions that the batches aborted, for the transaction index.
         """
+        known_count = len(self._producers)
         self._producers.update(draft.entries)
+        if len(self._producers) != known_count:
+            self._note_new(known_count)
         written = self._written
         for producer_id, entry in draft.entries.items():
             if entry.batches:
@@ -267,27 +281,32 @@ class ProducerState:
             }
             self._first_unreplicated = min(self._unreplicated, default=NONE_BEGUN)
 
-    def expire(self, now_ms: int) -> int:
-        """Forget producers idle for too long, except in transactions. Returns how many."""
-        expired = [
-            producer_id
-            for producer_id, entry in self._producers.items()
-            if entry.transaction_first_offset == NO_OFFSET
-            and now_ms - entry.last_seen_ms >= self._expiration_ms
-        ]
-        for producer_id in expired:
-            del self._producers[producer_id]
-        return len(expired)
+    def expire(self, now_ms: int, *, visits_max: int | None = None) -> int:
+        """Forget producers idle for too long, except in transactions. Returns how many.
+
+        Looks at ``visits_max`` producers at most; ``next_expiry_ms`` says whether more are due.
+        """
+        idle, seen_ms_max = self._idle, now_ms - self._expiration_ms
+        visits, count = 0, 0
+        while idle and idle[0][0] <= seen_ms_max and visits != visits_max:
+            visits += 1
+            producer_id = idle[0][1]
+            entry = self._producers[producer_id]
+            if entry.transaction_first_offset != NO_OFFSET:
+                # Its end will be seen at this time at the earliest.
+                heapq.heapreplace(idle, (now_ms, producer_id))
+            elif entry.last_seen_ms > seen_ms_max:
+                heapq.heapreplace(idle, (entry.last_seen_ms, producer_id))
+            else:
+                heapq.heappop(idle)
+                del self._producers[producer_id]
+                count += 1
+        return count
 
     @property
     def next_expiry_ms(self) -> int | None:
-        """The time at which the first producer without a transaction expires."""
-        seen_ms = [
-            entry.last_seen_ms
-            for entry in self._producers.values()
-            if entry.transaction_first_offset == NO_OFFSET
-        ]
-        return min(seen_ms) + self._expiration_ms if seen_ms else None
+        """A time before which no producer expires, ``None`` if there is no producer."""
+        return self._idle[0][0] + self._expiration_ms if self._idle else None
 
     def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
         """Whether the producer has written, in this epoch, to a transaction that is open."""
@@ -295,6 +314,12 @@ class ProducerState:
         if entry is None or entry.transaction_first_offset == NO_OFFSET:
             return False
         return epoch is None or entry.epoch == epoch
+
+    def _note_new(self, known_count: int) -> None:
+        """Take the producers that were added last, when there were ``known_count``."""
+        for producer_id in islice(reversed(self._producers), len(self._producers) - known_count):
+            entry = self._producers[producer_id]
+            heapq.heappush(self._idle, (entry.last_seen_ms, producer_id))
 
     def _begin(self, started: dict[int, int]) -> None:
         self._ongoing.update(started)

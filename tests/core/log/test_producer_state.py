@@ -12,7 +12,9 @@ import pytest
 from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from tidelog_core.log import producer_state
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.values import TransactionCoordinatorFenced
+from tidelog_core.log.producer_state import ProducerEntry, ProducerState
+from tidelog_core.log.values import AppendOrigin, TransactionCoordinatorFenced
+from tidelog_core.model import NO_OFFSET
 
 from tests.support.batches import batch
 from tests.support.clock import NOW_MS, Clock
@@ -125,6 +127,74 @@ def test_idle_producer_is_forgotten_unless_it_is_in_a_transaction(tmp_path: Path
     assert log.producers.count == 1
     assert send(log, 55).base_offset == 2
     log.close()
+
+
+EXPIRATION_MS = 100
+
+
+def see(state: ProducerState, producer_id: int, now_ms: int, transaction: int = NO_OFFSET) -> None:
+    draft = state.stage(AppendOrigin.REPLICATION, now_ms=now_ms)
+    draft.entries[producer_id] = ProducerEntry(
+        last_seen_ms=now_ms, transaction_first_offset=transaction
+    )
+    state.commit(draft, end_offset=state.end_offset + 1)
+
+
+@pytest.mark.parametrize("visits_max", [None, 7])
+@pytest.mark.parametrize("seed", range(5))
+def test_exactly_the_idle_producers_are_forgotten_whoever_writes_when(
+    seed: int, visits_max: int | None
+) -> None:
+    chance, state = random.Random(seed), ProducerState(expiration_ms=EXPIRATION_MS)
+    known: dict[int, tuple[int, int]] = {}
+    for number in range(40):  # of a snapshot
+        known[number] = (-number, NO_OFFSET)
+        state.load(number, ProducerEntry(last_seen_ms=-number))
+    for now_ms in range(0, 2_000, 5):
+        for _ in range(chance.randrange(4)):
+            producer_id = chance.randrange(80)
+            transaction = 0 if chance.random() < 0.2 else NO_OFFSET
+            known[producer_id] = (now_ms, transaction)
+            see(state, producer_id, now_ms, transaction)
+        idle = {
+            producer_id
+            for producer_id, (seen_ms, transaction) in known.items()
+            if now_ms - seen_ms >= EXPIRATION_MS and transaction == NO_OFFSET
+        }
+        forgotten, calls = 0, 0
+        assert not idle or (state.next_expiry_ms is not None and state.next_expiry_ms <= now_ms)
+        while state.next_expiry_ms is not None and state.next_expiry_ms <= now_ms:
+            forgotten += state.expire(now_ms, visits_max=visits_max)
+            calls += 1
+            assert calls <= 100
+        assert forgotten == len(idle)
+        known = {one: last for one, last in known.items() if one not in idle}
+        assert set(state.producer_ids()) == known.keys()
+
+
+def test_a_call_looks_at_a_part_of_the_producers_that_are_due() -> None:
+    state = ProducerState(expiration_ms=EXPIRATION_MS)
+    for producer_id in range(5_000):
+        state.load(producer_id, ProducerEntry(last_seen_ms=0))
+    for left in range(4_000, -1, -1_000):
+        assert state.next_expiry_ms == EXPIRATION_MS
+        assert state.expire(EXPIRATION_MS, visits_max=1_000) == 1_000
+        assert len(state) == left
+    assert state.next_expiry_ms is None
+
+
+def test_producers_that_go_on_are_looked_at_once_in_their_time() -> None:
+    """Not once for each append, nor at each look."""
+    state = ProducerState(expiration_ms=EXPIRATION_MS)
+    for producer_id in range(1_000):
+        see(state, producer_id, 0)
+    for producer_id in range(1_000):
+        see(state, producer_id, EXPIRATION_MS - 1)
+    assert state.expire(EXPIRATION_MS, visits_max=600) == 0
+    assert state.next_expiry_ms == EXPIRATION_MS
+    assert state.expire(EXPIRATION_MS, visits_max=400) == 0
+    assert state.next_expiry_ms == 2 * EXPIRATION_MS - 1
+    assert len(state) == 1_000
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

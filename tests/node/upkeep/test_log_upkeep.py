@@ -14,11 +14,12 @@ from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.log_producers import EXPIRY_VISITS_MAX
 from tidelog_node.replica import Replica
 from tidelog_node.upkeep import log_changes, log_upkeep
 from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.upkeep.log_changes import RETRY_SECONDS, UNCHANGED_COUNT, LogChanges
-from tidelog_node.upkeep.log_upkeep import RETRY_MS, LogUpkeep
+from tidelog_node.upkeep.log_upkeep import EXPIRE_MORE_MS, RETRY_MS, LogUpkeep
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.support.batches import batch_of
@@ -166,6 +167,24 @@ async def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
         one.sweep(after_ms=1)
         assert replica.log.producers.count == 0
         assert replica not in one.upkeep._to_expire
+
+
+async def test_many_idle_producers_are_forgotten_in_turns(tmp_path: Path) -> None:
+    config = NodeConfig(producer_id_expiration_ms=24 * HOUR_MS)
+    async with flushing(tmp_path, config) as one:
+        replica = await one.create()
+        replica.append(bytearray(batch_of(b"x", producer=PRODUCER)))
+        producers = replica.log.producers
+        ((_, known),) = producers.items()
+        for number in range(3 * EXPIRY_VISITS_MAX):
+            producers.state.load(PRODUCER[0] + 1 + number, known.copy())
+        one.changes.publish()
+        one.sweep(after_ms=24 * HOUR_MS)
+        for left in (2, 1):
+            assert producers.count == left * EXPIRY_VISITS_MAX + 1
+            one.sweep(after_ms=EXPIRE_MORE_MS)
+        one.sweep(after_ms=EXPIRE_MORE_MS)
+        assert producers.count == 0
 
 
 async def test_a_dropped_log_is_not_kept_in_mind(tmp_path: Path) -> None:
