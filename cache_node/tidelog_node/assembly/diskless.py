@@ -171,6 +171,7 @@ def start_diskless(
         node,
         membership=cluster.member.membership,
         seal=node_chain.seal_chains_of,
+        find=node_chain.brokers_with_chains,
         after_ms=abandoned_after_ms(node.static_config),
     )
     entering.add(abandoned.run())

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import NAMESPACE_OID, uuid5
 
+import pytest
 from tidelog_core.config import NodeConfig
+from tidelog_core.diskless.bucket.chain_brokers import brokers_with_chains
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.takeover.sealing import find_seal
 from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.diskless.wal.slice_bytes import foreign_batches
+from tidelog_core.errors import TierUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.metadata.records import delete
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.objects.store import ObjectMeta
+from tidelog_node.diskless.chain import abandoned_chains
 from tidelog_node.diskless.chain.abandoned_chains import AbandonedChains, abandoned_after_ms
 from tidelog_node.diskless.chain.former_chains import seal_former_chains
 from tidelog_node.diskless.gateway.spool import remove_spool
@@ -42,10 +48,11 @@ class Bucket:
         self.named: set[ChainName] = set()
         self.is_away = self.is_broken = False
         self.asked: list[tuple[int, int]] = []
+        self.found_by: list[int] = []  # the brokers that have looked whose chains there are
 
-    async def fill(self) -> None:
+    async def fill(self, *broker_ids: int) -> None:
         foreign = WalSlice(TOPIC_ID, 0, -1, bytes(foreign_batches(batch(1))), is_foreign=True)
-        for broker_id in (1, 2, 3):
+        for broker_id in broker_ids or (1, 2, 3):
             await ChainOwner(self.store, CLUSTER, chain_of(broker_id)).commit([foreign])
 
     def watch(self, member: Member) -> AbandonedChains:
@@ -65,11 +72,18 @@ class Bucket:
                 clock_ms=lambda: 0,
             )
 
+        async def find() -> set[int]:
+            self.found_by.append(member.broker_id)
+            if self.is_away:
+                raise TierUnavailable("the bucket is away")
+            return await brokers_with_chains(self.store, CLUSTER)
+
         node = node_context(member.link, member.view, broker_id=member.broker_id)
         return AbandonedChains(
             node,
             membership=member.membership,
             seal=seal,
+            find=find,
             after_ms=abandoned_after_ms(member.config),
         )
 
@@ -77,9 +91,11 @@ class Bucket:
     def asked_for_others(self) -> list[tuple[int, int]]:
         return [(by, broker_id) for by, broker_id in self.asked if by != broker_id]
 
-    async def sealed(self) -> set[int]:
+    async def sealed(self, *broker_ids: int) -> set[int]:
         chains = ChainStore(self.store, CLUSTER)
-        return {b for b in (1, 2, 3) if await find_seal(chains, chain_of(b)) is not None}
+        return {
+            b for b in broker_ids or (1, 2, 3) if await find_seal(chains, chain_of(b)) is not None
+        }
 
 
 def test_the_first_live_node_seals_what_a_broker_has_left_that_is_long_gone(
@@ -160,6 +176,63 @@ def test_the_chain_of_a_broker_that_was_unregistered_is_sealed(tmp_path: Path) -
             await end(tasks)
 
     run(main())
+
+
+def test_the_chain_of_a_broker_that_no_process_has_known_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken out of the cluster, and the metadata store was set back to before it came."""
+    monkeypatch.setattr(abandoned_chains, "FIND_MS", 1_000_000)
+
+    async def main() -> None:
+        bucket = Bucket()
+        await bucket.fill(3, 41, 42)
+        async with virtual_cluster(tmp_path, config=CONFIG) as cluster:
+            tasks = await begin(cluster, bucket)
+            bucket.is_away = True
+            await asyncio.sleep(AFTER_S - 1)
+            assert bucket.found_by == []
+            await asyncio.sleep(2 * AFTER_S)
+            assert set(bucket.found_by) == {1}
+            bucket.is_away = False
+            await asyncio.sleep(3_600 + 2 * AFTER_S)
+            # Broker 3 lives, and its chain is its own affair.
+            assert await bucket.sealed(3, 41, 42) == {41, 42}
+            count, asked = len(bucket.found_by), bucket.asked_for_others
+            assert sorted(set(asked)) == [(1, 41), (1, 42)]
+            await asyncio.sleep(3_000)
+            assert len(bucket.found_by) == count + 3
+            assert bucket.asked_for_others == asked, "once is enough"
+            await end(tasks)
+
+    run(main())
+
+
+class CountedListings(MemoryObjectStore):
+    listing_count = 0
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        self.listing_count += 1
+        async for found in super().list(prefix, start_after=start_after):
+            yield found
+
+
+async def test_brokers_with_chains_are_found_by_a_listing_for_each() -> None:
+    store = CountedListings()
+    assert await brokers_with_chains(store, CLUSTER) == set()
+    foreign = WalSlice(TOPIC_ID, 0, -1, bytes(foreign_batches(batch(1))), is_foreign=True)
+    for broker_id in (0, 7, 4_711):
+        for number in range(2):
+            chain = ChainName(broker_id, uuid5(NAMESPACE_OID, f"chain {broker_id} {number}"))
+            owner = ChainOwner(store, CLUSTER, chain)
+            for _ in range(3):
+                await owner.commit([foreign])
+    await store.put(f"{CLUSTER}/wal/notes of mine.txt", b"?")
+    await store.put(f"{CLUSTER}/wal/0000000007/{uuid5(NAMESPACE_OID, '')}/x", b"?")
+    await store.put(f"{CLUSTER}/x", b"?")
+    store.listing_count = 0
+    assert await brokers_with_chains(store, CLUSTER) == {0, 7, 4_711}
+    assert store.listing_count <= 3 + 2 + 1
 
 
 def test_what_a_brokers_former_processes_have_left_is_sealed_some_time_after_its_start(

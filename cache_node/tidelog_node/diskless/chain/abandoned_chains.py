@@ -7,6 +7,10 @@ more, and the objects are then for nobody. If there is no next process, the live
 smallest id does it, once the broker has been gone for ``after_ms``. If that one cannot, nothing is
 lost but time.
 
+A broker may be gone of which no process knows: it was taken out of the cluster while none was
+there to see it, or the metadata store was set back. So that node asks the bucket once a day which
+brokers have chains.
+
 A broker that is taken for gone and lives loses nothing: its next object meets the seal, and what
 its gateway has not committed goes into its next chain.
 """
@@ -15,9 +19,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import TidelogError
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership
@@ -29,6 +34,7 @@ AFTER_MS_MAX = 600_000
 LOOKS = 4  # in that time
 # Between tries in vain: each waits longer, because a node without a chain starts a worker for it.
 RETRY_MS_MIN, RETRY_MS_MAX = 1_000.0, 3_600_000.0
+FIND_MS = 24 * 3_600_000  # between two looks at the bucket
 
 
 def abandoned_after_ms(config: NodeConfig) -> int:
@@ -46,16 +52,22 @@ class AbandonedChains:
         *,
         membership: Membership,
         seal: Callable[[int], Awaitable[bool]],
+        find: Callable[[], Awaitable[Collection[int]]],
         after_ms: int,
     ) -> None:
-        """``seal`` seals the chains of the broker of that id; false: it has to be called again."""
+        """``seal`` seals the chains of the broker of that id; false: it has to be called again.
+
+        ``find`` returns the brokers that have chains in the bucket.
+        """
         self._node = node
         self._membership = membership
         self._seal = seal
+        self._find = find
         self._after_ms = after_ms
         self._seen: set[int] = set()  # brokers; an administrator may have removed one since
         self._gone_since: dict[int, float] = {}  # when this process first saw it gone
         self._began_ms = membership.now_ms()
+        self._find_due_ms = self._began_ms + after_ms
         self._sealed: set[int] = set()  # since then; this broker's former processes, too
         self._retries: dict[int, tuple[float, float]] = {}  # when, and the delay before
 
@@ -73,6 +85,8 @@ class AbandonedChains:
     async def look(self) -> None:
         """Seal the chains of the brokers that are due."""
         now_ms, own = self._membership.now_ms(), self._membership.broker_id
+        if self._is_first() and now_ms >= self._find_due_ms:
+            await self._find_brokers(now_ms)
         registered = self._node.view.image.brokers.keys()
         self._seen |= registered
         gone = self._membership.dead | (self._seen - registered - {own})
@@ -84,6 +98,16 @@ class AbandonedChains:
                 await self._seal_if_due(broker_id, since_ms)
         if self._membership.can_serve():  # Else another process may have the id, and its chain.
             await self._seal_if_due(own, self._began_ms)
+
+    async def _find_brokers(self, now_ms: float) -> None:
+        self._find_due_ms = now_ms + RETRY_MS_MAX
+        try:
+            self._seen |= set(await self._find())
+        except TidelogError as error:
+            reason = {"reason": str(error)}
+            logger.warning("chains of the bucket cannot be listed, will retry", extra=reason)
+        else:
+            self._find_due_ms = now_ms + FIND_MS
 
     async def _seal_if_due(self, broker_id: int, since_ms: float) -> None:
         now_ms = self._membership.now_ms()

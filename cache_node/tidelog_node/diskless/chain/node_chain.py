@@ -18,13 +18,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
+from tidelog_core.diskless.bucket.chain_brokers import brokers_with_chains
 from tidelog_core.diskless.chain.expiring_rules import check_keeps_chains
 from tidelog_core.diskless.chain.start_probe import check_creates_once
 from tidelog_core.diskless.chain.store import ChainStore
@@ -152,11 +154,22 @@ class NodeChain:
         Returns whether that is done.
         """
         own = self.chain
-        if own is not None:
-            return await self._seal_chains_of(broker_id, own.name, self.client)
-        heir = ChainName(self._node.broker_id, uuid4())  # Nothing will be written to it.
-        if self.client.is_connected:
-            return await self._seal_chains_of(broker_id, heir, self.client)
+        # Nothing will be written to another one.
+        heir = ChainName(self._node.broker_id, uuid4()) if own is None else own.name
+        async with self._bucket() as store:
+            return await self._seal_chains_of(broker_id, heir, store)
+
+    async def brokers_with_chains(self) -> set[int]:
+        """Return the brokers that have chains in the bucket. Raises the store's errors."""
+        async with self._bucket() as store:
+            return await brokers_with_chains(store, self._node.view.image.cluster_id)
+
+    @asynccontextmanager
+    async def _bucket(self) -> AsyncIterator[ObjectStore]:
+        """Give access to the bucket; without a worker one runs for that alone."""
+        if self.chain is not None or self.client.is_connected:
+            yield self.client
+            return
         folder = await asyncio.to_thread(TemporaryDirectory, prefix="tidelog-sealing-")
         passing = TierClient(
             replace(
@@ -170,7 +183,7 @@ class NodeChain:
         )
         passing.start()
         try:
-            return await self._seal_chains_of(broker_id, heir, passing)
+            yield passing
         finally:
             await passing.close()
             await asyncio.to_thread(folder.cleanup)
