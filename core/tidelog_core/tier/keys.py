@@ -36,6 +36,7 @@ TOPIC_NAME_LENGTH_MAX = 200
 UUID_LENGTH = 36
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
+LOG_START_PREFIX = "log-start-"  # of a name below a partition's prefix
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # A cluster's or topic's name. Any that a store takes: other programs may write to the bucket.
@@ -54,7 +55,7 @@ _DELETION_KEY = re.compile(rf"(?P<folder>{_NAME}/{_NAME}-(?P<topic_id>{_UUID}))\
 _TOPIC_FOLDER = re.compile(rf"{_NAME}/(?P<folder>{_NAME}-{_UUID})(?:/|\.deleted\.json)")
 _LOG_START_KEY = re.compile(
     rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
-    rf"log-start-(?P<offset>[0-9]{{20}})\.json"
+    rf"{LOG_START_PREFIX}(?P<offset>[0-9]{{20}})\.json"
 )
 # Of objects of chains: ``diskless.wal.keys`` parses them.
 WAL_KEY = re.compile(
@@ -173,7 +174,8 @@ def segment_keys(cluster_id: str, topic: str, segment: SegmentMeta) -> SegmentKe
 
 def log_start_key(cluster_id: str, topic: str, topic_id: UUID, partition: int, offset: int) -> str:
     """Return the key that says that the partition's log starts at ``offset`` or later."""
-    return f"{partition_prefix(cluster_id, topic, topic_id, partition)}log-start-{offset:020d}.json"
+    prefix = partition_prefix(cluster_id, topic, topic_id, partition)
+    return f"{prefix}{LOG_START_PREFIX}{offset:020d}.json"
 
 
 def schemas_prefix(cluster_id: str) -> str:

@@ -6,6 +6,8 @@ The store is SQLite, and it is set back as an operator would do it, with a copy 
 from __future__ import annotations
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,8 @@ from tidelog_core.errors import ObjectNotFound
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentState
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_core.tier.keys import parse_segment_key, partition_prefix
+from tidelog_core.tier.keys import log_start_key, parse_segment_key, partition_prefix
+from tidelog_core.tier.manifest import log_start_object
 from tidelog_node.diskless.entering import taking_leads, waiting_leads
 
 from tests.node.diskless.chained_log import new_chain
@@ -235,6 +238,36 @@ async def test_records_that_were_tiered_since_are_missing_in_the_chain(
         await until_refused(it)
         assert not it.replica().is_leader
     assert f"the segment {it.cluster_id}/t-" in reasons(caplog)[0]
+
+
+@pytest.mark.parametrize("log_start", [2, 3], ids=["the first ones", "all of them"])
+async def test_records_that_were_deleted_since_stay_deleted(
+    tmp_path: Path, objects: MemoryObjectStore, log_start: int
+) -> None:
+    """The metadata know no log start, and the chain's objects went once the bucket had it."""
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        await it.until_led()
+        with (
+            closing(sqlite3.connect(tmp_path / "metadata.db")) as store,
+            closing(sqlite3.connect(tmp_path / "kept.db")) as kept,
+        ):
+            store.backup(kept)
+        for _ in range(3):
+            await append(it, 0)
+        key = log_start_key(it.cluster_id, "t", it.stored().topic_id, 0, log_start)
+        await objects.put(key, log_start_object(log_start))
+        # An object without any of the partition is the last one.
+        assert await it.chain.commit() is PutOutcome.STORED
+        await ChainStore(objects, it.cluster_id).delete(it.chain.name, range(log_start))
+    set_back(tmp_path)
+    async with entering_node(tmp_path, objects) as it:
+        replica = await it.until_led()
+        assert replica.log.log_end_offset == 3
+        assert it.stored().log_start_offset == log_start
+        assert it.node.context.counters.chain.refused_count == 0
+        await append(it, 0)
+    await go_on(tmp_path, objects, 0)
 
 
 async def test_what_an_upload_has_left_is_no_reason_to_refuse(

@@ -11,7 +11,8 @@ does not hold up the others (``waves``). Each group is led before the next one i
 
 A metadata store that was set back knows a tier that ends too early, and the objects of the chain
 are gone. Nothing else would show it: so unless the objects themselves say where a partition ends,
-the bucket is asked for segments above (``unknown_segments``).
+the bucket is asked for segments above, and for a greater log start (``unknown_segments``). Nothing
+is lost with the latter, so the item gets it back, and the next try goes on from there.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from collections.abc import (
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain.store import ChainStore, ListedChain
-from tidelog_core.diskless.takeover.unknown_segments import segment_from
+from tidelog_core.diskless.takeover.unknown_segments import published_log_start, segment_from
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
 from tidelog_core.errors import CorruptObject, MetadataSetBack, StoreUnavailable, TidelogError
 from tidelog_core.metadata.epoch_chains import ChainName, cut_tiered, describe_epoch
+from tidelog_core.metadata.leadership import advance_log_start, leadership_of
 from tidelog_core.metadata.records import Partition, SegmentState, segment_key_from
 from tidelog_core.metadata.store import KeyRange
 from tidelog_core.objects.store import ObjectStore
@@ -401,6 +403,8 @@ class LogRecovery:
     ) -> None:
         """Raise ``MetadataSetBack`` if the bucket has a segment at or above the offset.
 
+        And ``StoreUnavailable`` if it has a greater log start, which the item gets back.
+
         One that the metadata store has now is no reason: the tier has gone on since it was read,
         and the objects of the chain were collected. With ``is_broken`` no log is made of what was
         found, so a copy that was not finished is no reason either. Raises ``StoreUnavailable`` if
@@ -409,6 +413,15 @@ class LogRecovery:
         topic = replica.partition.topic
         cluster_id = self._node.view.image.cluster_id
         prefix = partition_prefix(cluster_id, topic, record.topic_id, record.partition)
+        log_start = await published_log_start(self._objects, prefix)
+        if log_start > record.log_start_offset:
+            await advance_log_start(self._node.store, leadership_of(record), log_start)
+            await self._node.view.refresh()  # The next try begins the log where the image says.
+            raise StoreUnavailable(
+                f"{replica.partition} begins at offset {log_start} by the bucket, and began at"
+                f" {record.log_start_offset} by the metadata store: they were set back, or were"
+                " read before the log start advanced"
+            )
         if await segment_from(self._objects, prefix, offset) is None:
             return
         stored = await read_segments(
