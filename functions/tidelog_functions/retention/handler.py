@@ -62,7 +62,8 @@ from tidelog_functions.scrub.chains import (
     ChainScrub,
     KnownTopics,
 )
-from tidelog_functions.scrub.settings import DOUBTFUL_AGE_MS, ORPHAN_AGE_MS
+from tidelog_functions.scrub.scrub_run import ScrubRun
+from tidelog_functions.scrub.settings import DOUBTFUL_AGE_MS, ORPHAN_AGE_MS, ScrubSettings
 
 logger = logging.getLogger(__name__)
 
@@ -161,20 +162,21 @@ async def apply_retention(
             except TidelogError as error:
                 result.failed["marks of tombstones"] = error
             topics = await reader.topics()
-            scrub = ChainScrub(
+            limits = AgeLimits(orphan_age_ms=ORPHAN_AGE_MS, doubtful_age_ms=DOUBTFUL_AGE_MS)
+            run = ScrubRun(
                 store=store,
                 objects=objects,
                 cluster_id=cluster_id,
-                topics=KnownTopics(
-                    {topic.topic_id: topic for topic in topics.live},
-                    {topic.topic_id for topic in topics.deleted},
-                    is_complete=False,  # The scrub deletes objects of unknown topics.
-                ),
-                limits=AgeLimits(orphan_age_ms=ORPHAN_AGE_MS, doubtful_age_ms=DOUBTFUL_AGE_MS),
-                is_dry_run=False,
+                settings=ScrubSettings(limits=limits),
                 clock_ms=clock_ms,
                 limit=limit,
             )
+            known = KnownTopics(
+                {topic.topic_id: topic for topic in topics.live},
+                {topic.topic_id for topic in topics.deleted},
+                is_complete=False,  # The scrub deletes objects of unknown topics.
+            )
+            scrub = ChainScrub(run, known)
             # Chains outlive the last diskless topic.
             if topics.deleted or any(DISKLESS_SETTING in topic.configs for topic in topics.live):
                 await _collect(scrub, result)

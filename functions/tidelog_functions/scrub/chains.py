@@ -17,7 +17,7 @@ The notes of heirs stay for as long as the metadata store may be set back to bef
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -50,12 +50,11 @@ from tidelog_core.metadata.records import (
     partition_collection,
     scrub_orphans_key,
 )
-from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
-from tidelog_core.objects.store import ObjectMeta, ObjectStore
-from tidelog_core.retention.orphans import AgeLimits
+from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.tier.lifecycle import delete_objects
 
-from tidelog_functions.invocation import TimeLimit
+from tidelog_functions.scrub.scrub_run import ScrubRun
 
 logger = logging.getLogger(__name__)
 
@@ -109,26 +108,9 @@ class _Entry:
 class ChainScrub:
     """The chains of one sweep. For one use."""
 
-    def __init__(
-        self,
-        *,
-        store: MetadataStore,
-        objects: ObjectStore,
-        cluster_id: str,
-        topics: KnownTopics,
-        limits: AgeLimits,
-        is_dry_run: bool,
-        clock_ms: Callable[[], int],
-        limit: TimeLimit,
-    ) -> None:
-        self._store = store
-        self._objects = objects
-        self._cluster_id = cluster_id
+    def __init__(self, run: ScrubRun, topics: KnownTopics) -> None:
+        self._run = run
         self._topics = topics
-        self._limits = limits
-        self._is_dry_run = is_dry_run
-        self._clock_ms = clock_ms
-        self._limit = limit
         self._entries: dict[ChainName, list[_Entry]] | None = None  # not read yet
         self._ends: dict[PartitionName, int] = {}  # below, chains are not needed
         self._seen: set[ChainName] = set()
@@ -141,13 +123,13 @@ class ChainScrub:
         Raises ``CorruptItem`` and the metadata store's errors.
         """
         try:
-            rules = await chain_expiring_rules(self._objects, self._cluster_id)
+            rules = await chain_expiring_rules(self._run.objects, self._run.cluster_id)
         except StoreUnavailable as error:
             logger.warning("lifecycle rules cannot be read", extra={"reason": str(error)})
             return
         if rules and await self._all_entries():
             for rule in rules:
-                self.report.add_problem(describe_expiring(rule, self._cluster_id))
+                self.report.add_problem(describe_expiring(rule, self._run.cluster_id))
 
     async def visit(
         self, objects: Sequence[ObjectMeta], seen_ms: Mapping[str, int]
@@ -167,17 +149,17 @@ class ChainScrub:
         useless = [one for one in objects if not _stays(one)]
         if not useless or await self._is_needed(chain):
             return {}
-        now_ms = self._clock_ms()
+        now_ms = self._run.clock_ms()
         # A future time comes from a wrong clock.
         since_ms = min(seen_ms.get(UNNEEDED, now_ms), now_ms)
         read_ms = min(seen_ms[READ], now_ms) if READ in seen_ms else None
         times = {UNNEEDED: since_ms} | ({} if read_ms is None else {READ: read_ms})
-        age_ms = self._limits.orphan_age_ms
+        age_ms = self._run.settings.limits.orphan_age_ms
         is_young = now_ms - since_ms <= min(age_ms, CHAIN_AGE_MS)
         if is_young or (read_ms is not None and now_ms - read_ms <= age_ms):
             self.report.young_count += len(useless)
             return times
-        is_doubtless = now_ms - since_ms > self._limits.doubtful_age_ms
+        is_doubtless = now_ms - since_ms > self._run.settings.limits.doubtful_age_ms
         if await self._collect(chain, objects, is_doubtless=is_doubtless):
             return {}
         return times | {READ: now_ms}
@@ -199,10 +181,11 @@ class ChainScrub:
                     await self._end_of(entry.partition),
                 )
                 if start < entry.end_offset and not await self._has_any(chain):
-                    self._limit.require()
+                    self._run.limit.require()
                     where = self._describe(entry.partition)
+                    prefix = chain_prefix(self._run.cluster_id, chain)
                     self.report.add_problem(
-                        f"{chain_prefix(self._cluster_id, chain)}: no object is left, not even the"
+                        f"{prefix}: no object is left, not even the"
                         f" last one, but only this chain had offsets [{start}, {entry.end_offset})"
                         f" of {where}; look for a lifecycle rule of the bucket"
                     )
@@ -214,8 +197,8 @@ class ChainScrub:
         the stores' errors.
         """
         prefix, group = "", list[ObjectMeta]()
-        async for found in self._objects.list(chains_prefix(self._cluster_id)):
-            of = group_of_chain(self._cluster_id, found.key)
+        async for found in self._run.objects.list(chains_prefix(self._run.cluster_id)):
+            of = group_of_chain(self._run.cluster_id, found.key)
             if of is None:
                 continue
             if of != prefix:
@@ -231,7 +214,7 @@ class ChainScrub:
             await self._delete_old_notes(group)
             return
         key = scrub_orphans_key(prefix)
-        item = await self._store.get(key)
+        item = await self._run.store.get(key)
         try:
             before = {} if item is None else ScrubOrphans.from_item(item).first_seen_ms
             times = await self.visit(group, before)
@@ -240,16 +223,16 @@ class ChainScrub:
             return
         if times != before:
             body = ScrubOrphans(prefix=prefix, first_seen_ms=times).to_body() if times else None
-            await self._store.commit([Write(key, body, ANY_VERSION, False)])
+            await self._run.store.commit([Write(key, body, ANY_VERSION, False)])
 
     # -- one chain --
 
     async def _delete_old_notes(self, objects: Sequence[ObjectMeta]) -> None:
         """Delete the notes of heirs that no metadata of an earlier time can need."""
-        oldest_ms = self._clock_ms() - HEIR_AGE_MS
+        oldest_ms = self._run.clock_ms() - HEIR_AGE_MS
         old = [one for one in objects if _is_note(one) and one.modified_ms < oldest_ms]
-        if old and not self._is_dry_run:
-            await delete_objects(self._objects, [one.key for one in old])
+        if old and not self._run.settings.is_dry_run:
+            await delete_objects(self._run.objects, [one.key for one in old])
 
     async def _collect(
         self, chain: ChainName, objects: Sequence[ObjectMeta], *, is_doubtless: bool
@@ -260,21 +243,21 @@ class ChainScrub:
         async def read_unneeded(names: Collection[PartitionName]) -> UnneededEnds:
             unknown = {name for name in names if name.topic_id not in topics.live}
             return await read_unneeded_ends(
-                self._store,
+                self._run.store,
                 names,
                 deleted={name for name in names if name.topic_id in topics.deleted},
                 unknown=unknown if is_doubtless and topics.is_complete else (),
                 keeps_restored=not is_doubtless,
             )
 
-        chains = ChainStore(self._objects, self._cluster_id)
+        chains = ChainStore(self._run.objects, self._run.cluster_id)
         collected = await collect_sealed(
             chains,
-            self._cluster_id,
+            self._run.cluster_id,
             chain,
             read_unneeded,
-            is_dry_run=self._is_dry_run,
-            on_read=lambda _: self._limit.require(),
+            is_dry_run=self._run.settings.is_dry_run,
+            on_read=lambda _: self._run.limit.require(),
             read_referenced=self._read_referenced if self._is_settled(objects) else None,
         )
         for key, problem in collected.problems:
@@ -283,14 +266,15 @@ class ChainScrub:
             return False
         # While a data object is needed, the checkpoints may be too.
         checkpoints = [] if collected.kept else [one for one in objects if _is_checkpoint(one)]
-        if checkpoints and not self._is_dry_run:
-            await delete_objects(self._objects, [one.key for one in checkpoints])
+        if checkpoints and not self._run.settings.is_dry_run:
+            await delete_objects(self._run.objects, [one.key for one in checkpoints])
         count = len(collected.deleted) + len(checkpoints)
         size_bytes = collected.deleted_bytes + sum(one.size_bytes for one in checkpoints)
         self.report.collected_count += count
         self.report.collected_bytes += size_bytes
+        is_dry_run = self._run.settings.is_dry_run
         logger.info(
-            "objects of a sealed chain found" if self._is_dry_run else "sealed chain collected",
+            "objects of a sealed chain found" if is_dry_run else "sealed chain collected",
             extra={"chain": str(chain), "count": count, "size_bytes": size_bytes},
         )
         return not collected.kept
@@ -301,12 +285,12 @@ class ChainScrub:
         One may have read a gateway's object just before, and not have stored its own yet.
         """
         sealed_ms = [one.modified_ms for one in objects if _is_seal(one)]
-        return bool(sealed_ms) and self._clock_ms() - max(sealed_ms) > CHAIN_AGE_MS
+        return bool(sealed_ms) and self._run.clock_ms() - max(sealed_ms) > CHAIN_AGE_MS
 
     async def _read_referenced(self) -> Referenced:
         if self._referenced is None:
             self._referenced = await read_referenced(
-                self._objects, self._cluster_id, lambda _: self._limit.require()
+                self._run.objects, self._run.cluster_id, lambda _: self._run.limit.require()
             )
         return self._referenced
 
@@ -320,8 +304,8 @@ class ChainScrub:
     async def _end_of(self, partition: Partition) -> int:
         name = PartitionName(partition.topic_id, partition.partition)
         if name not in self._ends:
-            self._limit.require()
-            self._ends[name] = await unneeded_end(self._store, partition)
+            self._run.limit.require()
+            self._ends[name] = await unneeded_end(self._run.store, partition)
         return self._ends[name]
 
     async def _all_entries(self) -> Mapping[ChainName, Sequence[_Entry]]:
@@ -331,7 +315,7 @@ class ChainScrub:
             for topic in self._topics.live.values():
                 if DISKLESS_SETTING not in topic.configs:
                     continue
-                for item in await self._store.list(partition_collection(topic.topic_id)):
+                for item in await self._run.store.list(partition_collection(topic.topic_id)):
                     partition = Partition.from_item(item)
                     wal = partition.readable_wal
                     ends = [*(one.first_offset for one in wal[1:]), None]
@@ -342,7 +326,7 @@ class ChainScrub:
         return self._entries
 
     async def _has_any(self, chain: ChainName) -> bool:
-        async for _ in self._objects.list(chain_prefix(self._cluster_id, chain)):
+        async for _ in self._run.objects.list(chain_prefix(self._run.cluster_id, chain)):
             return True
         return False
 

@@ -43,6 +43,7 @@ from tidelog_functions.invocation import (
     TimeLimit,
     parse_function_settings,
 )
+from tidelog_functions.scrub.scrub_run import ScrubRun
 from tidelog_functions.scrub.settings import ScrubSettings, parse_scrub_settings
 from tidelog_functions.scrub.sweep import Report, Sweep
 
@@ -105,16 +106,15 @@ async def scrub(
         logger.info("no node is registered, the bucket is left alone")
         return Report(settings.is_dry_run)
     before = "" if settings.is_dry_run else await read_progress(store, FUNCTION)
-    sweep = Sweep(
+    run = ScrubRun(
         store=store,
         objects=objects,
         cluster_id=cluster_id,
-        topics=await reader.topics(),
         settings=settings,
         clock_ms=clock_ms,
         limit=limit,
     )
-    report = await sweep.run(resumes_after=before)
+    report = await Sweep(run, await reader.topics()).run(resumes_after=before)
     if report.resumes_after != before and not settings.is_dry_run:
         await write_progress(store, FUNCTION, report.resumes_after)
     return report

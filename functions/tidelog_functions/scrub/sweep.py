@@ -17,7 +17,7 @@ without any.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -30,8 +30,8 @@ from tidelog_core.metadata.records import (
     SegmentState,
     Topic,
 )
-from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
-from tidelog_core.objects.store import ObjectMeta, ObjectStore
+from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.retention.orphans import (
     Candidate,
     TopicState,
@@ -58,7 +58,7 @@ from tidelog_core.tier.keys import (
 from tidelog_core.tier.lifecycle import delete_objects, read_segments
 
 from tidelog_functions.cluster_reader import Topics
-from tidelog_functions.invocation import OutOfTime, TimeLimit
+from tidelog_functions.invocation import OutOfTime
 from tidelog_functions.scrub.chains import (
     ChainReport,
     ChainScrub,
@@ -66,7 +66,7 @@ from tidelog_functions.scrub.chains import (
     group_of_chain,
     is_chain_prefix,
 )
-from tidelog_functions.scrub.settings import ScrubSettings
+from tidelog_functions.scrub.scrub_run import ScrubRun
 
 logger = logging.getLogger(__name__)
 
@@ -108,38 +108,15 @@ class _Group:
 class Sweep:
     """One sweep over one cluster. For one use."""
 
-    def __init__(
-        self,
-        *,
-        store: MetadataStore,
-        objects: ObjectStore,
-        cluster_id: str,
-        topics: Topics,
-        settings: ScrubSettings,
-        clock_ms: Callable[[], int],
-        limit: TimeLimit,
-    ) -> None:
-        self._store = store
-        self._objects = objects
-        self._cluster_id = cluster_id
-        self._settings = settings
-        self._clock_ms = clock_ms
-        self._limit = limit
+    def __init__(self, run: ScrubRun, topics: Topics) -> None:
+        self._run = run
         self._topics = {topic.topic_id: topic for topic in topics.live}
         self._topics_failed = topics.failed
         self._deleted = {tombstone.topic_id for tombstone in topics.deleted}
-        self._chains = ChainScrub(
-            store=store,
-            objects=objects,
-            cluster_id=cluster_id,
-            topics=KnownTopics(self._topics, self._deleted, is_complete=not topics.failed),
-            limits=settings.limits,
-            is_dry_run=settings.is_dry_run,
-            clock_ms=clock_ms,
-            limit=limit,
-        )
+        known = KnownTopics(self._topics, self._deleted, is_complete=not topics.failed)
+        self._chains = ChainScrub(run, known)
         self._report = Report(
-            settings.is_dry_run, chains=self._chains.report, failed=dict(topics.failed)
+            run.settings.is_dry_run, chains=self._chains.report, failed=dict(topics.failed)
         )
         # By prefix: when each object was first seen; None if the item cannot be read.
         self._orphans: dict[str, Mapping[str, int] | None] = {}
@@ -148,8 +125,9 @@ class Sweep:
         """Sweep from after that key on, until the time limit."""
         report = self._report
         report.resumes_after = resumes_after
+        cluster_id = self._run.cluster_id
         known = {
-            partition_prefix(self._cluster_id, topic.name, topic.topic_id, number): (topic, number)
+            partition_prefix(cluster_id, topic.name, topic.topic_id, number): (topic, number)
             for topic in self._topics.values()
             for number in range(topic.partition_count)
         }
@@ -179,9 +157,9 @@ class Sweep:
         # After everything that the tier has below the finished prefix. Foreign objects may still
         # follow: their names may contain any character.
         start_after = f"{resumes_after}~" if resumes_after.endswith("/") else resumes_after
-        prefix, objects = "", list[ObjectMeta]()
-        async for found in self._objects.list(f"{self._cluster_id}/", start_after=start_after):
-            of = group_of_chain(self._cluster_id, found.key) or _group_prefix(found.key)
+        prefix, objects, cluster_id = "", list[ObjectMeta](), self._run.cluster_id
+        async for found in self._run.objects.list(f"{cluster_id}/", start_after=start_after):
+            of = group_of_chain(cluster_id, found.key) or _group_prefix(found.key)
             if of != prefix:
                 if objects:
                     yield _Group(prefix, objects)
@@ -191,7 +169,7 @@ class Sweep:
             yield _Group(prefix, objects)
 
     async def _visit(self, group: _Group, known: dict[str, tuple[Topic, int]]) -> None:
-        self._limit.require()
+        self._run.limit.require()
         self._report.object_count += len(group.objects)
         if group.prefix.endswith("/"):
             return await self._partition(group, known)
@@ -206,7 +184,7 @@ class Sweep:
 
     async def _age_limit_ms(self, found: ObjectMeta) -> int | None:
         """Return the removal age of an object of no partition, ``None`` to keep it."""
-        limits = self._settings.limits
+        limits = self._run.settings.limits
         # A receipt stays as long as the objects that describe its topic.
         topic_id = parse_topic_manifest_key(found.key) or parse_erasure_receipt_key(found.key)
         if topic_id is not None:
@@ -214,7 +192,7 @@ class Sweep:
         deletion = parse_deletion_key(found.key)
         if deletion is not None:
             state = self._state(deletion.topic_id)
-            if await self._store.get(records.deleted_topic_key(deletion.topic_id)) is not None:
+            if await self._run.store.get(records.deleted_topic_key(deletion.topic_id)) is not None:
                 state = TopicState.DELETED  # since the sweep started
             elif state is TopicState.UNKNOWN and await self._has_any(f"{deletion.folder}/"):
                 return None  # It prevents a restoration of deleted topics.
@@ -222,12 +200,12 @@ class Sweep:
         if is_probe_key(found.key):  # A node's start was cut short.
             return limits.orphan_age_ms
         is_known = parse_schema_key(found.key) is not None  # The registry removes its own.
-        if not is_known and found.key != cluster_manifest_key(self._cluster_id):
+        if not is_known and found.key != cluster_manifest_key(self._run.cluster_id):
             self._pass_over(found)
         return None
 
     async def _has_any(self, prefix: str) -> bool:
-        async for _ in self._objects.list(prefix):
+        async for _ in self._run.objects.list(prefix):
             return True
         return False
 
@@ -236,8 +214,8 @@ class Sweep:
 
         Failures do not stop others.
         """
-        self._limit.require()
-        if is_chain_prefix(self._cluster_id, group.prefix):
+        self._run.limit.require()
+        if is_chain_prefix(self._run.cluster_id, group.prefix):
             await self._guarded(group.prefix, self._scrub_chain(group))
         else:
             await self._guarded(group.prefix, self._compare(group, known.get(group.prefix)))
@@ -276,15 +254,15 @@ class Sweep:
             topic_id, number = key.topic_id, key.partition
         else:
             return await self._remove_old(group.prefix, ())
-        metas = await read_segments(self._store, topic_id, number)
+        metas = await read_segments(self._run.store, topic_id, number)
         self._report.segment_count += len(metas)
-        item = await self._store.get(records.partition_key(topic_id, number))
+        item = await self._run.store.get(records.partition_key(topic_id, number))
         partition = None if item is None else Partition.from_item(item)
         state = self._state(topic_id)
         if state is TopicState.LIVE and partition is None:
             state = TopicState.DELETED  # since the sweep started
         log_start_offset = 0 if partition is None else partition.log_start_offset
-        limits = self._settings.limits
+        limits = self._run.settings.limits
         judgement = judge_unnamed(
             segments,
             metas,
@@ -318,7 +296,7 @@ class Sweep:
         )
 
     async def _load_orphans(self) -> None:
-        for item in await self._store.list(records.SCRUB_ORPHANS_COLLECTION):
+        for item in await self._run.store.list(records.SCRUB_ORPHANS_COLLECTION):
             try:
                 self._orphans[item.id.key] = ScrubOrphans.from_item(item).first_seen_ms
             except CorruptItem as error:
@@ -333,7 +311,7 @@ class Sweep:
 
         In this order a crash leaves records of removed orphans, which the next sweep drops.
         """
-        before, now_ms = self._orphans.get(prefix, {}), self._clock_ms()
+        before, now_ms = self._orphans.get(prefix, {}), self._run.clock_ms()
         # A future time comes from a wrong clock.
         seen = {prefix + name: min(ms, now_ms) for name, ms in (before or {}).items()}
         old = select_old(candidates, seen, now_ms=now_ms)
@@ -347,11 +325,11 @@ class Sweep:
 
     async def _store_times(self, prefix: str, times: Mapping[str, int]) -> None:
         """Store when the group's orphans were first seen, if that has changed."""
-        if self._settings.is_dry_run or times == self._orphans.get(prefix, {}):
+        if self._run.settings.is_dry_run or times == self._orphans.get(prefix, {}):
             return
         orphans = ScrubOrphans(prefix=prefix, first_seen_ms=times)
         body = orphans.to_body() if times else None
-        await self._store.commit([Write(orphans.item_id, body, ANY_VERSION, False)])
+        await self._run.store.commit([Write(orphans.item_id, body, ANY_VERSION, False)])
 
     async def _remove(self, orphans: Sequence[ObjectMeta]) -> None:
         for found in orphans:
@@ -359,17 +337,17 @@ class Sweep:
             self._report.orphan_bytes += found.size_bytes
             _name(self._report.orphans, found.key)
             logger.info(
-                "orphan found" if self._settings.is_dry_run else "orphan removed",
+                "orphan found" if self._run.settings.is_dry_run else "orphan removed",
                 extra={"key": found.key, "size_bytes": found.size_bytes},
             )
-        if orphans and not self._settings.is_dry_run:
-            await delete_objects(self._objects, [found.key for found in orphans])
+        if orphans and not self._run.settings.is_dry_run:
+            await delete_objects(self._run.objects, [found.key for found in orphans])
 
     async def _report_missing(
         self, topic: Topic, metas: Sequence[SegmentMeta], objects: Sequence[ObjectMeta]
     ) -> None:
         present = {found.key: found.size_bytes for found in objects}
-        keys = [segment_keys(self._cluster_id, topic.name, meta) for meta in metas]
+        keys = [segment_keys(self._run.cluster_id, topic.name, meta) for meta in metas]
         for meta, key in select_missing(metas, keys, present):
             problem = await self._problem(meta, key)
             if problem is not None:
@@ -383,13 +361,13 @@ class Sweep:
         """Return the problem of a finished segment's object, read individually."""
         size_bytes = meta.index_size_bytes if key.endswith(".index") else meta.size_bytes
         try:
-            found = await self._objects.head(key)
+            found = await self._run.objects.head(key)
             if found.size_bytes == size_bytes:
                 return None  # It was written after the listing.
             problem = f"has {found.size_bytes} bytes instead of {size_bytes}"
         except ObjectNotFound:
             problem = "is not there"
-        item = await self._store.get(meta.item_id)
+        item = await self._run.store.get(meta.item_id)
         if item is None or SegmentMeta.from_item(item).state is not SegmentState.COPY_FINISHED:
             return None  # Retention has started to delete it since.
         return problem

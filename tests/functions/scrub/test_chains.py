@@ -38,6 +38,8 @@ from tidelog_functions.scrub.chains import (
     ChainScrub,
     KnownTopics,
 )
+from tidelog_functions.scrub.scrub_run import ScrubRun
+from tidelog_functions.scrub.settings import ScrubSettings
 
 from tests.support.chain_owner import ChainOwner, chain_name
 from tests.support.function_world import (
@@ -245,16 +247,15 @@ async def test_a_topic_that_was_created_during_the_sweep_is_not_unknown(world: C
     """Its leader has used a chain that nobody needed for long, and has gone since."""
     await world.begin()
     before = await world.chain_keys()
-    chains = ChainScrub(
+    run = ScrubRun(
         store=world.store,
         objects=world.objects,
         cluster_id=CLUSTER_ID,
-        topics=KnownTopics({}, (), is_complete=True),  # as they were before
-        limits=LIMITS,
-        is_dry_run=False,
+        settings=ScrubSettings(limits=LIMITS),
         clock_ms=world.clock,
         limit=TimeLimit(Steps()),
     )
+    chains = ChainScrub(run, KnownTopics({}, (), is_complete=True))  # as they were before
     listed = [one async for one in world.objects.list(chains_prefix(CLUSTER_ID))]
     objects = [one for one in listed if str(A.chain_id) in one.key]
     long_ago = {UNNEEDED: world.clock() - 8 * DAY_MS}
