@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from tidelog.reused_memory import (
     BLOCKS_MAX,
-    HUGE_PAGE_BYTES,
+    LARGE_UNIT_BYTES,
     THREAD_BYTES_MAX,
     ReusedMemory,
     thread_memory,
@@ -102,12 +102,12 @@ def test_small_views_do_not_get_large_memory() -> None:
     assert len(memory.take(MIB)) <= 2 * MIB
 
 
-def test_memory_has_whole_huge_pages_of_linux() -> None:
-    block = ReusedMemory(16 * MIB).take(HUGE_PAGE_BYTES + 1)
+def test_large_memory_fits_answers_of_about_the_same_size() -> None:
+    block = ReusedMemory(16 * MIB).take(LARGE_UNIT_BYTES + 1)
     if isinstance(block.obj, mmap.mmap):
-        assert len(block) == 2 * HUGE_PAGE_BYTES
+        assert len(block) == 2 * LARGE_UNIT_BYTES
     else:
-        assert len(block) > HUGE_PAGE_BYTES
+        assert len(block) > LARGE_UNIT_BYTES
 
 
 def test_a_process_with_too_many_mappings_gets_other_memory(
