@@ -9,6 +9,8 @@ TOOLS := .cache/tools/.installed
 PYTEST_FLAGS ?=
 # The tests that use the compiled modules, without slow ones.
 COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/replication \
+	tests/core/tier/test_index_file.py tests/core/tier/test_key_hashes.py \
+	tests/core/tier/test_segment_scan.py tests/core/diskless/test_wal_objects.py \
 	tests/node/compaction \
 	tests/node/connections tests/node/test_data_plane.py \
 	tests/node/test_recovery.py tests/node/test_wire_fetch.py tests/node/test_wire_produce.py
