@@ -527,6 +527,7 @@ class LocalLog(ReadableLog):
                 self._close_in_order()
         finally:
             self._durability.cancel()
+            self._filling.cancel()  # Another log over the same files may be next.
             segments.close()
 
     def _close_in_order(self) -> None:
@@ -570,6 +571,7 @@ class LocalLog(ReadableLog):
         if not segments.is_offline:
             with suppress(StorageError):  # Its files go.
                 self._settle()
+        self._filling.cancel()
         segments.close()
         segments.go_away()
         with segments.storage_errors("deletion"):

@@ -501,6 +501,46 @@ def test_whatever_changes_the_logs_files_finishes_the_fill_first(
     heir.leader.close()
 
 
+@pytest.mark.parametrize("step", range(STEPS))
+@pytest.mark.parametrize("end", ["close", "delete"])
+def test_a_fill_changes_no_files_after_the_end_of_a_log_whose_disk_has_failed(
+    heir: Heir, monkeypatch: pytest.MonkeyPatch, step: int, end: str
+) -> None:
+    """Another log may have them by then, or one of the same name."""
+    side = heir.begin_and_refill()
+    pending = heir.log.begin_fill(side)
+    for number in range(step):
+        if number % 2:
+            heir.log.go_on_filling(pending)
+        else:
+            pending.run()
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", fail)
+        with pytest.raises(StorageError):
+            append(heir.log, batch(1), epoch=heir.log.leader_epoch)
+    assert heir.log.is_offline
+    if end == "close":
+        heir.log.close()
+    else:
+        heir.log.delete()
+        heir.log.directory.mkdir()
+    before = files_in(heir.log.directory)
+    pending.run()
+    with pytest.raises(StorageError):
+        heir.log.go_on_filling(pending)
+    pending.run()
+    assert files_in(heir.log.directory) == before
+    heir.leader.close()
+
+
+def files_in(folder: Path) -> dict[Path, bytes]:
+    return {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+
+
 def test_a_failure_is_found_by_who_fills_although_another_change_came_upon_it(
     heir: Heir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
