@@ -44,6 +44,7 @@ class CountedStore(MemoryObjectStore):
         self.reads = Counter[str]()
         self.list_count = 0
         self.listed = Counter[str]()  # by key
+        self.hidden: set[str] = set()  # keys that came after their page was listed
         self.read_bytes = 0
         self.may_answer = asyncio.Event()
         self.may_answer.set()
@@ -59,8 +60,9 @@ class CountedStore(MemoryObjectStore):
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         self.list_count += 1
         async for meta in super().list(prefix, start_after=start_after):
-            self.listed[meta.key] += 1
-            yield meta
+            if meta.key not in self.hidden:
+                self.listed[meta.key] += 1
+                yield meta
 
     def forget(self) -> None:
         self.reads.clear()
@@ -108,9 +110,16 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def fill(
-    folder: Path, objects: MemoryObjectStore, *, object_count: int = OBJECTS
+    folder: Path,
+    objects: MemoryObjectStore,
+    *,
+    object_count: int = OBJECTS,
+    more_count: int = 0,
 ) -> list[bytes]:
-    """Have another broker lead partitions with objects in its chain; return their records."""
+    """Have another broker lead partitions with objects in its chain; return their records.
+
+    ``more_count`` objects more have records of the last partition alone.
+    """
     async with entering_node(folder, objects) as it:
         await create(it, partitions=PARTITIONS)
         replicas = [await it.until_led(number) for number in range(PARTITIONS)]
@@ -119,6 +128,9 @@ async def fill(
                 value = b"%d" % turn * 900
                 replica.append(bytearray(batch_of(value, producer=(7, 0, turn))))
             assert await it.chain.commit(*replicas) is PutOutcome.STORED
+        for turn in range(object_count, object_count + more_count):
+            replicas[-1].append(bytearray(batch_of(b"more" * 200, producer=(7, 0, turn))))
+            assert await it.chain.commit(replicas[-1]) is PutOutcome.STORED
         contents = [content_of(replica.log) for replica in replicas]
         for number in range(PARTITIONS):
             # The heir has a replica, so no hash of a random topic id decides who it is.
@@ -147,7 +159,8 @@ async def reading(
             read_successors=read_successors,
             listings=it.recovery.listings,
         )
-        it.recovery.begun.subscribe(ahead.end_for)
+        # The chain that ``fill`` leaves has the id of the heir's broker.
+        it.recovery.begun.subscribe(lambda _: ahead.end_for([LEADER]))
         work = asyncio.create_task(ahead.run())
         await asyncio.sleep(0)  # It subscribes.
         objects.forget()
@@ -266,6 +279,23 @@ async def test_an_object_that_was_collected_since_the_listing_is_not_missed(
         for number in range(PARTITIONS):
             log = it.replica(number).log
             assert (log.log_start_offset, log.log_end_offset) == (2, OBJECTS)
+
+
+@pytest.mark.parametrize("number", [0, 3, OBJECTS - 1])
+async def test_an_object_that_came_after_its_page_was_listed_is_not_taken_for_collected(
+    tmp_path: Path, number: int
+) -> None:
+    """A later page had an object that knows it. The last one of a partition would leave no gap."""
+    objects = CountedStore()
+    contents = await fill(tmp_path, objects, more_count=2)
+    async with reading(tmp_path, objects) as (it, watching):
+        chain = it.stored().wal[-1].chain
+        objects.hidden.add(wal_key(it.cluster_id, chain, number))
+        watching.refuse()
+        await until_read(it, objects, it.kept)
+        assert it.recovery.listings.known_end(chain) == OBJECTS + 1
+        objects.hidden.clear()
+        assert await take_over(it) == contents
 
 
 async def test_what_came_after_the_listing_is_read_after_the_seal(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
-"""Listings of chains that were made ahead of a takeover, so that heirs list only what came since.
+"""Listings of chains that were made ahead of a takeover, so that heirs list only the rest.
 
-    objects below the known end       existed when they were listed, or had been collected
-    from the known end on             listed again
+    objects that follow each other without a gap      taken from the listing that was made ahead
+    those before and behind                           listed again
 
-The header of an object says up to where its chain was known to be committed when it was built. All
-lower objects existed by then, and none is created in their place but a late seal, which ends
-nothing. So a listing that has the object stays right below that end: it lacks what was collected
-before, and has what is collected since. Whoever reads that finds nothing, as after any listing.
+Such a listing is of a chain that is still written, and comes in pages. An object may be created
+after its page was listed, and the next page may have one whose header says that it exists. So an
+object that the listing lacks was not collected for certain, and an heir that took it for collected
+might end a partition before acknowledged records. An object that the listing has did exist, and
+below the committed end in a header it is committed: nothing is created there but a late seal, which
+ends nothing. What was collected since is not found by whoever reads it, as after any listing.
 
 After an hour of a chain in a bucket a listing takes dozens of requests, one after the other.
 """
@@ -25,7 +27,7 @@ CHAINS_AT_ONCE_MAX = 8
 
 
 class _Listed(NamedTuple):
-    """A listing, and the sequence below which it stays right."""
+    """A listing, and the sequence below which all is committed."""
 
     listing: ListedChain
     known_end: int
@@ -69,15 +71,32 @@ class ListingsAhead:
             before = self._listed.get(name)
             if before is None:
                 return await chains.list_all(name)
-            since = await chains.list_all(name, before.known_end)
+            end = before.known_end
+            start = _whole_from(before.listing.objects, end)
+            first, rest = await for_each(
+                ((0, start), (end, None)),
+                lambda part: chains.list_all(name, part[0], below=part[1]),
+                at_once_max=2,
+            )
             return ListedChain(
-                _below(before.listing.objects, before.known_end) + since.objects,
-                _below(before.listing.checkpoints, before.known_end) + since.checkpoints,
+                first.objects + _between(before.listing.objects, start, end) + rest.objects,
+                first.checkpoints
+                + _between(before.listing.checkpoints, start, end)
+                + rest.checkpoints,
             )
 
         listed = await for_each(names, list_one, at_once_max=CHAINS_AT_ONCE_MAX)
         return dict(zip(names, listed, strict=True))
 
 
-def _below(listed: Sequence[ListedObject], end: int) -> list[ListedObject]:
-    return [one for one in listed if one.sequence < end]
+def _between(listed: Sequence[ListedObject], start: int, end: int) -> list[ListedObject]:
+    return [one for one in listed if start <= one.sequence < end]
+
+
+def _whole_from(objects: Sequence[ListedObject], end: int) -> int:
+    """Return the least sequence from which on no object below ``end`` is missing."""
+    there = {one.sequence for one in objects}
+    at = end
+    while at - 1 in there:
+        at -= 1
+    return at

@@ -134,13 +134,22 @@ class ChainStore:
                 found.append(ListedObject(name.sequence, meta.size_bytes))
         return found
 
-    async def list_all(self, chain: ChainName, start: int = 0) -> ListedChain:
-        """Return the same, and the checkpoints of objects from ``start`` on."""
+    async def list_all(
+        self, chain: ChainName, start: int = 0, *, below: int | None = None
+    ) -> ListedChain:
+        """Return the objects and checkpoints from ``start`` on, in order, up to ``below``.
+
+        Raises ``StoreUnavailable``: a listing is whole, or there is none.
+        """
+        found = ListedChain([], [])
+        if below is not None and below <= start:
+            return found
         prefix = chain_prefix(self._cluster_id, chain)
         after = f"{prefix}{start - 1:020d}~" if start else prefix
-        found = ListedChain([], [])
         async for meta in self._store.list(prefix, start_after=after):
             name = parse_wal_key(meta.key)
+            if name is not None and below is not None and name.sequence >= below:
+                break
             if name is not None and name.sequence >= start:
                 some = found.checkpoints if name.is_checkpoint else found.objects
                 some.append(ListedObject(name.sequence, meta.size_bytes))
