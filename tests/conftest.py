@@ -17,7 +17,13 @@ from xdist.workermanage import WorkerController
 
 from tests.support.fixed_chance import fix_chance
 from tests.support.longest_files import place_of, shared_by
-from tests.support.whole_files import IS_WANTED, FileOfTests, WholeFile, are_enough
+from tests.support.whole_files import (
+    IS_WANTED,
+    FileOfTests,
+    TestReports,
+    WholeFile,
+    are_enough,
+)
 
 CHILD_PATH = Path(__file__).parent / "child_path"
 
@@ -91,11 +97,17 @@ class FileScheduling(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return shared_by(super()._split_scope(nodeid))
 
-    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
-        # A worker begins an item once it has the next one. Items that are files wait behind one
-        # other, not behind two, as xdist has tests do.
-        count = super()._pending_of(workload)
-        return count + 1 if count and are_enough(self.config) else count
+    def _reschedule(self, node: WorkerController) -> None:
+        # A worker begins an item once it has the next one, or knows that there is none. xdist gives
+        # a worker the next unit if it has two tests left: that would reserve three files for each.
+        # A worker that replaces a crashed one has none, so it needs two at once.
+        if not are_enough(self.config):
+            super()._reschedule(node)
+            return
+        while not node.shutting_down and (
+            not self.workqueue or self._pending_of(self.assigned_work[node]) < 2
+        ):
+            super()._reschedule(node)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -107,4 +119,6 @@ def pytest_configure_node(node: WorkerController) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
     """Deal the tests out, if that is to be done by files."""
+    if are_enough(config):
+        config.pluginmanager.register(TestReports())
     return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None

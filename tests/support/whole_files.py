@@ -3,6 +3,8 @@
 Each worker of pytest-xdist collects all tests, and for that imports all test modules and what those
 import. With ``--dist loadfile`` one worker runs all tests of a file, so a worker collects one item a
 file. To run it is to collect its tests and to run those; they are reported as always.
+
+The process that deals files out knows tests by their reports alone (``TestReports``).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class WholeFile(pytest.Item):
     def run_tests(self, following: pytest.Item | None) -> None:
         """Collect the tests and run them; ``following`` is the item that comes after them."""
         session = self.session
-        fix_chance(str(self.path))  # for what the module draws when it is imported
+        fix_chance(self.nodeid)  # for what the module draws when it is imported
         tests = self._collected()
         index = session.items.index(self)
         for test, next_one in pairwise([*tests, following]):
@@ -76,3 +78,27 @@ class FileOfTests(pytest.File):
     def of(cls, path: Path, folder: pytest.Collector) -> FileOfTests:
         """Return the file as a node of its folder."""
         return cls.from_parent(folder, path=path)
+
+
+class TestReports:
+    """Reports that workers have sent, by worker: which test crashed one, and whether any was run."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self._last: dict[object, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note the last test of each worker, and its phase."""
+        self._last[getattr(report, "node", None)] = f"{report.when} of {report.nodeid}"
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self, report: pytest.TestReport) -> None:
+        """Say how far a file had come when its worker crashed."""
+        last = self._last.get(getattr(report, "node", None), "nothing")
+        report.longrepr = f"{report.longrepr}; its last report is about the {last}"
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """End as pytest does if no test was run, although there were files."""
+        if exitstatus == pytest.ExitCode.OK and not self._last:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
