@@ -28,10 +28,10 @@ CLIENT_TESTS ?= tests/clients tests/kafka tests/node/test_clients.py tests/node/
 # file, and of some folders, so their servers start once. The longest come first
 # (tests/support/longest_files.py).
 TEST_WORKERS ?= 4
-# What is collected are files, so a share of the tests would be told wrong.
+# Workers collect files, so pytest cannot tell which share of the tests is done.
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -o console_output_style=classic
-# Nodes and stores flush what they write: on a disk, tests wait for each other's. ``/dev/shm`` is a
-# place that nobody waits for, where there is memory enough.
+# Nodes and stores flush their files. On a disk the tests wait for each other's flushes; with enough
+# memory, ``/dev/shm`` is faster.
 TEST_FOLDERS ?= $(or $(TMPDIR),/tmp)
 
 .PHONY: help setup tools demo test prepared test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-exports test-ecosystem test-diskless-clients test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure bench-sustained scaling soak chaos simulate-diskless logins fuzz attack clean
@@ -56,17 +56,19 @@ demo: $(STAMP)  ## flights through the whole product: produce, consume, tier, ev
 	$(BIN)/python -m tools.demo
 
 test: $(STAMP) $(TOOLS)  ## the default suite, about 16 minutes on 2 cores
-	@# The modules are compiled beside the tests, at low priority.
+	@# The modules are compiled beside the tests, at low priority. Files of tests that fail are kept.
+	TMPDIR=$$(mktemp -d $(TEST_FOLDERS)/t.XXXX) || exit 1; export TMPDIR; \
 	nice $(BIN)/python -m tools.compiled & \
-	export TMPDIR=$$(mktemp -d $(TEST_FOLDERS)/t.XXXX); \
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_FLAGS); \
-	status=$$?; [ $$status -ne 0 ] || rm -rf $$TMPDIR; wait; exit $$status
+	status=$$?; wait; \
+	if [ $$status -eq 0 ]; then rm -rf $$TMPDIR; else echo "the tests' files are in $$TMPDIR"; fi; \
+	exit $$status
 	$(MAKE) test-compiled
 
 prepared: $(STAMP) $(TOOLS)  ## what the default suite starts with: compiled modules and kernels, and bytecode of all tests
 	$(BIN)/python -m tools.compiled
 	$(BIN)/python -c 'from tidelog.arrow.stored_code import machine_code; machine_code()'
-	$(BIN)/python -m pytest --collect-only -q >/dev/null
+	$(BIN)/python -m pytest --collect-only -q >.cache/collected || { tail -n 200 .cache/collected; exit 1; }
 
 test-compiled: $(STAMP)  ## the tests of the hot path again, on its compiled modules
 	$(BIN)/python -m tools.compiled
