@@ -8,8 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 SECONDS_MAX = 120.0  # for what takes milliseconds on an idle machine
-# Conditions that come true soon are soon seen to be. To look often for long takes the processor's
-# time from what is waited for.
+# A short wait ends soon after its condition holds. A long one looks less often: each look takes
+# processor time from the programs that the test waits for.
 _PAUSE_SECONDS = 0.005, 0.05  # the first, and the longest
 _ASYNC_PAUSE_SECONDS = 0.002, 0.02
 _PAUSE_GROWTH = 1.2

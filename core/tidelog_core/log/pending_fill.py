@@ -1,4 +1,4 @@
-"""Puts the segments of a log beside before the first one of a log, in steps.
+"""Moves the segments of a filling log in front of the first segment of its log, in steps.
 
 1. any thread: lower the recovery point, durably; move the files; write the new start
 2. the log's thread: put the segments in; readers have them from then on
@@ -6,10 +6,10 @@
 4. the log's thread: note that nothing is missing any more
 
 A crash before the end of 3 leaves the mark, and the log is thrown away. The recovery point comes
-first all the same: a log whose flushed batches seem lost would be taken for damaged.
+first nevertheless: a log without batches that it had flushed would be taken for damaged.
 
-Nobody else may write the log's checkpoints meanwhile, or remove segments: who wants to finishes the
-steps first, see ``LogFilling.settle``. Appends and rolls go on.
+Until then nothing else may write the log's checkpoints, or remove segments: it finishes the steps
+first (``LogFilling.settle``). Appends and rolls go on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The chain that partitions enter, as whoever enters them knows it."""
+"""What entering partitions needs of the chain that they enter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog_node.replica import Replica
 class OwnChainEnded(StoreUnavailable):
     """This node's chain ended while partitions were about to enter it.
 
-    They enter the next one at once: somebody's producers wait, and the store is not in trouble.
+    They enter the next one at once: producers wait, and nothing is wrong with the store.
     """
 
 

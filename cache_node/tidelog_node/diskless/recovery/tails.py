@@ -1,4 +1,4 @@
-"""The records that a log is to have behind those of the tier, and who may change it for that."""
+"""The tail of a log, which is above the tier's end, and what a refill needs of a replica."""
 
 from __future__ import annotations
 
