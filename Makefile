@@ -48,7 +48,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 tools: $(TOOLS)  ## install the servers and clients that the tests talk to, under .cache/tools
 
-$(TOOLS): $(STAMP) $(wildcard tools/*)
+$(TOOLS): $(STAMP) $(filter-out tools/__pycache__,$(wildcard tools/*))
 	$(BIN)/python -m tools.install
 	touch $@
 
