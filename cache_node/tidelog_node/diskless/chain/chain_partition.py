@@ -1,4 +1,4 @@
-"""A partition in the chain of its leader, and what its log has got that is not noted yet."""
+"""A partition in its leader's chain, and the appends that the chain has not noted yet."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from tidelog_core.metadata.epoch_chains import ChainName
 
 from tidelog_node.replica import Replica
 
-NOTE_BYTES_MAX = 1 << 20  # of one partition that wait to be noted
-NOTE_APPENDS_MAX = 1024  # the same
+# A partition with more bytes or appends that are not noted is noted at once.
+NOTE_BYTES_MAX = 1 << 20
+NOTE_APPENDS_MAX = 1024
 
 
 def let_go_of_files(replica: Replica, up_to: int = INT64_MAX) -> None:
-    """Have the log's files go that were held until the chain has their records below this."""
+    """Let the log delete files that it kept until the chain had their records below ``up_to``."""
     log = replica.opened_log
     if log is None or not log.is_held:
         return

@@ -166,7 +166,7 @@ class NodeChain:
 
     @asynccontextmanager
     async def _bucket(self) -> AsyncIterator[ObjectStore]:
-        """Give access to the bucket; without a worker one runs for that alone."""
+        """Return the bucket through the running worker, or through one that is started for it."""
         if self.chain is not None or self.client.is_connected:
             yield self.client
             return

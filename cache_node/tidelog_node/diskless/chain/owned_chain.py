@@ -323,7 +323,7 @@ class OwnedChain:
         self._unnoted.append(partition)
 
     def _note_later(self) -> None:
-        """Have what comes now noted soon, with all that comes until then."""
+        """Schedule the next note, unless one is scheduled: it is of all appends until then."""
         if self._noting is None:
             self._unnoted_ms = self._now_ms()
             self._noting = (

@@ -86,7 +86,7 @@ class TakenLeads:
 
 
 class LeadTaking:
-    """For the tasks of one event loop."""
+    """Carries takeovers out. For the tasks of one event loop."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ class _Failed(NamedTuple):
 
 
 class WaitingLeads:
-    """For the tasks of one event loop."""
+    """The partitions to lead, and when to try them. For the tasks of one event loop."""
 
     def __init__(self, node: NodeContext, replicas: ReplicaManager) -> None:
         self._node = node

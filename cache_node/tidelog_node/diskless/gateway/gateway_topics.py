@@ -8,9 +8,9 @@ from tidelog_node.replica import Replica
 
 
 def may_pass(replica: Replica) -> bool:
-    """Whether batches of the topic may go through a gateway: nobody changes their bytes.
+    """Whether batches of the topic may go through a gateway: no leader changes their bytes.
 
-    A leader would, of a topic that is compacted, has a codec of its own, or the time of the append.
+    It would if the topic is compacted, has a codec of its own, or gets the time of the append.
     """
     return not replica.inspects_records and not _has_append_time(replica)
 

@@ -28,7 +28,7 @@ PENDING_COUNT_MAX = 10_000
 
 
 class PendingBatches:
-    """For the node's event loop."""
+    """The batches, in the order in which they were taken. For the node's event loop."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Finds what a log has of its tail already, byte for byte.
+"""Finds the slices of a tail that its log has already, byte for byte.
 
 After an unclean stop a diskless log proves nothing: it was never flushed, and a machine that lost
 power may give back other bytes than it took. So every slice is compared with the CRC that its chain

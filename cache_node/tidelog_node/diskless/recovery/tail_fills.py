@@ -262,7 +262,7 @@ def _close(besides: dict[PartitionName, Beside], name: PartitionName) -> None:
 
 
 def _has_disk_failed(failure: TidelogError | OSError | None) -> bool:
-    """Whether it is a disk's failure, and not for lack of space or descriptors."""
+    """Whether the disk failed, for another reason than a lack of space or descriptors."""
     return isinstance(failure, StorageError | OSError) and failure.errno not in OUT_OF_ROOM
 
 
