@@ -102,6 +102,21 @@ async def test_long_tails_come_first_if_there_is_no_room_for_all(scene: WalScene
     assert [one.partition for one in producers.committed(partitions)] == [2]
 
 
+async def test_snapshots_of_former_long_tails_do_not_add_up(scene: WalScene) -> None:
+    logs = scene.lead(3)
+    for log in logs:
+        write(log, 7)
+    await until_committed(scene)
+    partitions = scene.chain.partitions
+    producers = CommittedProducers(bytes_max=len(encode_snapshot(logs[0].log.producers.state)))
+    for one in partitions:
+        one.object_count += 1_000 * (one.name.partition + 1)
+        await producers.take(partitions)
+        assert [found.partition for found in producers.committed(partitions)] == [
+            one.name.partition
+        ]
+
+
 async def test_a_partition_with_too_many_producers_is_left_out(
     scene: WalScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

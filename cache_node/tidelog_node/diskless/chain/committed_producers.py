@@ -7,7 +7,7 @@ Whatever a log has appended is committed a moment later, or its chain ends. So a
 once the high watermark has reached its offset, and then it is right for ever.
 
 A checkpoint has room for some of them; partitions with long tails come first. An heir of the others
-reads footers instead.
+reads footers instead. An earlier snapshot takes room as well: it counts until the next one does.
 """
 
 from __future__ import annotations
@@ -36,14 +36,21 @@ class CommittedProducers:
         """Take snapshots of partitions that are in the chain, at the ends of their logs."""
         self.committed(partitions)
         taken: dict[ChainPartition, Snapshot] = {}
+        kept: dict[ChainPartition, Snapshot] = {}
         left_bytes, turn = self._bytes_max, Turn()
         for one in sorted(partitions, key=lambda one: one.object_count, reverse=True):
             await turn.step()
-            snapshot = _snapshot(one, self._committed.get(one))
-            if snapshot is not None and len(snapshot.data) <= left_bytes:
-                left_bytes -= len(snapshot.data)
+            last = self._committed.get(one)
+            snapshot = _snapshot(one, last)
+            size_bytes = max((len(some.data) for some in (last, snapshot) if some), default=0)
+            if size_bytes > left_bytes:
+                continue
+            left_bytes -= size_bytes
+            if last is not None:
+                kept[one] = last
+            if snapshot is not None:
                 taken[one] = snapshot
-        self._taken = taken
+        self._taken, self._committed = taken, kept
 
     def committed(self, partitions: Sequence[ChainPartition]) -> tuple[Snapshot, ...]:
         """Return the last snapshots of these partitions that have been committed since.
