@@ -348,10 +348,14 @@ def _copy_range(source: int, target: int, position: int, size_bytes: int) -> int
     """Copy at most so many bytes at the position; return their number, 0 at the source's end."""
     if hasattr(os, "copy_file_range"):  # Linux
         try:
-            return os.copy_file_range(source, target, size_bytes, position, position)
+            count = os.copy_file_range(source, target, size_bytes, position, position)
         except OSError as error:
             if error.errno not in _NO_COPY:
                 raise
+        else:
+            if count:
+                return count
+            # Some file systems copy nothing and report no error. Source: its man page, "BUGS".
     data = os.pread(source, min(size_bytes, COPY_BUFFER_SIZE_BYTES), position)
     return os.pwrite(target, data, position)
 

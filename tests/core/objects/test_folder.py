@@ -149,6 +149,22 @@ async def test_a_full_disk_is_store_unavailable_and_leaves_nothing(tmp_path: Pat
     await store.close()
 
 
+async def test_a_file_is_stored_whole_where_the_kernel_copies_nothing_without_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy_nothing(*_: int) -> int:
+        return 0
+
+    monkeypatch.setattr(os, "copy_file_range", copy_nothing, raising=False)
+    data = os.urandom(3_000_001)
+    source = tmp_path / "source"
+    source.write_bytes(data)
+    store = FolderObjectStore(tmp_path / "objects")
+    await store.put_file("a/b", source)
+    assert await store.get("a/b") == data
+    await store.close()
+
+
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs Linux")
 async def test_a_file_of_another_file_system_is_stored(tmp_path: Path) -> None:
     """The kernel does not copy between some file systems."""
