@@ -15,6 +15,7 @@ An operator knows more of the own store: obstore reads ``AWS_CHECKSUM_ALGORITHM`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 CHECKSUM_VARIABLE = "AWS_CHECKSUM_ALGORITHM"
 UNSIGNED_VARIABLE = "AWS_UNSIGNED_PAYLOAD"
-_S3_HOSTS = (".amazonaws.com", ".amazonaws.com.cn")  # of endpoints in a VPC, too
+# S3's own hosts, also those in a VPC. Load balancers and other services have names in these
+# domains, too, and any store may be behind them.
+_S3_HOST = re.compile(r"(?:.+\.)?s3(?:express)?(?:-[^.]+)?\.(?:.+\.)?amazonaws\.com(?:\.cn)?")
 
 
 def signed_checksum(environment: Mapping[str, str]) -> S3Config:
@@ -49,4 +52,4 @@ def upload_checksum(endpoint: str | None, environment: Mapping[str, str]) -> S3C
 
 def _is_s3_over_tls(url: str) -> bool:
     parts = urlsplit(url)
-    return parts.scheme == "https" and (parts.hostname or "").endswith(_S3_HOSTS)
+    return parts.scheme == "https" and _S3_HOST.fullmatch(parts.hostname or "") is not None

@@ -23,6 +23,11 @@ VPC = "https://bucket.vpce-1a2b.s3.eu-central-1.vpce.amazonaws.com"
         "https://s3.eu-central-1.amazonaws.com",
         "https://s3.dualstack.us-east-1.amazonaws.com/",
         "https://s3.cn-north-1.amazonaws.com.cn",
+        "https://s3.amazonaws.com",
+        "https://s3-fips.us-gov-west-1.amazonaws.com",
+        "https://s3-accelerate.dualstack.amazonaws.com",
+        "https://s3express-use1-az4.us-east-1.amazonaws.com",
+        "https://point-123456789012.s3-accesspoint.eu-west-1.amazonaws.com",
         VPC,
     ],
 )
@@ -39,6 +44,10 @@ def test_uploads_to_s3_itself_have_crc64_and_tls_protects_their_bytes(endpoint: 
         "https://minio.example.com",  # it may not know CRC-64/NVME
         "https://amazonaws.com.example.com",
         "https://xamazonaws.com",
+        "https://s3.xamazonaws.com",
+        "https://minio-1a2b.elb.eu-central-1.amazonaws.com",  # any store may be behind it
+        "https://1a2b.execute-api.eu-central-1.amazonaws.com",
+        "https://ec2-192-0-2-1.compute-1.amazonaws.com",
         "no URL",
     ],
 )
