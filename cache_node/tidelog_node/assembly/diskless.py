@@ -78,7 +78,9 @@ def start_diskless(
     appends = GatewayAppends(
         node, replicas=replicas, gate=serving.gate, strange=serving.produce.strange
     )
-    gateway = _start_gateway(settings, stack, node, node_chain, serving, appends=appends)
+    gateway = _start_gateway(
+        settings, stack, node, node_chain, serving, replicas=replicas, appends=appends
+    )
     stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
 
     def note_fullness(_: bool) -> None:
@@ -242,6 +244,7 @@ def _start_gateway(
     node_chain: NodeChain,
     serving: Serving,
     *,
+    replicas: ReplicaManager,
     appends: GatewayAppends,
 ) -> Gateway | None:
     """Take records for leaders in other zones, if the node is to be a gateway."""
@@ -258,7 +261,7 @@ def _start_gateway(
         own_chain=node_chain.current,
         send=links.send,
         append_here=appends.append,
-        log_ends=LeaderLogEnds(node, peers).of,
+        log_ends=LeaderLogEnds(node, peers, replicas).of,
     )
     node_chain.deposed.subscribe(gateway.on_deposed)
     serving.produce.gateway = gateway

@@ -160,7 +160,7 @@ class Node:
             own_chain=self._own_chain,
             send=self.world.send,
             append_here=self.appends.append,
-            log_ends=LeaderLogEnds(self.context, self.world).of,
+            log_ends=LeaderLogEnds(self.context, self.world, self.replicas).of,
         )
         self.produce.gateway = self.gateway
         self.leader_epochs = LeaderEpochHandler(self.context, replicas=self.replicas)
@@ -414,6 +414,16 @@ class World:
         await self.metadata.commit([records.put(dataclasses.replace(item, isr=isr))])
         for node in (self.leader, self.gateway):
             await node.view.refresh()
+
+    async def delete_topic(self) -> None:
+        """Remove the topic, and have the gateway see it."""
+        image = self.gateway.view.image
+        gone = [
+            image.topics[TOPIC],
+            *(image.partition(place(n)) for n in range(self.partition_count)),
+        ]
+        await self.metadata.commit([records.delete(one) for one in gone if one is not None])
+        await self.gateway.view.refresh()
 
     async def begin_epoch(self) -> None:
         """Have the leader lead once more, in the next epoch."""

@@ -17,7 +17,7 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ErrorCode
 from tidelog_core.records.header import iter_headers
 from tidelog_node.answers import CloseConnection
-from tidelog_node.diskless.gateway import pending_batches
+from tidelog_node.diskless.gateway import gateway_objects, links, pending_batches
 from tidelog_node.diskless.recovery import slice_reads
 from tidelog_node.handlers import gateway_append
 from tidelog_node.monitoring.gateway_source import GatewaySource
@@ -209,8 +209,11 @@ async def test_an_answer_that_is_lost_is_repeated_with_the_old_offset(world: Wor
     assert world.leader.replica.log.log_end_offset == 2
 
 
-async def test_what_a_lost_answer_may_refer_to_stays_until_the_tier_has_it(tmp_path: Path) -> None:
+async def test_what_a_lost_answer_may_refer_to_stays_until_the_tier_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody but the leader knows where such a reference ends."""
+    monkeypatch.setattr(gateway_objects, "REFERENCE_SECONDS_MAX", 0.0)
     world = World(tmp_path)
     world.config = dataclasses.replace(world.config, diskless_wal_max_age_ms=1)
     await world.start()
@@ -232,9 +235,71 @@ async def test_what_a_lost_answer_may_refer_to_stays_until_the_tier_has_it(tmp_p
         await world.stop()
 
 
-async def test_a_leader_that_does_not_lead_yet_says_nothing_about_lost_answers(
+async def test_a_leader_has_time_for_a_reference_however_short_lived_objects_are(
     tmp_path: Path,
 ) -> None:
+    world = World(tmp_path)
+    world.config = dataclasses.replace(world.config, diskless_wal_max_age_ms=1)
+    await world.start()
+    try:
+        world.is_answer_lost = True
+        await world.gateway.send(numbered(0))
+        ((due_s, _),) = world.gateway.gateway._objects._unknown
+        assert due_s - asyncio.get_running_loop().time() > links.ANSWER_SECONDS_MAX
+    finally:
+        await world.stop()
+
+
+async def test_a_gateway_that_has_the_partition_no_longer_asks_its_leader_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would keep the object for as long as its process runs."""
+    monkeypatch.setattr(gateway_objects, "REFERENCE_SECONDS_MAX", 0.0)
+    world = World(tmp_path)
+    world.config = dataclasses.replace(world.config, diskless_wal_max_age_ms=1)
+    await world.start()
+    try:
+        world.is_leader_silent = world.is_answer_lost = True
+        await world.gateway.send(numbered(0))
+        world.is_answer_lost = False
+        assert given(await world.gateway.send(numbered(0, producer_id=8))) == (OK, 1)
+        world.gateway.replica.drop()
+        world.is_leader_silent = False
+        objects = world.gateway.gateway._objects
+        await eventually_async(lambda: not objects._unknown)
+        ends = UnneededEnds({PartitionName(TOPIC_ID, 0): 2})
+        assert world.gateway.chain.committed.collectable(ends) == [0]
+    finally:
+        await world.stop()
+
+
+async def test_what_a_deleted_topic_has_stays_until_its_deletion_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_objects, "REFERENCE_SECONDS_MAX", 0.0)
+    world = World(tmp_path)
+    world.config = dataclasses.replace(world.config, diskless_wal_max_age_ms=1)
+    await world.start()
+    try:
+        world.is_leader_silent = world.is_answer_lost = True
+        await world.gateway.send(numbered(0))
+        world.is_answer_lost = False
+        assert given(await world.gateway.send(numbered(0, producer_id=8))) == (OK, 1)
+        await world.delete_topic()
+        objects = world.gateway.gateway._objects
+        await eventually_async(lambda: not objects._unknown)
+        ends = {PartitionName(TOPIC_ID, 0): 2}
+        committed = world.gateway.chain.committed
+        assert committed.collectable(UnneededEnds(ends)) == []
+        assert committed.collectable(UnneededEnds(ends, deleted_topics={TOPIC_ID})) == [0]
+    finally:
+        await world.stop()
+
+
+async def test_a_leader_that_does_not_lead_yet_says_nothing_about_lost_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway_objects, "REFERENCE_SECONDS_MAX", 0.0)
     world = World(tmp_path)
     world.config = dataclasses.replace(world.config, diskless_wal_max_age_ms=1)
     await world.start()

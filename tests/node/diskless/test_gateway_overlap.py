@@ -21,7 +21,7 @@ from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import HEADER_SIZE, iter_headers, patch
 from tidelog_node.diskless.chain.chain_partition import ChainPartition
-from tidelog_node.diskless.gateway import gateway_reads, unread_batches
+from tidelog_node.diskless.gateway import gateway_objects, gateway_reads, unread_batches
 from tidelog_node.diskless.gateway.unread_batches import UnreadBatch
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace
 from tidelog_node.handlers.gateway_acks import GatewayAck
@@ -231,8 +231,11 @@ async def test_a_batch_is_read_though_its_gateway_is_gone(world: World) -> None:
     assert given(await world.gateway.send(sent)) == (OK, 0)
 
 
-async def test_an_unread_batch_keeps_its_object_though_its_answer_is_lost(tmp_path: Path) -> None:
+async def test_an_unread_batch_keeps_its_object_though_its_answer_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tier has all below the high watermark, which stays below the reference."""
+    monkeypatch.setattr(gateway_objects, "REFERENCE_SECONDS_MAX", 0.0)
     world = World(tmp_path, overlaps=True)
     world.config = dataclasses.replace(world.config, diskless_wal_max_age_ms=1)
     await world.start()

@@ -1,11 +1,11 @@
 """Keeps a gateway's objects while a reference to their slices is needed.
 
 The leader's answer says where the references end. If none came, nobody knows whether there is one.
-A leader that has not made it after ``diskless.wal.max.age.ms`` never will. So the leader is asked
-then where its log ends, with what it has not committed yet: a reference is below. The log of this
-node says nothing about it. It ends at the high watermark, which may stay below the reference for as
-long as the leader cannot store it, or cannot read the slice. While no leader answers, the object
-stays.
+A leader that has not made it after ``diskless.wal.max.age.ms`` never will, nor after
+``REFERENCE_SECONDS_MAX`` if that is longer. So the leader is asked then where its log ends, with
+what it has not committed yet: a reference is below. The log of this node says nothing about it. It
+ends at the high watermark, which may stay below the reference for as long as the leader cannot
+store it, or cannot read the slice. While no leader answers, the object stays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from operator import itemgetter
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
@@ -26,6 +25,8 @@ from tidelog_node.replica import Replica
 logger = logging.getLogger(__name__)
 
 AGAIN_SECONDS_MAX = 60.0  # until a leader that has not answered is asked again
+# A gateway waits 45 s for an answer. The leader may learn later that the connection is closed.
+REFERENCE_SECONDS_MAX = 120.0
 
 LogEnds = Callable[[Collection[Replica]], Awaitable[Mapping[Replica, int]]]
 
@@ -51,7 +52,7 @@ class GatewayObjects:
     """Tells chains what their objects are needed for. For the node's event loop."""
 
     def __init__(self, node: NodeContext, log_ends: LogEnds) -> None:
-        """``log_ends`` asks the leaders of partitions; it leaves those out that do not answer."""
+        """``log_ends`` is ``LeaderLogEnds.of``."""
         self._node = node
         self._log_ends = log_ends
         self._loop = asyncio.get_running_loop()
@@ -75,7 +76,8 @@ class GatewayObjects:
         if not made.unknown:
             made.chain.committed.settle_foreign(made.sequence, made.ends)
             return
-        self._unknown.append((self._loop.time() + self._age_s(), made))
+        wait_s = max(self._age_s(), REFERENCE_SECONDS_MAX)
+        self._unknown.append((self._loop.time() + wait_s, made))
         if self._looking is None and not self._is_closed:
             self._looking = asyncio.create_task(self._look(), name="gateway's unknown references")
 
@@ -111,12 +113,9 @@ class GatewayObjects:
 
 def _settle_late(made: GatewayObject, ends: Mapping[Replica, int]) -> bool:
     """Settle the object by the leaders' log ends; return false if one of them is missing."""
+    if not made.unknown <= ends.keys():
+        return False
     for replica in made.unknown:
-        if replica.is_dropped:  # The object stays until it is known that the topic is deleted.
-            made.refer(replica.name, INT64_MAX)
-        elif replica in ends:
-            made.refer(replica.name, ends[replica])
-        else:
-            return False
+        made.refer(replica.name, ends[replica])
     made.chain.committed.settle_foreign(made.sequence, made.ends)
     return True

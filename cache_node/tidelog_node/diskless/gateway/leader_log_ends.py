@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from tidelog.wire.requests import Api
+from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER
@@ -20,6 +21,7 @@ from tidelog_core.wire_messages import build
 
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
@@ -38,21 +40,28 @@ class Asking(Protocol):
 class LeaderLogEnds:
     """For the tasks of the node's event loop."""
 
-    def __init__(self, node: NodeContext, peers: Asking) -> None:
+    def __init__(self, node: NodeContext, peers: Asking, replicas: ReplicaManager) -> None:
         self._node = node
         self._peers = peers
+        self._replicas = replicas
 
     async def of(self, replicas: Collection[Replica]) -> dict[Replica, int]:
-        """Return the log ends of those partitions whose leaders answer."""
+        """Return the log ends of those partitions whose leaders answer.
+
+        Some replicas may be dropped: other nodes have the partition now. That of a deleted topic
+        has no end: its objects stay until it is known that the topic is deleted.
+        """
         ends: dict[Replica, int] = {}
         by_leader: dict[int, list[tuple[Replica, Partition]]] = defaultdict(list)
         for replica in replicas:
             stored = self._node.view.image.partition(replica.partition)
-            if stored is None or stored.topic_id != replica.topic_id or replica.is_dropped:
-                continue
-            if stored.leader == self._node.broker_id:
-                if replica.is_leader:
-                    ends[replica] = replica.log.log_end_offset
+            if stored is None or stored.topic_id != replica.topic_id:
+                ends[replica] = INT64_MAX
+            elif stored.leader == self._node.broker_id:
+                led = self._replicas.led_by_id.get(replica.topic_id.bytes, {})
+                log = None if (one := led.get(stored.partition)) is None else one.opened_log
+                if log is not None:
+                    ends[replica] = log.log_end_offset
             elif stored.leader != NO_LEADER:
                 by_leader[stored.leader].append((replica, stored))
         for leader, some in by_leader.items():
