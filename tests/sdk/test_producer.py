@@ -164,16 +164,46 @@ async def test_a_partition_that_does_not_come_is_refused_in_time(
         ({"value": bytearray(b"v")}, "value is bytearray"),
         ({"value": b"v", "headers": [("k", "v")]}, "str and str"),
         ({"value": b"v", "headers": [(b"k", b"v")]}, "bytes and bytes"),
+        ({"value": b"v", "headers": [("k", b"v", 1)]}, "too many values"),
+        ({"value": b"v", "headers": 5}, "not iterable"),
         ({"value": b"v", "timestamp_ms": -1}, "timestamp_ms"),
+        ({"value": b"v", "timestamp_ms": 2**63}, "timestamp_ms"),
+        ({"value": b"v", "timestamp_ms": time.time() * 1000}, "timestamp_ms must be an int"),
     ],
 )
 async def test_arguments_that_cannot_be_are_refused(
     node: NodeProcess, topic: str, arguments: dict[str, object], said: str
 ) -> None:
+    """They refuse their own record, and leave those beside it and behind it alone."""
     async with Producer(node.address) as producer:
+        before = await producer.send(topic, b"before")
         with pytest.raises(InvalidRequest, match=said):
             await producer.send(topic, **arguments)  # type: ignore[arg-type]
-    assert await read_all(node.address, topic) == []
+        behind = await producer.send(topic, b"behind")
+        assert [(await one).offset for one in (before, behind)] == [0, 1]
+    assert [one.value for one in await read_all(node.address, topic)] == [b"before", b"behind"]
+
+
+async def test_a_topic_that_is_no_text_is_refused(node: NodeProcess, topic: str) -> None:
+    async with Producer(node.address) as producer:
+        with pytest.raises(InvalidRequest, match="a topic must be a str, is bytes"):
+            await producer.send(topic.encode(), b"v")  # type: ignore[arg-type]
+        await producer.send_and_wait(topic, b"v")
+
+
+async def test_a_list_of_headers_may_be_changed_once_it_is_sent(
+    node: NodeProcess, topic: str
+) -> None:
+    headers: list[tuple[str, bytes]] = []
+    async with Producer(node.address, linger_ms=60_000) as producer:
+        for number in range(3):
+            await producer.send(topic, b"v", headers=headers)
+            headers.append((f"h{number}", b"%d" % number))
+        headers.append(("none", 5))  # type: ignore[arg-type]
+        await producer.flush()
+    expected = (("h0", b"0"), ("h1", b"1"))
+    found = [one.headers for one in await read_all(node.address, topic)]
+    assert found == [expected[:count] for count in range(3)]
 
 
 async def test_a_topic_that_does_not_exist_is_said_so(node: NodeProcess) -> None:
@@ -262,6 +292,20 @@ async def test_close_delivers_what_is_buffered_and_then_takes_nothing(
     assert delivery.result().offset == 0
     with pytest.raises(ClientClosed):
         await producer.send(topic, b"v")
+
+
+async def test_nothing_is_taken_while_the_producer_closes(node: NodeProcess, topic: str) -> None:
+    """It might be neither sent nor failed: its delivery would have no outcome."""
+    producer = Producer(node.address)
+    await producer.send_and_wait(topic, b"first")
+    before = await producer.send(topic, b"before")
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    with pytest.raises(ClientClosed):
+        await producer.send(topic, b"late")
+    await closing
+    assert before.result().offset == 1
 
 
 async def test_no_node_at_the_address_is_said_so() -> None:

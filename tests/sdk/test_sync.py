@@ -87,6 +87,21 @@ def test_errors_are_raised_where_they_are_asked_for(node: NodeProcess, topic: st
         pass
 
 
+def test_a_partitioner_that_fails_refuses_its_record_and_no_other(
+    node: NodeProcess, topic: str
+) -> None:
+    def choose(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+        return {b"right": 0}[value or b""]
+
+    with Producer(node.address, partitioner=choose).sync() as producer:
+        wrong = producer.send(topic, b"wrong")
+        right = producer.send(topic, b"right")
+        error = wrong.exception(60)
+        assert isinstance(error, InvalidRequest)
+        assert isinstance(error.__cause__, KeyError)
+        assert right.result(60).offset == 0
+
+
 def test_an_unacknowledged_delivery_times_out(own_node: NodeProcess) -> None:
     producer = Producer(own_node.address, delivery_timeout_ms=3_000, request_timeout_ms=500).sync()
     with producer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import index
 
 from tidelog_core.records.batch import Headers, record_size_bytes_max
 
@@ -11,6 +12,7 @@ from tidelog.errors import InvalidRequest
 RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)
 
 _BYTES = (bytes, type(None))
+_TIMESTAMP_MS_MAX = 2**63 - 1
 
 
 def checked_size_bytes(key: bytes | None, value: bytes | None, headers: Headers) -> int:
@@ -32,13 +34,29 @@ def checked_size_bytes(key: bytes | None, value: bytes | None, headers: Headers)
 
 def checked_headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
     """Return the headers as tuples. Raises ``InvalidRequest`` if they are anything else."""
-    checked = tuple((name, content) for name, content in headers)
+    try:
+        checked = tuple((name, content) for name, content in headers)
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"headers must be pairs of str and bytes or None: {error}") from None
     for name, content in checked:
         if type(name) is not str or type(content) not in _BYTES:
             raise InvalidRequest(
                 "headers must be pairs of str and bytes or None; "
                 f"got {type(name).__name__} and {type(content).__name__}"
             )
+    return checked
+
+
+def checked_timestamp_ms(timestamp_ms: int) -> int:
+    """Return the timestamp. Raises ``InvalidRequest`` if no record can have it."""
+    try:
+        checked = index(timestamp_ms)  # A float would fail once the batch is encoded.
+    except TypeError:
+        raise InvalidRequest(
+            f"timestamp_ms must be an int, is {type(timestamp_ms).__name__}"
+        ) from None
+    if not 0 <= checked <= _TIMESTAMP_MS_MAX:
+        raise InvalidRequest(f"timestamp_ms must be from 0 to 2**63 - 1, is {checked}")
     return checked
 
 

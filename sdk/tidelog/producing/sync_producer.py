@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from tidelog_core.records.batch import Headers
 
 from tidelog.consuming.records import GroupMetadata, Offsets
-from tidelog.errors import TidelogError
+from tidelog.errors import InvalidRequest, TidelogError
 from tidelog.producing.batch import Delivery, RecordMetadata
 from tidelog.producing.transactions import Transaction
 from tidelog.producing.writer import RecordWriter
@@ -146,14 +146,24 @@ class _Handover:
                             timestamp_ms=timestamp_ms,
                         )
                     )
-                except TidelogError as error:
-                    logger.warning("record was not taken", extra={"reason": str(error)})
-                    delivery.fail(error)
-                    self._producer.note_refused(error)
+                except Exception as error:
+                    # A partitioner of the program's may raise anything, and others wait behind.
+                    refusal = _refusal(error)
+                    logger.warning("record was not taken", extra={"reason": str(refusal)})
+                    delivery.fail(refusal)
+                    self._producer.note_refused(refusal)
             progress, self._progress = self._progress, asyncio.Event()
             progress.set()
             if not handed_over:
                 return
+
+
+def _refusal(error: Exception) -> TidelogError:
+    if isinstance(error, TidelogError):
+        return error
+    refusal = InvalidRequest(f"the record cannot be sent: {error!r}")
+    refusal.__cause__ = error
+    return refusal
 
 
 class SyncTransaction:

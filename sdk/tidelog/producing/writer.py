@@ -32,6 +32,7 @@ from tidelog.producing.record_checks import (
     RECORD_OVERHEAD_BYTES,
     checked_headers,
     checked_size_bytes,
+    checked_timestamp_ms,
 )
 from tidelog.producing.sender import Sender
 from tidelog.producing.transactions import Transaction, Transactions
@@ -133,32 +134,32 @@ class RecordWriter(Client):
             or (partition is not None and not 0 <= partition < state.partition_count)
         ):
             state = await self._prepare(topic, partition)
-        if headers:
-            headers = checked_headers(headers)
+        # Never the caller's own list, which may change.
+        headers = checked_headers(headers) if headers else ()
         if type(value) is bytes and key is None and not headers:  # The next call takes longer.
             size_bytes = RECORD_OVERHEAD_BYTES + len(value)
         else:
-            size_bytes = checked_size_bytes(key, value, headers)  # type: ignore[arg-type]
+            size_bytes = checked_size_bytes(key, value, headers)
         if size_bytes > self._record_size_bytes_max:
             raise self._too_large(size_bytes)
-        if timestamp_ms is None:
-            timestamp_ms = wall_clock_ms()
-        elif timestamp_ms < 0:
-            raise InvalidRequest(f"timestamp_ms must not be negative, is {timestamp_ms}")
+        timestamp_ms = (
+            wall_clock_ms() if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
+        )
         if self._transactions is not None:
             self._check_sendable()  # It may have ended during a wait.
         if partition is None:
             partition = state.partitioner.choose(key, value, state.partition_count)
         record = _new_record(Record, (-1, timestamp_ms, key, value, headers))
         queue = state.queues.get(partition)
-        if queue is not None:
-            delivery = self._accumulator.append_to_open(queue, record, size_bytes)
-            if delivery is not None:
-                return delivery
-        return await self._append(state, partition, record, size_bytes)
+        if queue is None:
+            queue = self._new_queue(state, partition)
+        delivery = self._accumulator.append_to_open(queue, record, size_bytes)
+        if delivery is not None:
+            return delivery
+        return await self._append(state, queue, record, size_bytes)
 
     async def _append(
-        self, state: _TopicState, partition: int, record: Record, size_bytes: int
+        self, state: _TopicState, queue: PartitionQueue, record: Record, size_bytes: int
     ) -> Delivery:
         """Add a record that starts a batch, or fills one, or has to wait for room."""
         accumulator = self._accumulator
@@ -166,7 +167,7 @@ class RecordWriter(Client):
             await self._wait_for_room(size_bytes)
             self._check_sendable()  # It may have ended during the wait.
         delivery, is_new, has_filled = accumulator.append(
-            self._queue(state, partition), record, size_bytes, self._clock_s()
+            queue, record, size_bytes, self._clock_s()
         )
         if is_new or has_filled:
             assert self._sender is not None
@@ -177,11 +178,8 @@ class RecordWriter(Client):
                 await asyncio.sleep(0)
         return delivery
 
-    def _queue(self, state: _TopicState, partition: int) -> PartitionQueue:
-        queue = state.queues.get(partition)
-        if queue is None:
-            queue = self._accumulator.queue(state.partitions[partition])
-            state.queues[partition] = queue
+    def _new_queue(self, state: _TopicState, partition: int) -> PartitionQueue:
+        queue = state.queues[partition] = self._accumulator.queue(state.partitions[partition])
         return queue
 
     async def send_and_wait(
@@ -216,6 +214,8 @@ class RecordWriter(Client):
         self._check_sendable()
         topic, number = partition
         state = await self._prepare(topic, number)
+        # Before any other wait: the topic may be created again with fewer partitions.
+        queue = self._accumulator.queue(state.partitions[number])
         if encoded.size_bytes - HEADER_SIZE > self._record_size_bytes_max:
             raise MessageTooLarge(
                 f"the batch is {encoded.size_bytes} bytes, more than request_size_bytes_max or "
@@ -224,9 +224,7 @@ class RecordWriter(Client):
         if not self._accumulator.has_room(encoded.size_bytes):
             await self._wait_for_room(encoded.size_bytes)
         self._check_sendable()  # It may have ended during a wait.
-        delivery = self._accumulator.append_encoded(
-            self._queue(state, number), encoded, self._clock_s()
-        )
+        delivery = self._accumulator.append_encoded(queue, encoded, self._clock_s())
         assert self._sender is not None
         self._sender.wake()
         return delivery
@@ -322,11 +320,12 @@ class RecordWriter(Client):
         """Flush, for ``timeout_s`` at most (None: for the delivery timeout), and close.
 
         An open transaction is aborted instead. Records without an acknowledgement by then fail
-        with ``ClientClosed``. Idempotent.
+        with ``ClientClosed``, which ``send`` raises from this call on. Idempotent.
         """
         if self._is_closed:
             return
         self._is_closed = True
+        self._topics.clear()  # So ``send`` refuses: what it took now might have no outcome.
         try:
             async with asyncio.timeout(timeout_s):
                 if self._transactions is not None:
@@ -359,6 +358,8 @@ class RecordWriter(Client):
     async def _prepare(self, topic: str, partition: int | None = None) -> _TopicState:
         """Return the topic's state, updated from the metadata, once that has the partition."""
         self._check_open()
+        if not isinstance(topic, str):
+            raise InvalidRequest(f"a topic must be a str, is {type(topic).__name__}")
         state = self._topics.get(topic)
         if state is None or state.metadata_version != self._cluster.version:
             if self._sender_task is None:
@@ -383,6 +384,7 @@ class RecordWriter(Client):
 
     def _note(self, info: TopicInfo) -> _TopicState:
         """Update the topic's state from the metadata, and return it."""
+        self._check_open()  # It may have been closed during a wait.
         topic = info.name
         state = self._topics.get(topic)
         if state is None:
