@@ -354,6 +354,34 @@ def test_properties_that_an_earlier_program_has_left_go_once_receipts_have_what_
     target.close()
 
 
+def test_numbers_that_an_earlier_program_has_not_remembered_are_read_from_receipts(
+    source, tmp_path, monkeypatch
+):
+    """It writes ``followed.json`` without them, once a later program has removed properties."""
+    monkeypatch.setattr(erasure_receipts, "REMEMBERED_FROM", 1)
+    target = RolledBackIceberg(tmp_path)
+    source.export(None, target.table())
+    before = target.state()
+    erased = []
+    for key in customers(3):
+        erase(source, key, EVERYTHING)
+        follow(source, target.erasable())
+        erased.append(target.state())
+    location = target.catalog.load_table("lake.t").location().removeprefix("file://")
+    path = Path(location) / "_tidelog" / "followed.json"
+    document = json.loads(path.read_text())
+    assert len(document["runs"]) == 3
+    for run in document["runs"]:
+        del run["commit_number"]
+    path.write_text(json.dumps(document))
+    target.restore(before)
+    for state in erased:
+        expire(target, state)
+    assert follow(source, target.erasable()).row_count == 45
+    assert places(target.rows()) == without(source, *((key, EVERYTHING) for key in customers(3)))
+    target.close()
+
+
 @pytest.mark.parametrize("is_first_expired", [False, True])
 def test_rows_of_a_partition_whose_first_export_was_rolled_back_and_expired_come_again(
     tmp_path, is_first_expired

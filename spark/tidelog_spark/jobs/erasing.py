@@ -100,8 +100,7 @@ def _apply(runner: TaskRunner, request: EraseRequest, table: ErasableTable) -> E
     if not table.open():
         return EraseResult((), ())
     numbers = table.commit_numbers()
-    read = partial(read_receipts, with_unsettled=request.expires, numbered=numbers.keys())
-    stored = with_state(table.location, read)
+    stored = with_state(table.location, partial(read_receipts, with_unsettled=request.expires))
     # As they are in the store before this run: what it writes is for the next one.
     recorded = [one for one in numbers if stored.is_recorded(one)]
     receipts = list(stored.read)

@@ -248,24 +248,18 @@ class StoredReceipts:
         return not numbers or any(one is not None for one in numbers)
 
 
-async def read_receipts(
-    store: ObjectStore, *, with_unsettled: bool, numbered: Collection[str] = ()
-) -> StoredReceipts:
+async def read_receipts(store: ObjectStore, *, with_unsettled: bool) -> StoredReceipts:
     """Return the receipts; those are read that are not remembered.
 
-    ``with_unsettled``: also those are read whose old files may be given up. Of the runs
-    ``numbered`` those are read whose commit's number is not remembered. Raises ``CorruptObject``.
+    ``with_unsettled``: also those are read whose old files may be given up. Raises
+    ``CorruptObject``.
     """
     listed = [
         item.key.removeprefix(FOLDER).removesuffix(".json") async for item in store.list(FOLDER)
     ]
     known = {one.run_id: one for one in await _remembered(store)}
     wanted = [
-        one
-        for one in listed
-        if one not in known
-        or (with_unsettled and not known[one].is_settled)
-        or (one in numbered and known[one].commit_number is None)
+        one for one in listed if one not in known or (with_unsettled and not known[one].is_settled)
     ]
     read: list[TableReceipt] = []
     for at in range(0, len(wanted), GETS_MAX):
@@ -312,11 +306,13 @@ async def _remembered(store: ObjectStore) -> Collection[FollowedRun]:
             FollowedRun(
                 one["run_id"],
                 one["is_settled"] is True,
-                _number(one.get("commit_number")),
+                _number(one["commit_number"]),
                 tuple(map(str, one["complete"])),
                 tuple((str(name), int(part), int(offset)) for name, part, offset in one["applied"]),
             )
             for one in document["runs"]
+            # Earlier programs write no number, and no other place but the receipt may have it.
+            if "commit_number" in one
         ]
     except ObjectNotFound:
         return ()
