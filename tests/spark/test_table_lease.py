@@ -193,6 +193,23 @@ def test_a_third_run_that_takes_a_lease_while_it_is_watched_keeps_the_watching_o
     assert time.passed == 30.0
 
 
+def test_a_file_that_cannot_be_read_for_a_moment_does_not_end_the_watch(tmp_path):
+    """An earlier program writes in place, and a bucket may fail to answer."""
+    url = written(tmp_path, renewed_count=7)
+    path = Path(url.removeprefix("file://"))
+
+    def happen(passed: float) -> None:
+        if passed < 15.0:
+            path.write_text("")
+        else:
+            written(tmp_path, renewed_count=8)
+
+    time = Time(happen)
+    assert is_taken(tmp_path, time)
+    assert time.passed == 15.0
+    assert not is_taken(tmp_path, Time(lambda _: path.write_text("")))
+
+
 def test_a_lease_that_is_given_back_while_it_is_watched_is_taken_at_once(tmp_path):
     written(tmp_path)
     time = Time(at(5.0, lambda: written(tmp_path, is_over=True)))

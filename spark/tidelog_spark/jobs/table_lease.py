@@ -6,7 +6,7 @@
 
 A lease saves work, nothing else: which of two runs has exported is decided by the table's commit.
 So the file is written without a condition, runs that begin at the same moment may both hold the
-lease, and a file that cannot be read is no lease.
+lease, and a file that cannot be read at the first look is no lease.
 
 The holder renews it every ``RENEW_SECONDS``, and says at its end that it is over. Clocks of two
 machines are not compared: a run that finds another one's lease watches the file. If the lease
@@ -168,8 +168,9 @@ class TableLease:
             if self._clock() >= until:
                 return None
             self._wait(WATCH_SECONDS)
-            # After the pause, so that a renewal counts however long the pause was.
-            now = read_lease(url)
+            # After the pause, so that a renewal counts however long the pause was. What cannot be
+            # read now, as a file that is being written, is no reason to end the watch.
+            now = read_lease(url, unreadable=now)
         return None
 
     def _write(self, url: str, *, is_over: bool = False) -> None:
@@ -201,14 +202,17 @@ def _write_lease(url: str, lease: StoredLease) -> None:
         filesystem.move(written, path)
 
 
-def read_lease(url: str) -> StoredLease | None:
-    """Return the lease of the file, ``None`` if there is none that can be read."""
+def read_lease(url: str, *, unreadable: StoredLease | None = None) -> StoredLease | None:
+    """Return the lease of the file, ``None`` if there is no file.
+
+    Of a file that cannot be read, ``unreadable`` is returned.
+    """
     filesystem, path = fs.FileSystem.from_uri(url)
     try:
         with filesystem.open_input_stream(path) as stream:
             found = json.loads(stream.read(LEASE_BYTES_MAX))
         if found["format_version"] != FORMAT_VERSION:
-            return None
+            return unreadable
         lease = StoredLease(
             str(found["run_id"]),
             str(found["host"]),
@@ -223,7 +227,7 @@ def read_lease(url: str) -> StoredLease | None:
         return None
     except _UNREADABLE as error:
         logger.warning("lease of the table cannot be read", extra={"reason": str(error)})
-        return None
+        return unreadable
     return lease
 
 
