@@ -113,6 +113,21 @@ def test_files_without_tests_are_no_success(files: Path) -> None:
     assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout
 
 
+def test_a_file_of_which_no_test_is_chosen_may_be_the_last_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = slow: takes long\n")
+    slow = "import pytest\npytestmark = pytest.mark.slow\ndef test_slow(): pass"
+    for name, text in (
+        ("a/test_one.py", "def test_one(): pass"),
+        ("a/test_slow.py", slow),
+        ("b/test_two.py", "def test_two(): pass"),
+        ("c/test_slower.py", slow),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = _run(tmp_path)
+    assert (done.returncode, "= 2 passed in" in _summary(done)) == (0, True), done.stdout
+
+
 def test_a_run_stops_at_its_first_failure_within_a_file(files: Path) -> None:
     (files / "test_stops.py").write_text("def test_a(): assert not 1\ndef test_b(): pass")
     done = _run(files, "-x", "test_stops.py")

@@ -47,6 +47,9 @@ class WholeFile(pytest.Item):
         session = self.session
         fix_chance(self.nodeid)  # for what the module draws when it is imported
         tests = self._collected()
+        if not tests:
+            # The test before has left what this file shares with it.
+            session._setupstate.teardown_exact(following)
         index = session.items.index(self)
         for test, next_one in pairwise([*tests, following]):
             assert test is not None
