@@ -61,6 +61,14 @@ def start_unfilled(
         mark.close()
 
 
+def fill(log: LocalLog, side: LocalLog) -> None:
+    """Put the segments of a log that has what is missing in front of those of the log."""
+    pending = log.begin_fill(side)
+    while not pending.is_done:
+        pending.run()
+        log.go_on_filling(pending)
+
+
 def marker(
     *, is_commit: bool, producer_id: int, epoch: int, coordinator_epoch: int = 0
 ) -> bytearray:

@@ -35,6 +35,7 @@ from tests.support.log_building import (
     content_of,
     copy_of,
     end_transaction,
+    fill,
     headers_of,
     open_log,
     read_bytes,
@@ -122,13 +123,6 @@ class Heir:
     def close(self) -> None:
         self.leader.close()
         self.log.close()
-
-
-def fill(log: LocalLog, side: LocalLog) -> None:
-    pending = log.begin_fill(side)
-    while not pending.is_done:
-        pending.run()
-        log.go_on_filling(pending)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from tidelog_node.transactions.markers import Marker
 
 from tests.node.diskless.entering_node import EnteringNode, StoredChain, entering_node
 from tests.support.batches import batch_of
-from tests.support.log_building import content_of, start_unfilled
+from tests.support.log_building import content_of, fill, start_unfilled
 
 WISH = "diskless.enable"
 
@@ -202,10 +202,7 @@ async def test_a_log_that_is_not_filled_does_not_become_replicated(tmp_path: Pat
         assert one.it.stored().is_diskless
         side = log.begin_filling(leader_epochs=(), producer_snapshot=snapshot)
         side.append_as_follower(memoryview(bytearray(missing)))
-        pending = log.begin_fill(side)
-        while not pending.is_done:
-            pending.run()
-            log.go_on_filling(pending)
+        fill(log, side)
         await one.conversions.visit()
         await one.write()
         assert one.it.stored().acked_by is AckedBy.REPLICAS

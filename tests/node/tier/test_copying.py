@@ -28,7 +28,7 @@ from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 from tidelog_node.tier.led_partition import known_tiered_end
 
 from tests.support.hand_chain import DISKLESS, HandChain
-from tests.support.log_building import start_unfilled
+from tests.support.log_building import fill, start_unfilled
 from tests.support.tier_node import START_MS, TOPIC, TierNode, running_node
 from tests.support.waiting import eventually_async
 
@@ -96,7 +96,7 @@ async def test_a_log_that_is_still_to_be_filled_is_copied_once_it_is_whole(tmp_p
         assert log.local_log_start_offset == 100
         side = log.begin_filling(leader_epochs=epochs, producer_snapshot=snapshot)
         side.append_as_follower(memoryview(bytearray(missing)))
-        log.fill(side)
+        fill(log, side)
         log.flush()
         replica.note_changed()
         await node.wait_copied(replica, 4)
@@ -119,7 +119,7 @@ async def test_nothing_of_a_log_that_is_still_to_be_filled_expires(tmp_path: Pat
         assert (log.log_start_offset, log.local_log_start_offset) == (0, 50)
         side = log.begin_filling(leader_epochs=(), producer_snapshot=snapshot)
         side.append_as_follower(memoryview(bytearray(missing)))
-        log.fill(side)
+        fill(log, side)
 
         async def has_expired() -> bool:
             await node.tier.apply_retention()
