@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 from tidelog.errors import ConnectionFailed
@@ -13,6 +14,7 @@ from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.rewriting.swap import PartitionClaimed
 from tidelog_node.registration import BrokerIdTaken
 
+from tests.docs.source_texts import PACKAGES
 from tests.support.command import called
 from tools.places import ROOT
 
@@ -24,6 +26,15 @@ def classes_below(cls: type[TidelogError]) -> Iterator[type[TidelogError]]:
         yield from classes_below(below)
 
 
+def import_hints() -> None:
+    """Import the modules whose errors have hints: other tests may not have imported them."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if re.search(r"^ +hint\b.* = ", path.read_text(), flags=re.MULTILINE):
+                import_module(".".join(path.relative_to(ROOT / package).with_suffix("").parts))
+
+
+import_hints()
 HINTS = sorted({cls.hint for cls in classes_below(TidelogError) if cls.hint})
 KEYS = settings_of(NodeConfig).keys() | settings_of(TopicConfig).keys() | NAMED.keys()
 
