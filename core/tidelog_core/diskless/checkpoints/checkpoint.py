@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.diskless.checkpoints.replay import CommittedSlice
+from tidelog_core.diskless.checkpoints.replay import CommittedSlice, referenced_slice
 from tidelog_core.diskless.checkpoints.stored import CheckpointMark
 from tidelog_core.diskless.wal.build import BuiltObject, ObjectName, Snapshot, build_checkpoint
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -86,8 +86,9 @@ def parse_checkpoint(data: Buffer, *, key: str) -> Checkpoint:
         raise CorruptObject(key, f"it is a {header.kind.name.lower()} object and no checkpoint")
     slices: dict[PartitionName, list[CommittedSlice]] = {}
     for row in footer.references:
-        one = _slice_of(row, header.created_ms)
-        slices.setdefault(one.partition, []).append(one)
+        name = _name(row.topic_id, row.partition)
+        one = referenced_slice(row, name, header.created_ms, ())
+        slices.setdefault(name, []).append(one)
     marks = {_name(row.topic_id, row.partition): row for row in footer.marks}
     view = memoryview(data)
     partitions: dict[PartitionName, CheckpointedPartition] = {}
@@ -130,20 +131,4 @@ def _row_of(one: CommittedSlice) -> ReferenceRow:
         position=one.position,
         size_bytes=one.size_bytes,
         crc32c=one.crc32c,
-    )
-
-
-def _slice_of(row: ReferenceRow, created_ms: int) -> CommittedSlice:
-    return CommittedSlice(
-        _name(row.topic_id, row.partition),
-        row.leader_epoch,
-        row.base_offset,
-        row.end_offset,
-        ChainName(row.broker_id, UUID(bytes=row.chain_id)),
-        row.sequence,
-        row.position,
-        row.size_bytes,
-        row.crc32c,
-        created_ms,
-        (),
     )

@@ -94,12 +94,13 @@ def committed_slices_of(
         name = names.get((reference.topic_id, reference.partition))
         if name is not None:
             batches = RowRange(footer.batches, start, reference.batch_count)
-            yield _referenced(reference, name, created_ms, batches)
+            yield referenced_slice(reference, name, created_ms, batches)
 
 
-def _referenced(
+def referenced_slice(
     row: ReferenceRow, name: PartitionName, created_ms: int, batches: Sequence[BatchRow]
 ) -> CommittedSlice:
+    """Return the slice that a reference names."""
     return CommittedSlice(
         name,
         row.leader_epoch,
