@@ -14,8 +14,8 @@ from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.rewriting.swap import PartitionClaimed
 from tidelog_node.registration import BrokerIdTaken
 
-from tests.docs.source_texts import PACKAGES
 from tests.support.command import called
+from tests.support.source_texts import PACKAGES
 from tools.places import ROOT
 
 

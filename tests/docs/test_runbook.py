@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.docs.quoted_commands import commands_of, problem_of
-from tests.docs.source_texts import is_in_source, quoted_in
+from tests.support.source_texts import is_in_source, quoted_in
 from tools.places import ROOT
 
 RUNBOOK = ROOT / "docs" / "runbook.md"

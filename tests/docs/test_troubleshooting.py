@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from tests.docs.quoted_commands import commands_of, problem_of
-from tests.docs.source_texts import is_in_source, quoted_in
+from tests.support.source_texts import is_in_source, quoted_in
 from tools import kafka_java
 from tools.places import ROOT
 
