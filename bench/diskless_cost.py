@@ -13,11 +13,17 @@ after the seconds that are measured. So a replicated topic has that work still b
 diskless one does it within the figure. With ``--tiered`` both have segments of 64 MiB, and each
 figure ends when the nodes have nothing left to do: all work of a record is in it, for both.
 
+Without ``--rate`` clients send as fast as nodes answer. S3 takes longer than replicas do, so a
+diskless topic gets a smaller rate, and the work that nodes do each second (event loops, leases,
+heartbeats) weighs more in its figure. With ``--rate`` all topics get the same bytes a second from
+the raw connections; a figure is refused if its topic does not keep up.
+
 The topics take turns within a round, because a machine may become several times slower between
 two minutes. What counts is the median of the rounds' ratios to the replicated topic.
 The nodes' hot path is compiled, as in a wheel.
 
-    python -m bench.diskless_cost [--rounds 5] [--seconds 2.0] [--only REGEX] [--s3] [--tiered]
+    python -m bench.diskless_cost [--rounds 5] [--seconds 2.0] [--only REGEX] [--rate MB/s]
+        [--s3] [--tiered]
 """
 
 from __future__ import annotations
@@ -58,6 +64,7 @@ from tools.compiled import write_overlay
 BATCH_SIZES_BYTES = (1 << 10, 16 << 10, 64 << 10, 1_000_000)  # the records
 AHEAD_BYTES = 4_000_000  # of a connection to S3's pace
 RATE = 5_000  # records of 1 KiB a second, a moderate load
+KEPT_RATE_MIN = 0.9  # of ``--rate``, or a figure says nothing about that rate
 SEGMENT_BYTES = 64 << 20  # with ``--tiered``
 REST_SECONDS, REST_CPU = 0.5, 0.1  # nodes that use less of a processor have nothing left to do
 REST_SECONDS_MAX = 30.0
@@ -86,13 +93,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--only", default="", help="a regular expression of loads")
     parser.add_argument("--kinds", default="", help="a regular expression of topics")
+    parser.add_argument("--rate", type=float, help="MB/s of raw connections, for all topics")
     parser.add_argument("--s3", action="store_true", help="S3 at its pace, not a folder")
     parser.add_argument("--tiered", action="store_true", help="with the tier's work of all topics")
     arguments = parser.parse_args()
     touch_free_memory()
     ahead_bytes = AHEAD_BYTES if arguments.s3 else 0
     loads = {
-        name: load for name, load in _loads(ahead_bytes).items() if re.search(arguments.only, name)
+        name: load
+        for name, load in _loads(ahead_bytes, arguments.rate).items()
+        if re.search(arguments.only, name)
     }
     kinds = [kind for kind in KINDS if re.search(arguments.kinds, kind.name)]
     found: dict[str, dict[str, list[float]]] = {
@@ -197,10 +207,13 @@ def _wait_for_rest(cluster: ReplicatedCluster) -> None:
         quiet_count = quiet_count + 1 if used - before < REST_CPU * REST_SECONDS else 0
 
 
-def _loads(ahead_bytes: int) -> dict[str, Load]:
+def _loads(ahead_bytes: int, rate_mb: float | None) -> dict[str, Load]:
     loads: dict[str, Load] = {
         f"batches of {size_bytes} bytes": functools.partial(
-            _raw, size_bytes, max(IN_FLIGHT, ahead_bytes // size_bytes)
+            _raw,
+            size_bytes=size_bytes,
+            in_flight=max(IN_FLIGHT, ahead_bytes // size_bytes),
+            rate_mb=rate_mb,
         )
         for size_bytes in BATCH_SIZES_BYTES
     }
@@ -212,12 +225,24 @@ def _loads(ahead_bytes: int) -> dict[str, Load]:
 
 
 def _raw(
-    size_bytes: int, in_flight: int, cluster: ReplicatedCluster, topic: str, seconds: float
+    cluster: ReplicatedCluster,
+    topic: str,
+    seconds: float,
+    *,
+    size_bytes: int,
+    in_flight: int,
+    rate_mb: float | None,
 ) -> int:
     address = ("127.0.0.1", cluster.node_leading(topic).port)
     batch = build_records(size_bytes)
+    per_second = None if rate_mb is None else rate_mb * 1e6 / size_bytes
     with RawProducers(address, topic, batch, connections=CONNECTIONS, acks=-1) as producers:
-        return producers.send_for(seconds, in_flight=in_flight) * size_bytes
+        count = producers.send_for(seconds, in_flight=in_flight, per_second=per_second)
+    if per_second is not None and count < KEPT_RATE_MIN * per_second * seconds:
+        raise RuntimeError(
+            f"{topic} took {count * size_bytes / seconds / 1e6:.0f} MB/s of {rate_mb:.0f}"
+        )
+    return count * size_bytes
 
 
 def _librdkafka(

@@ -151,29 +151,46 @@ class RawProducers:
         for client in self._clients:
             client.sock.close()
 
-    def send_for(self, seconds: float, *, in_flight: int) -> int:
-        """Send for this time, wait for all answers, and return their number."""
-        ends = time.monotonic() + seconds
-        answered = 0
-        for client in self._clients:
-            client.send(in_flight)
-            self._watch(client)
-        while any(client.in_flight for client in self._clients):
-            events = self._selector.select(ANSWER_SECONDS_MAX)
-            if not events:
+    def send_for(self, seconds: float, *, in_flight: int, per_second: float | None = None) -> int:
+        """Send for this time, wait for all answers, and return their number.
+
+        ``per_second`` is the number of requests a second, of all connections together. Without it,
+        a connection sends its next request as soon as an answer arrives. A connection never has
+        more than ``in_flight`` requests without an answer.
+        """
+        began, sent, answered = time.monotonic(), 0, 0
+        while True:
+            elapsed = time.monotonic() - began
+            wait_seconds = ANSWER_SECONDS_MAX
+            if elapsed < seconds:
+                allowed = len(self._clients) * in_flight
+                if per_second is not None:
+                    allowed = min(allowed, int(per_second * elapsed) + 1 - sent)
+                    wait_seconds = max(0.0, (sent + allowed) / per_second - elapsed)
+                sent += self._send(allowed, in_flight)
+            elif not any(client.in_flight for client in self._clients):
+                return answered
+            events = self._selector.select(wait_seconds)
+            if not events and wait_seconds == ANSWER_SECONDS_MAX:
                 raise TimeoutError(f"no answer within {ANSWER_SECONDS_MAX} s")
-            goes_on = time.monotonic() < ends
             for key, mask in events:
                 client = key.data
                 if mask & selectors.EVENT_WRITE:
                     client.go_on()
                 if mask & selectors.EVENT_READ:
-                    count = client.receive()
-                    answered += count
-                    if goes_on and count:
-                        client.send(count)
+                    answered += client.receive()
                 self._watch(client)
-        return answered
+
+    def _send(self, allowed: int, in_flight: int) -> int:
+        """Return the number of requests sent: ``allowed`` at most, on the idlest connections."""
+        sent = 0
+        for client in sorted(self._clients, key=lambda client: client.in_flight):
+            count = min(in_flight - client.in_flight, allowed - sent)
+            if count > 0:
+                client.send(count)
+                self._watch(client)
+                sent += count
+        return sent
 
     def _watch(self, client: _Client) -> None:
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.is_blocked else 0)
