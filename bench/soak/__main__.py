@@ -10,8 +10,10 @@ cold    reads a partition from its earliest record at intervals; visitors write,
 
 First the **maximum** is measured: for ``--maximum-seconds`` the load is as fast as the
 acknowledgements. The node's maximum is the least of the acknowledged, consumed and tiered rates,
-because a log that is tiered or read more slowly than it grows fills the disk. Then ``--share`` of
-it, in bytes per second, is **held** for ``--seconds``. Every 5 s a row is written: memory,
+because a log that is tiered or read more slowly than it grows fills the disk. Until the group has
+caught up nothing of ``tail`` expires: a producer that is faster than the group must not outrun it
+by more than the retention, and make it skip records. Then ``--share`` of the maximum, in bytes per
+second, is **held** for ``--seconds``. Every 5 s a row is written: memory,
 descriptors and threads of node and tier worker, their CPU, latencies, segments, disk, metadata.
 
 The rows after a warm-up (300 s, or a third of a shorter run) are judged by their trend
@@ -53,7 +55,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+)
 
 from bench.process import Node, running_node
 from bench.soak.client import Client
@@ -82,6 +90,7 @@ RAMP_SECONDS = 10.0  # of the maximum, not counted
 SETTLE_SECONDS_MAX = 180.0  # for the group and the tier to catch up
 BACKLOG_BYTES_MAX = 3_000_000_000  # of records that are not tiered while the maximum is measured
 HELD_MIN = 0.98  # of the wanted bytes
+ALL_BYTES = "-1"  # of ``retention.bytes``
 RESULTS = Path(__file__).parents[1] / "results"
 NODE_SETTINGS = {
     "log.retention.check.interval.ms": "5000",
@@ -166,7 +175,9 @@ class Soak:
         found, options = self._found, self._found.options
         self._wait_until_all_report()
         if options.rate_bytes is None:
+            self._retain_tail(ALL_BYTES)
             found.maximum_bytes = self._find_maximum()
+            self._retain_tail(TOPICS[TAIL][1]["retention.bytes"])
             found.held_bytes = options.share * found.maximum_bytes
         else:
             found.held_bytes = options.rate_bytes
@@ -208,6 +219,22 @@ class Soak:
         print(f"maximum: {shown}", flush=True)
         self._settle()
         return min(rates.values())
+
+    def _retain_tail(self, size_bytes: str) -> None:
+        """Set how much of each partition of ``tail`` is kept."""
+        resource = ConfigResource(
+            ConfigResource.Type.TOPIC,
+            TAIL,
+            incremental_configs=[
+                ConfigEntry(
+                    "retention.bytes",
+                    size_bytes,
+                    incremental_operation=AlterConfigOpType.SET,
+                )
+            ],
+        )
+        admin = AdminClient({"bootstrap.servers": self._node.bootstrap})
+        admin.incremental_alter_configs([resource])[resource].result(30)
 
     def _progress(self) -> dict[str, float]:
         return {
