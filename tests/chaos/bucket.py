@@ -17,7 +17,8 @@ from tests.support.chain_latency import StoreLatency
 
 NAME = "chaos"
 COPIES_AT_ONCE = 8
-# Milliseconds, median and 99th percentile, of objects up to 1 MB. Source: docs/internals/diskless.md
+# Milliseconds, median and 99th percentile, of objects up to 1 MB.
+# Source: docs/internals/diskless-tests.md
 _PUT_MS = 70.0, 140.0
 _OTHER_MS = 27.0, 113.0
 
