@@ -37,7 +37,7 @@ MODULES = (
     *(
         f"{_CORE}/log/{name}.py"
         for name in (
-            *("append_checks", "appending", "checkpoint", "local_log", "log_segments"),
+            *("append_checks", "checkpoint", "local_log", "log_segments", "staged_append"),
             *("log_appender", "log_producers", "log_start", "offset_index", "producer_state"),
             *("readable_log", "segment", "segment_indexes", "time_index", "txn_index"),
             *("unified_log", "values"),

@@ -11,7 +11,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS
 from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
 from tidelog_node.transactions import state as transaction_state
-from tidelog_node.transactions.loaded import LoadedTransaction
+from tidelog_node.transactions.loaded_transaction import LoadedTransaction
 from tidelog_node.transactions.producer_ids import ProducerIds
 
 from bench.day.measure_world import (

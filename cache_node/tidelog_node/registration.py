@@ -4,11 +4,11 @@ Both are conditional writes that any node may make: the first node writes the cl
 restarted node replaces its registration under a new incarnation.
 
 Two processes of one broker id never serve at the same time: each serves and decides only while it
-holds the id's lease (``membership.joining``), and registers after it has acquired the lease. The
-handshake at the registered address only rejects a second process earlier. A process whose
-registration is replaced stops, and one whose registration is removed registers again
-(``membership.registered``). If it loses the lease before that, it answers only requests that
-need none, such as Metadata.
+holds the id's lease (``membership.broker_id_takeover``), and registers after it has acquired the
+lease. The handshake at the registered address only rejects a second process earlier. A process
+whose registration is replaced stops, and one whose registration is removed registers again
+(``membership.registration``). If it loses the lease before that, it answers only requests that need
+none, such as Metadata.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from tidelog_core.subscribers import Subscribers
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.leaders import Leaders
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.logs.opening import LogOpening, open_each
+from tidelog_node.logs.log_opener import LogOpener, open_each
 from tidelog_node.logs.removal import LogRemoval, remove
 from tidelog_node.logs.replica_logs import ReplicaLogs
 from tidelog_node.node_context import NodeContext
@@ -91,7 +91,7 @@ class ReplicaManager:
             executor=node.executor,
             open_files=self.open_files,
         )
-        self._opening = LogOpening(node.executor, self._on_opened)
+        self._opening = LogOpener(node.executor, self._on_opened)
         self._removal = LogRemoval(node.executor, self._logs.take_away)
         self._by_topic: dict[str, dict[int, Replica]] = {}
         self._changed: set[Replica] = set()  # since the last ``take_changed``

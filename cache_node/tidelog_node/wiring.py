@@ -22,7 +22,7 @@ from tidelog_node.assembly.logs import open_logs, start_replication, start_rewri
 from tidelog_node.assembly.monitoring import Monitoring, start_monitoring
 from tidelog_node.assembly.serving import build_serving
 from tidelog_node.background import Background
-from tidelog_node.membership.registered import keep_registered
+from tidelog_node.membership.registration import keep_registered
 from tidelog_node.monitoring.readiness import Phase
 from tidelog_node.security.listeners import Listeners
 from tidelog_node.server import Server

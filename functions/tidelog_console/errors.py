@@ -22,7 +22,7 @@ from tidelog_core.errors import (
 from tidelog_functions.admin.problems import HttpProblem
 
 from tidelog_console.forms import StaleForm
-from tidelog_console.reading import NoStore
+from tidelog_console.stores import NoStore
 from tidelog_console.stream import TooManyStreams
 
 

@@ -137,7 +137,7 @@ def of_store(unreadable: Sequence[str]) -> Iterator[Finding]:
             BAD,
             "the metadata store has a damaged item",
             sentence,
-            "tidelog repair mends it from the bucket, or says what it cannot",
+            "tidelog repair restores it from the bucket, or says what it cannot",
         )
 
 

@@ -13,7 +13,7 @@ from tidelog_core.errors import AuthenticationFailed, TidelogError
 
 from tidelog_console.errors import PageError, page_error
 from tidelog_console.guard import HEADERS, STRICT_TRANSPORT
-from tidelog_console.listening import Listening
+from tidelog_console.listening_socket import Listening
 from tidelog_console.pages import (
     cluster,
     faults,

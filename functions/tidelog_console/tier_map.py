@@ -16,7 +16,7 @@ from uuid import UUID
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.tier.status import tier_status
 
-from tidelog_console.reading import PartitionTier
+from tidelog_console.stores import PartitionTier
 
 LOCAL, BOTH, TIERED = "local", "both", "tiered"
 COPYING, REWRITING, REWRITTEN, ERASED, DELETING = (

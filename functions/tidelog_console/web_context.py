@@ -15,10 +15,10 @@ from tidelog_console import formats
 from tidelog_console.guard import PAGE_CACHE, Guard, is_signed, sign
 from tidelog_console.job_registry import JobRegistry
 from tidelog_console.node_pages import NodePages
-from tidelog_console.reading import Stores
 from tidelog_console.sessions import Sessions, Visitor
 from tidelog_console.settings import ConsoleSettings
 from tidelog_console.static_files import FILES
+from tidelog_console.stores import Stores
 
 TEMPLATES = Path(__file__).parent / "templates"
 NONCE_BYTES = 18

@@ -102,7 +102,7 @@ class RecordDecoder:
     def _shown(
         self, record: ConsumerRecord, part: str, data: bytes | None, wanted: str
     ) -> bytes | None:
-        from tidelog_core.schemas.parsed import InvalidSchema
+        from tidelog_core.schemas.parsed_schema import InvalidSchema
         from tidelog_core.schemas.values.codecs import shown_value
         from tidelog_core.schemas.values.framing import (
             KEY_HEADER,

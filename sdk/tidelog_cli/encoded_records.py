@@ -77,7 +77,7 @@ def encoding(
 def _encoder(
     codecs: RegistryCodecs, registry: str, topic: str, wanted: Wanted
 ) -> Callable[[bytes], bytes]:
-    from tidelog_core.schemas.parsed import InvalidSchema
+    from tidelog_core.schemas.parsed_schema import InvalidSchema
     from tidelog_core.schemas.values.codecs import ProtobufCodec, load_value
     from tidelog_core.schemas.values.framing import UnreadableValue, framed
 

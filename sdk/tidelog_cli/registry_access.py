@@ -64,7 +64,7 @@ class RegistryCodecs:
         Raises ``InvalidSchema`` if there is no such schema or no codec, and ``CommandFailed`` if
         the registry does not answer.
         """
-        from tidelog_core.schemas.parsed import InvalidSchema
+        from tidelog_core.schemas.parsed_schema import InvalidSchema
 
         found = self._known.get(schema_id)
         if found is None:
@@ -96,7 +96,7 @@ class RegistryCodecs:
             known = resolve_answer(answer, self._version)
             return schema_type, open_codec(schema_type, answer["schema"], known)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            from tidelog_core.schemas.parsed import InvalidSchema
+            from tidelog_core.schemas.parsed_schema import InvalidSchema
 
             if isinstance(error, InvalidSchema):
                 raise

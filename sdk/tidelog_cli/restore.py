@@ -118,11 +118,11 @@ async def _restore(
     from tidelog_core.clock import wall_clock_ms
     from tidelog_core.metadata.location import opened_metadata_store
     from tidelog_core.objects.location import opened_object_store
+    from tidelog_core.restoration.chain_seals import seal_chains
     from tidelog_core.restoration.plan import plan_restoration
+    from tidelog_core.restoration.restored_store import require_restorable, write_restoration
     from tidelog_core.restoration.schemas import restore_schemas
-    from tidelog_core.restoration.sealing import seal_chains
     from tidelog_core.restoration.survey import find_cluster, read_count, survey
-    from tidelog_core.restoration.writing import require_restorable, write_restoration
 
     opening = nullcontext() if metadata_url is None else opened_metadata_store(metadata_url)
     async with opened_object_store(objects_url) as objects, opening as store:

@@ -108,7 +108,7 @@ def _end(found: Mapping[str, Any], *, is_json: bool) -> None:
 
 async def _check(opening: AbstractAsyncContextManager[Planned], *, is_json: bool) -> Findings:
     """Check planned segments; print each problem at once, and earlier ones at the end."""
-    from tidelog_core.verification.checking import check_planned
+    from tidelog_core.verification.check_run import check_planned
 
     def show(problem: Problem) -> None:
         if not is_json:

@@ -11,7 +11,7 @@ import boto3
 import pytest
 from tidelog_core.diskless.chain.expiring_rules import chain_expiring_rules, check_keeps_chains
 from tidelog_core.errors import InvalidConfig, StoreUnavailable
-from tidelog_core.objects.counted import CountedObjectStore
+from tidelog_core.objects.counted_store import CountedObjectStore
 from tidelog_core.objects.expiry import expiry_rules
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.s3 import S3ObjectStore

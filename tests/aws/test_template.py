@@ -275,7 +275,7 @@ def test_a_job_writes_below_the_prefix_only_and_is_the_applications() -> None:
 
 
 def test_a_claim_on_starting_a_job_outlasts_the_invocation() -> None:
-    from tidelog_functions.jobs.starting import GRACE_MS
+    from tidelog_functions.jobs.job_starts import GRACE_MS
 
     function = dict(resources("AWS::Serverless::Function"))["JobsFunction"]
     assert function["Properties"]["Timeout"] * 1000 < GRACE_MS

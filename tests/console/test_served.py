@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import tidelog_console
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tidelog_console.listening import CONNECTIONS_MAX
+from tidelog_console.listening_socket import CONNECTIONS_MAX
 from tidelog_console.pages.tail import RECORDS_PER_SECOND
 from tidelog_console.stream import STREAMS_MAX
 from tidelog_core.cost.prices import list_prices

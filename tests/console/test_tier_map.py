@@ -4,7 +4,7 @@ from itertools import pairwise
 from uuid import UUID, uuid4
 
 import pytest
-from tidelog_console.reading import PartitionTier
+from tidelog_console.stores import PartitionTier
 from tidelog_console.tier_map import WIDTH, PartitionMap, partition_map
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
 from tidelog_core.metadata.rewrite_claims import RewriteClaim

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import pytest
 from tidelog_core.errors import InvalidObjectKey, ObjectExists, ObjectNotFound
-from tidelog_core.objects.filled import put_filled
+from tidelog_core.objects.filled_store import put_filled
 from tidelog_core.objects.store import ObjectStore
 
 BAD_KEYS = [

@@ -179,7 +179,7 @@ class SchemaRegistryContract:
             other = Wanted(record("Other"))
             await registry.register("a", Wanted(record("A")))
             assert await refusal(registry.register("a", other)) == 40901
-            assert await registry.comparing.problems("a", other.schema, LATEST)
+            assert await registry.compatibility.problems("a", other.schema, LATEST)
             await settings.set_config("a", RegistryConfig(Compatibility.NONE))
             assert (await registry.register("a", other)).version == 2
             assert await refusal(settings.config("b", or_wider=False)) == 40408

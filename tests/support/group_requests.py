@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from tidelog_node.groups.classic import joining
+from tidelog_node.groups.classic import join_group
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import (
     GroupLimits,
@@ -103,7 +103,7 @@ class Driver:
         self.syncs.update(step.syncs)
 
     def join(self, request: JoinRequest) -> JoinRequest:
-        self.take(joining.join(self.group, request, now_ms=self.now_ms, limits=self.limits))
+        self.take(join_group.join(self.group, request, now_ms=self.now_ms, limits=self.limits))
         return request
 
     def sync(self, request: SyncRequest) -> SyncRequest:

@@ -22,20 +22,20 @@ from tidelog_node.diskless.chain.node_chain import NodeChain
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.standby import stand_by
 from tidelog_node.diskless.chain.store_watch import StoreWatch, probe_store
-from tidelog_node.diskless.entering.conversions import Conversions
-from tidelog_node.diskless.entering.lead_entries import LeadEntries
 from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
 from tidelog_node.diskless.gateway.gateway import Gateway
 from tidelog_node.diskless.gateway.leader_log_ends import LeaderLogEnds
 from tidelog_node.diskless.gateway.links import LeaderLinks
 from tidelog_node.diskless.gateway.spool import GatewaySpool, remove_spool
-from tidelog_node.diskless.recovery.kept_ranges import KeptRanges
 from tidelog_node.diskless.recovery.log_recovery import LogRecovery
+from tidelog_node.diskless.recovery.log_refill import LogRefill
+from tidelog_node.diskless.recovery.prefetch import Prefetch
+from tidelog_node.diskless.recovery.range_cache import RangeCache
 from tidelog_node.diskless.recovery.range_reader import range_reader
-from tidelog_node.diskless.recovery.reading_ahead import ReadAhead
-from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.diskless.recovery.tail_fills import FILL_LIMITS, TailFills
 from tidelog_node.diskless.recovery.tier_indexes import TierIndexes
+from tidelog_node.diskless.takeover.conversions import Conversions
+from tidelog_node.diskless.takeover.takeovers import Takeovers
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.handlers.gateway_append import GatewayAppends
@@ -76,7 +76,10 @@ def start_diskless(
     )
     stack.callback(_end_leads, replicas)
     appends = GatewayAppends(
-        node, replicas=replicas, gate=serving.gate, strange=serving.produce.strange
+        node,
+        replicas=replicas,
+        gate=serving.gate,
+        unknown_producers=serving.produce.unknown_producers,
     )
     gateway = _start_gateway(
         settings, stack, node, node_chain, serving, replicas=replicas, appends=appends
@@ -98,7 +101,7 @@ def start_diskless(
         logs.costs.count_worker(node_chain.worker_status)
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
     read = range_reader(settings.object_store_url, node_chain.client, node.executor)
-    kept = KeptRanges(read)
+    kept = RangeCache(read)
     cluster_id = node.view.image.cluster_id
     chains = ChainStore(node_chain.client, cluster_id, read=read)
     history = TierHistory(
@@ -125,7 +128,7 @@ def start_diskless(
     ahead = _read_ahead(
         cluster, replicas, node_chain, kept=kept, history=history, successors=successors
     )
-    entries = LeadEntries(
+    entries = Takeovers(
         node,
         replicas=replicas,
         own_chain=node_chain.current,
@@ -185,15 +188,15 @@ def _read_ahead(
     replicas: ReplicaManager,
     node_chain: NodeChain,
     *,
-    kept: KeptRanges,
+    kept: RangeCache,
     history: TierHistory,
     successors: SuccessorSearch,
-) -> ReadAhead:
+) -> Prefetch:
     async def read_successors(chain: ChainName) -> None:
         own = node_chain.chain
         await successors.read_ahead(chain, own=None if own is None else own.name)
 
-    return ReadAhead(
+    return Prefetch(
         cluster.node,
         membership=cluster.member.membership,
         replica_of=replicas.get,
@@ -212,7 +215,7 @@ def _log_recovery(
     *,
     history: TierHistory,
     catch_up: CatchUp,
-    ahead: ReadAhead,
+    ahead: Prefetch,
 ) -> LogRecovery:
     """Return the recovery of logs, which finds what ``ahead`` has read, and fills them later."""
     kept = ahead.kept

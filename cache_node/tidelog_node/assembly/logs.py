@@ -27,12 +27,12 @@ from tidelog_node.replication.lead_checks import LeadChecks
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.settings import NodeSettings
 from tidelog_node.tier.service import TierService
-from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.upkeep.log_changes import LogChanges
-from tidelog_node.upkeep.log_reopening import LogReopener
+from tidelog_node.upkeep.log_reopener import LogReopener
 from tidelog_node.upkeep.log_upkeep import LogUpkeep
-from tidelog_node.upkeep.scrubbing import Scrubber
-from tidelog_node.upkeep.segment_mending import SegmentMender
+from tidelog_node.upkeep.scrubber import Scrubber
+from tidelog_node.upkeep.segment_repair import SegmentRepair
 
 TIER_SOCKET = "tier.sock"
 TIER_CACHE_DIR = "tier-cache"
@@ -106,9 +106,9 @@ def start_upkeep(logs: Logs, tasks: Background) -> None:
 
 
 async def start_rewriting(cluster: Cluster, logs: Logs, tasks: Background) -> None:
-    """Start the services that replace segments of local logs: mending, compaction, erasure."""
+    """Start the services that replace segments of local logs: repair, compaction, erasure."""
     node, replicas, busy = cluster.node, logs.replicas, set[Replica]()
-    mender = SegmentMender(
+    repair = SegmentRepair(
         node,
         replicas=replicas,
         tier=logs.tier,
@@ -116,11 +116,11 @@ async def start_rewriting(cluster: Cluster, logs: Logs, tasks: Background) -> No
         hand_over=cluster.member.hand_over,
         busy=busy,
     )
-    logs.tier.suspected.subscribe(mender.suspect)
-    tasks.add(mender.run())
+    logs.tier.suspected.subscribe(repair.suspect)
+    tasks.add(repair.run())
     tasks.add(
         Scrubber(
-            replicas=replicas, node_config=node.config, mender=mender, counters=node.counters
+            replicas=replicas, node_config=node.config, repair=repair, counters=node.counters
         ).run()
     )
     if node.static_config.log_cleaner_enable:
@@ -129,7 +129,7 @@ async def start_rewriting(cluster: Cluster, logs: Logs, tasks: Background) -> No
             replicas=replicas,
             tier=logs.tier,
             holds_files=cluster.directories.holds,
-            suspect=mender.suspect,
+            suspect=repair.suspect,
             busy=busy,
         )
         logs.changes.subscribe(cleaner.on_changed)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tidelog_node.http_hosts import KnownHosts
     from tidelog_node.monitoring.embedded_metrics import EmbeddedMetrics
     from tidelog_node.monitoring.sources import Sources
-    from tidelog_node.tracing.exporting import ExportingTracer
+    from tidelog_node.tracing.otlp_tracer import OtlpTracer
 
 logger = logging.getLogger(__name__)
 
@@ -144,10 +144,10 @@ async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Mon
     return Monitoring(readiness, sources, embedded, address, tracer)
 
 
-def _open_tracer(config: NodeConfig, broker_id: int) -> ExportingTracer | None:
+def _open_tracer(config: NodeConfig, broker_id: int) -> OtlpTracer | None:
     if not config.tracing_otlp_endpoint:
         return None
-    from tidelog_node.tracing.exporting import open_tracer
+    from tidelog_node.tracing.otlp_tracer import open_tracer
 
     return open_tracer(config, broker_id, version=tidelog_version())
 

@@ -41,13 +41,13 @@ from tidelog_core.compaction.rewrite import DeleteRule
 from tidelog_core.compaction.sealed_files import CleanedGroup
 from tidelog_core.compaction.selection import Cleanable, find_cleanable, next_check_ms
 from tidelog_core.errors import CorruptRecordBatch, StorageError, TidelogError
-from tidelog_core.log.cleaned import SegmentsChanged
+from tidelog_core.log.cleaned_segments import SegmentsChanged
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
-from tidelog_node.compaction.rewriting import put_in_place, rewrite
+from tidelog_node.compaction.rewriter_process import put_in_place, rewrite
 from tidelog_node.due_queue import DueQueue
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
@@ -202,7 +202,7 @@ class LogCleaner:
         except CorruptRecordBatch as error:
             self._put_off(replica, DAMAGE_BACKOFF_MS)
             logger.warning(
-                "log is damaged, it is compacted once it is mended",
+                "log is damaged, it is compacted once it is repaired",
                 extra={**what, "reason": str(error)},
             )
             for segment in cleanable.segments:

@@ -37,7 +37,7 @@ from tidelog_node.coordinator.led_shards import Leadership, LedShards
 from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded
 from tidelog_node.coordinator.shard import Shard
 from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
-from tidelog_node.coordinator.sweeping import Sweeper
+from tidelog_node.coordinator.sweeper import Sweeper
 from tidelog_node.coordinator.wakeups import Wakeups
 from tidelog_node.groups.any_group import Group
 from tidelog_node.groups.assignment.target_computation import TargetComputation, in_thread

@@ -18,7 +18,7 @@ Possible interleavings, and why they are safe:
   stops when the log is cut (``SegmentsChanged``). If the log was cut later, or does not reach the
   offset after a restart while the request exists, the replica takes its report back: it may fetch
   the records again from a leader that has not erased them yet.
-- A damaged segment, or the whole log, is fetched from the leader again (``SegmentMender``,
+- A damaged segment, or the whole log, is fetched from the leader again (``SegmentRepair``,
   ``LogReopener``), which may not have erased yet. The log counts the first as a cut; the second
   makes another log object. Either way the replica takes its report back.
 - Retention deletes segments: they need no erasure, and the run starts again.
@@ -44,7 +44,7 @@ from collections.abc import Awaitable, Callable, Collection
 from tidelog_core.compaction.sealed_files import CleanedGroup
 from tidelog_core.erasure.log_files import plan_erasing
 from tidelog_core.errors import CorruptRecordBatch, OutcomeUnknown, TidelogError, VersionConflict
-from tidelog_core.log.cleaned import SegmentsChanged, SegmentToClean
+from tidelog_core.log.cleaned_segments import SegmentsChanged, SegmentToClean
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata import records
@@ -61,7 +61,7 @@ from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.compaction.log_cleaner import ReplicaSource, Tier
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
-from tidelog_node.compaction.rewriting import put_in_place, rewrite
+from tidelog_node.compaction.rewriter_process import put_in_place, rewrite
 from tidelog_node.erasure.committed_ends import CommittedEnds
 from tidelog_node.erasure.stored_requests import READ_SECONDS, StoredRequests
 from tidelog_node.node_context import NodeContext
@@ -160,7 +160,7 @@ class RewritingEraser:
         except (TidelogError, OSError) as error:
             later = asyncio.get_running_loop().time() + FAILURE_BACKOFF_SECONDS
             self._not_before[request.item_id] = later
-            # A damaged batch may hold the key: the erasure is not done until the log is mended.
+            # A damaged batch may hold the key: the erasure is not done until the log is repaired.
             level = logging.ERROR if isinstance(error, CorruptRecordBatch) else logging.WARNING
             logger.log(
                 level,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from tidelog_node.groups.classic import joining
+from tidelog_node.groups.classic import join_group
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import (
     GroupLimits,
@@ -47,7 +47,7 @@ def join(
         refused = JoinAnswer(error=ErrorCode.inconsistent_group_protocol)
         step.joins.append((request.number, refused))
         return step
-    return joining.join(group, request, now_ms=now_ms, limits=limits)
+    return join_group.join(group, request, now_ms=now_ms, limits=limits)
 
 
 def sync(group: Group, request: SyncRequest, *, now_ms: int) -> Step:

@@ -22,7 +22,7 @@ from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, Consum
 from tidelog_node.groups.consumer.pattern_matches import Matches
 from tidelog_node.groups.consumer.pattern_view import PatternView
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, HeartbeatAnswer, Refused
-from tidelog_node.groups.migration.upgrading import as_consumer_group
+from tidelog_node.groups.migration.upgrade import as_consumer_group
 from tidelog_node.groups.share.heartbeat import ShareGroupSettings, ShareHeartbeat
 from tidelog_node.groups.share.share_group import ShareGroup
 from tidelog_node.groups.step import Step

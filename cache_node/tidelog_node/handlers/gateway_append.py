@@ -43,7 +43,7 @@ from tidelog_node.diskless.gateway.gateway_reads import GatewayReads
 from tidelog_node.diskless.gateway.gateway_topics import may_pass
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches
 from tidelog_node.diskless.gateway.read_slots import ReadSlots
-from tidelog_node.diskless.gateway.strange_producers import GatewaySource, StrangeProducers
+from tidelog_node.diskless.gateway.unknown_producers import GatewaySource, UnknownProducers
 from tidelog_node.diskless.gateway.unread_batches import UnreadBatch, UnreadBatches
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace
 from tidelog_node.handlers.gateway_acks import GatewayAck, results_of
@@ -85,9 +85,9 @@ class GatewayAppends:
         *,
         replicas: ReplicaManager,
         gate: ProduceGate,
-        strange: StrangeProducers,
+        unknown_producers: UnknownProducers,
     ) -> None:
-        """``strange`` is the node's: clients that write to it ask it as well."""
+        """``unknown_producers`` is the node's: clients that write to it ask it as well."""
         self._node = node
         self._replicas = replicas
         self._gate = gate
@@ -97,7 +97,7 @@ class GatewayAppends:
         self._slots = ReadSlots()
         self._unread = UnreadBatches(replicas, self.reads, self._slots, traffic=traffic)
         self._missed = MissedBatches(asyncio.get_running_loop().time)
-        self._strange = strange
+        self._unknown_producers = unknown_producers
         self._turns: dict[int, Turn] = {}  # the last request in line, by gateway
         self._tasks: set[asyncio.Task[Reply]] = set()
         self._pending: Counter[int] = Counter()  # tasks by gateway
@@ -344,7 +344,7 @@ class GatewayAppends:
             return
         is_missed = self._missed.has(name)
         source = GatewaySource(broker_id, name.topic_id)
-        if self._strange.may_take(producer, source, is_behind_unknown=is_missed):
+        if self._unknown_producers.may_take(producer, source, is_behind_unknown=is_missed):
             return
         if is_missed:
             raise _NotFirst(

@@ -17,7 +17,7 @@ from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
-from tidelog_node.upkeep.log_reopening import OFFLINE
+from tidelog_node.upkeep.log_reopener import OFFLINE
 from tidelog_node.wire.messages import build
 
 logger = logging.getLogger(__name__)

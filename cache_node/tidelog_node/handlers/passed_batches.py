@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog_node.diskless.gateway.produced import Produced
+from tidelog_node.diskless.gateway.produce_parameters import ProduceParameters
 from tidelog_node.handlers.pending_answers import GATEWAY_WAIT, PendingAck
 from tidelog_node.handlers.produce_batch import require_batch
 from tidelog_node.handlers.produce_partitions import NO_REPLICAS, followed_replicas
@@ -51,7 +51,7 @@ class PassedBatches:
             raise self._replicas.leaders.refusal(name, index, is_id=version >= TOPIC_ID_FROM)
         batch = require_batch(records, request, version, None)
         transactional_id = request.transactional_id
-        produced = Produced(
+        produced = ProduceParameters(
             version,
             request.acks,
             request.timeout_ms,

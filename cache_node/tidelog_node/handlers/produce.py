@@ -26,7 +26,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_node.answers import Answer, CloseConnection
 from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
-from tidelog_node.diskless.gateway.strange_producers import StrangeProducers
+from tidelog_node.diskless.gateway.unknown_producers import UnknownProducers
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.passed_batches import PassedBatches
 from tidelog_node.handlers.produce_access import authorized_part
@@ -53,7 +53,7 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.transactions.produce_gate import ProduceGate
-from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.wire import produce
 from tidelog_node.wire.produce import ProduceRequest, parse_produce
 
@@ -95,8 +95,8 @@ class ProduceHandler:
         self._inspector = ProduceInspector(inspector)
         self._passed = PassedBatches(replicas)
         now_s = asyncio.get_running_loop().time
-        self.strange = StrangeProducers(now_s)  # those of gateways' requests as well
-        self._refused = RefusedBatches(replicas, self._passed, self.strange, now_s)
+        self.unknown_producers = UnknownProducers(now_s)  # those of gateways' requests as well
+        self._refused = RefusedBatches(replicas, self._passed, self.unknown_producers, now_s)
         self._answers = ProduceAnswers(
             replicas, self._passed, counters=node.counters, throttle=throttle
         )

@@ -29,7 +29,7 @@ from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import RequestContext
 from tidelog_node.transactions.produce_gate import Verified
-from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.wire.produce import API_KEY, TOPIC_ID_FROM, ProduceRequest, ProduceResult
 
 

@@ -10,7 +10,7 @@ comes. Later batches of the producer are refused until the first one comes again
     refused     the batch is noted
     appended    when the lead ends, what is not committed may be cut from the log: it is noted then
     damaged     its header cannot be trusted: for a time, producers that the log does not know must
-                begin with sequence 0 (``MissedBatches``, ``StrangeProducers``)
+                begin with sequence 0 (``MissedBatches``, ``UnknownProducers``)
 
 This node may stop leading a partition in the next turn. As a gateway it then takes what was sent
 behind the refused batch, so the gateway must know of it, too; and when the node begins to lead, the
@@ -36,7 +36,7 @@ from tidelog_node.diskless.gateway.broken_producers import (
     ProducerBatch,
 )
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches
-from tidelog_node.diskless.gateway.strange_producers import StrangeProducers, client_source
+from tidelog_node.diskless.gateway.unknown_producers import UnknownProducers, client_source
 from tidelog_node.handlers.passed_batches import PassedBatches
 from tidelog_node.handlers.produce_batch import idempotent_batch
 from tidelog_node.handlers.produce_partitions import NO_REPLICAS, led_replicas
@@ -58,15 +58,15 @@ class RefusedBatches:
         self,
         replicas: ReplicaManager,
         passed: PassedBatches,
-        strange: StrangeProducers,
+        unknown_producers: UnknownProducers,
         now_s: Callable[[], float],
     ) -> None:
-        """``strange`` is the node's: gateways ask it as well."""
+        """``unknown_producers`` is the node's: gateways ask it as well."""
         self._replicas = replicas
         self._passed = passed
         self._broken = BrokenProducers(now_s)
         self._damaged = MissedBatches(now_s)
-        self._strange = strange
+        self._unknown_producers = unknown_producers
         replicas.roles.ending_lead.subscribe(self._note_uncommitted)
 
     def note_request(self, request: ProduceRequest, context: RequestContext) -> None:
@@ -147,7 +147,7 @@ class RefusedBatches:
         if not (is_damaged or has_gateway):
             return
         source = client_source(session)
-        if self._strange.may_take(producer, source, is_behind_unknown=is_damaged):
+        if self._unknown_producers.may_take(producer, source, is_behind_unknown=is_damaged):
             return
         if is_damaged:
             raise BehindRefused("an earlier batch of the partition was damaged")

@@ -7,7 +7,7 @@ import json
 from tidelog_core.schemas.avro.parsing import parse_avro
 from tidelog_core.schemas.languages import parse
 from tidelog_core.schemas.model import SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 
 from tidelog_node.inspection.schema_messages import SchemaSource
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from tidelog_core.schemas.model import SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.codecs import ValueCodec, open_codec
 from tidelog_core.schemas.values.framing import UnreadableValue
 

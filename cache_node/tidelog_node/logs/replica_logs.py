@@ -18,7 +18,7 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.open_files import OpenFiles
 
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.logs.opening import open_each
+from tidelog_node.logs.log_opener import open_each
 from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 The live broker with the smallest id does it; if that one cannot, nothing is lost but time. The time
 counts from when this process first saw the broker gone. The write is lost if the broker has renewed
 its lease or has registered since, so a broker that sleeps is taken out only while it sleeps, and
-registers again afterwards (``registered``).
+registers again afterwards (``registration``).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from tidelog_core.metadata.records import Broker
 from tidelog_core.metadata.store import Write
-from tidelog_core.replication.departed import removable_brokers
+from tidelog_core.replication.departed_brokers import removable_brokers
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership

@@ -21,9 +21,9 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 
+from tidelog_node.membership.broker_id_takeover import leave_again, take_over_id
 from tidelog_node.membership.departed_brokers import DepartedBrokers
 from tidelog_node.membership.election_loop import ElectionLoop
-from tidelog_node.membership.joining import leave_again, take_over_id
 from tidelog_node.membership.lease_keeper import LeaseKeeper
 from tidelog_node.membership.led_partitions import LeaderStates, LedPartitions
 from tidelog_node.membership.membership import Membership

@@ -49,7 +49,7 @@ class Attempts:
             self.wait(led)
             logger.info("tier work waits", extra=trouble_of(led, action, error))
         except SegmentSuspected as error:
-            # The mender checks the file and reports its damage.
+            # The repair checks the file and reports its damage.
             self.wait(led)
             led.reset()
             logger.info("tier work waits", extra=trouble_of(led, action, error))

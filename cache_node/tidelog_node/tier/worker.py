@@ -26,7 +26,7 @@ from uuid import uuid4
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError, TidelogError, TierUnavailable
 from tidelog_core.log_format import LOG_FORMATS, TEXT, configure_logging
-from tidelog_core.objects.counted import CountedObjectStore
+from tidelog_core.objects.counted_store import CountedObjectStore
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import topic_folder_of

@@ -37,7 +37,11 @@ from tidelog_node.coordinator.led_shards import Leadership, LedShards
 from tidelog_node.due_queue import DueQueue
 from tidelog_node.node_context import NodeContext
 from tidelog_node.transactions import state
-from tidelog_node.transactions.loaded import LoadedTransaction, Unloaded, not_coordinator
+from tidelog_node.transactions.loaded_transaction import (
+    LoadedTransaction,
+    Unloaded,
+    not_coordinator,
+)
 from tidelog_node.transactions.markers import Marker, MarkerFenced, MarkerSender
 from tidelog_node.transactions.shard import TransactionShard
 from tidelog_node.transactions.state import Decide, Decision, InitRequest

@@ -44,7 +44,7 @@ from tidelog_node.request_turns import RequestTurn
 from tidelog_node.transactions.markers import Marker, MarkerResults
 from tidelog_node.transactions.peers import Peers
 from tidelog_node.transactions.uncommitted_markers import MarkerName, UncommittedMarkers
-from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.flusher import Flusher
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from tidelog_core.metadata.transactions import (
 )
 
 from tidelog_node.coordinator.led_shards import Leadership, LedShard
-from tidelog_node.transactions.loaded import LoadedTransaction, Unloaded
+from tidelog_node.transactions.loaded_transaction import LoadedTransaction, Unloaded
 from tidelog_node.transactions.state import IDLE
 
 logger = logging.getLogger(__name__)

@@ -1,1 +1,1 @@
-"""Background work of a node on its logs: flushes, mending, checks."""
+"""Background work of a node on its logs: flushes, repair, checks."""

@@ -21,7 +21,7 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_node.due_queue import DueQueue
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
-from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.flusher import Flusher
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from tidelog_core.admin.changing import change_each
+from tidelog_core.admin.batch_changes import change_each
 from tidelog_core.admin.commit import commit_together
 from tidelog_core.errors import StoreUnavailable, TidelogError
 from tidelog_core.metadata.cluster_view import ClusterView

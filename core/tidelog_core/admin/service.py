@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from tidelog_core.admin.changing import RETRY_DELAY_MAX, Commit, change_each
+from tidelog_core.admin.batch_changes import RETRY_DELAY_MAX, Commit, change_each
 from tidelog_core.admin.commit import Deletion, commit_deletions, commit_topics
 from tidelog_core.admin.configs import (
     Alteration,

@@ -2,7 +2,7 @@
 
 The first pass reads the uncompacted part and collects the newest offset of every key. The
 second pass reads all segments from the log's start and drops older records. The new files go
-to the directory ``cleaned`` and are fsynced there; ``tidelog_core.log.cleaned`` swaps them in.
+to the directory ``cleaned`` and are fsynced there; ``log.cleaned_segments`` swaps them in.
 The log need not be open, or be in this process.
 """
 
@@ -26,7 +26,7 @@ from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.compaction.selection import SegmentLimits
 from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.config import TopicConfig
-from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean, cleaned_directory
+from tidelog_core.log.cleaned_segments import CleanedSegment, SegmentToClean, cleaned_directory
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import build_empty_batch

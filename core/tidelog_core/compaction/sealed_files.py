@@ -13,7 +13,7 @@ from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.log.batch_scan import scan_file
 from tidelog_core.log.checkpoint import sync_file
-from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean
+from tidelog_core.log.cleaned_segments import CleanedSegment, SegmentToClean
 from tidelog_core.log.paths import LOG_SUFFIX, segment_path
 from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.values import AbortedTransaction

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.log.cleaned import SegmentToClean
+from tidelog_core.log.cleaned_segments import SegmentToClean
 from tidelog_core.log.offset_index import RELATIVE_OFFSET_MAX
 from tidelog_core.log.time_index import ENTRY_SIZE_BYTES
 

@@ -1,7 +1,7 @@
 """Erases one key's records from the segment files of one log, whether or not it is compacted.
 
 Each segment that holds records of the key is written again without them, and replaces the old one
-as in compaction (``tidelog_core.log.cleaned``: safe after a crash at any step). Segments are
+as in compaction (``log.cleaned_segments``: safe after a crash at any step). Segments are
 not joined, and a batch that loses all records keeps its header. So everything that a log derives
 from headers stays: offsets, producers' sequences, starts and ends of transactions, the index of
 aborted ones.
@@ -20,7 +20,7 @@ from pathlib import Path
 from tidelog_core.compaction.rewrite import Rewrite
 from tidelog_core.compaction.sealed_files import CleanedGroup, read_sealed, seal_in_place_of
 from tidelog_core.compaction.segment_writer import SegmentWriter
-from tidelog_core.log.cleaned import CleanedSegment, SegmentToClean, cleaned_directory
+from tidelog_core.log.cleaned_segments import CleanedSegment, SegmentToClean, cleaned_directory
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import Record, decode_batch

@@ -21,8 +21,8 @@ from tidelog_core.diskless.bucket.chains import chains_of
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
 from tidelog_core.diskless.chain.walk import looks_like_seal
 from tidelog_core.diskless.collection.collection import UnneededEnds
-from tidelog_core.diskless.collection.sealed import collect_sealed, read_unneeded_ends
-from tidelog_core.diskless.takeover.sealing import ChainNotSealed, find_seal
+from tidelog_core.diskless.collection.sealed_chain import collect_sealed, read_unneeded_ends
+from tidelog_core.diskless.takeover.chain_seal import ChainNotSealed, find_seal
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import chains_prefix
 from tidelog_core.errors import CorruptObject, ObjectNotFound

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import write_checkpoint
-from tidelog_core.log.cleaned import (
+from tidelog_core.log.cleaned_segments import (
     CleanedSegment,
     PendingSwap,
     SegmentsChanged,

@@ -18,10 +18,9 @@ from tidelog_core.config import TopicConfig
 from tidelog_core.errors import OffsetOutOfRange, StorageError
 from tidelog_core.log.append_checks import CheckedBatches
 from tidelog_core.log.checkpoint import encode_rows
-from tidelog_core.log.cleaned import CleanedSegment, PendingSwap, SegmentToClean
+from tidelog_core.log.cleaned_segments import CleanedSegment, PendingSwap, SegmentToClean
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, rename_deleted
-from tidelog_core.log.filling import Unfilled, UnfilledMark, read_unfilled
 from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import CLEAN_SHUTDOWN_FILE
@@ -32,6 +31,7 @@ from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.readable_log import ReadableLog
 from tidelog_core.log.recovery import open_log
 from tidelog_core.log.truncation import Truncation
+from tidelog_core.log.unfilled_range import Unfilled, UnfilledMark, read_unfilled
 from tidelog_core.log.values import AppendInfo, AppendOrigin, SealedSegment
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import Buffer, WritableBuffer
@@ -308,7 +308,7 @@ class LocalLog(ReadableLog):
         self._filling.end()
         self._on_cut(offset)
 
-    # -- filling, see ``filling`` --
+    # -- filling, see ``unfilled_range`` --
 
     def mark_unfilled(self, end_offset: int) -> UnfilledMark:
         """Return the mark for ``start_unfilled``. Raises ``StorageError``.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tidelog_core.log.appending import StagedAppend
 from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.producer_snapshots import producers_at
 from tidelog_core.log.producer_state import ProducerEntry, ProducerState
+from tidelog_core.log.staged_append import StagedAppend
 from tidelog_core.log.verification import VerificationGuard, Verifications
 from tidelog_core.records.batch import BatchHeader
 

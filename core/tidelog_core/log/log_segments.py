@@ -2,7 +2,7 @@
 
 ``LocalLog`` decides what may be appended, read or removed. A write that fails for lack of
 space is undone. If the undo fails, or another write or fsync fails, the content of the disk is
-unknown: the log goes offline. Opening it again recovers it (``rewriting``).
+unknown: the log goes offline. Opening it again recovers it (``unflushed_segments``).
 """
 
 from __future__ import annotations

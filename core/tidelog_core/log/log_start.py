@@ -18,7 +18,7 @@ from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import START_OFFSET_FILE
 from tidelog_core.log.producer_snapshots import snapshot_path
 from tidelog_core.log.producer_state import ProducerState
-from tidelog_core.log.sealed import describe_sealed, make_files_whole
+from tidelog_core.log.sealed_segment import describe_sealed, make_files_whole
 from tidelog_core.log.values import SealedSegment
 
 

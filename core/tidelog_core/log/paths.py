@@ -12,11 +12,11 @@ and the small checkpoint files named below. While compaction replaces segments, 
 
 cleaned/                                                new segments, until they are complete
 00000000000000000042.log.00000000000000000099.swap      the segment that replaces all
-                                                        segments in [42, 99), see ``cleaned``
+                                                        segments in [42, 99) (``cleaned_segments``)
 
 While records before the first segment are still to be filled in, the log that gets them is in:
 
-filling/                                                see ``filling``
+filling/                                                see ``unfilled_range``
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ A crash before the end of 3 leaves the mark, and the log is thrown away. The rec
 first nevertheless: a log without batches that it had flushed would be taken for damaged.
 
 Until then nothing else may write the log's checkpoints, or remove segments: it finishes the steps
-first (``LogFilling.settle``). Appends and rolls go on.
+first (``LogFill.settle``). Appends and rolls go on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections.abc import Callable
 from threading import Lock
 
 from tidelog_core.log.checkpoint import write_checkpoint
-from tidelog_core.log.filling import end_filling, move_segments
 from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import RECOVERY_POINT_FILE, START_OFFSET_FILE
 from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.unfilled_range import end_filling, move_segments
 
 
 class PendingFill:

@@ -16,18 +16,18 @@ from pathlib import Path
 
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import OffsetOutOfRange
-from tidelog_core.log.cleaned import SegmentToClean
+from tidelog_core.log.cleaned_segments import SegmentToClean
 from tidelog_core.log.cleaning import Cleaning
 from tidelog_core.log.durability import Durability
-from tidelog_core.log.filling import Unfilled
 from tidelog_core.log.log_appender import LogAppender
-from tidelog_core.log.log_filling import LogBeside, LogFilling
+from tidelog_core.log.log_fill import LogBeside, LogFill
 from tidelog_core.log.log_producers import LogProducers
 from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
 from tidelog_core.log.paths import CLEANER_OFFSET_FILE
 from tidelog_core.log.recovery import OpenedLog
 from tidelog_core.log.time_search import BatchSearch, find_max_timestamp, find_offset_by_time
+from tidelog_core.log.unfilled_range import Unfilled
 from tidelog_core.log.values import AbortedTransaction, LogRead, SealedSegment
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import find_record
@@ -79,7 +79,7 @@ class ReadableLog:
             is_new=opened.is_new,
             clock_ms=clock_ms,
         )
-        self._filling = LogFilling(opened.segments, self._start, self._durability, missing=unfilled)
+        self._filling = LogFill(opened.segments, self._start, self._durability, missing=unfilled)
         self._cleaning = Cleaning(
             opened.segments,
             self._durability,
@@ -230,7 +230,7 @@ class ReadableLog:
 
     @property
     def unfilled(self) -> Unfilled | None:
-        """The offsets before the local log start that the tier may lack, see ``filling``."""
+        """The offsets before the local log start that the tier may lack, see ``unfilled_range``."""
         return self._filling.unfilled
 
     @property

@@ -40,7 +40,7 @@ from tidelog_core.log.checkpoint import (
     sync_directory,
     write_checkpoint,
 )
-from tidelog_core.log.cleaned import finish_swaps
+from tidelog_core.log.cleaned_segments import finish_swaps
 from tidelog_core.log.leader_epochs import LeaderEpochs
 from tidelog_core.log.log_segments import LogSegments, remove_segment_files
 from tidelog_core.log.open_files import OpenFiles
@@ -95,7 +95,7 @@ class Checkpoints:
     local_start_offset: int | None  # None: unknown
     recovery_point: int | None  # None: unknown, everything must be read
     epochs: list[list[int]] | None  # None: unknown, to be read from the batches
-    seals: list[SealRecord]  # two for a segment that was being replaced, see ``cleaned``
+    seals: list[SealRecord]  # two for a segment that was being replaced, see ``cleaned_segments``
     seals_are_whole: bool  # whether rows may be appended to their file
     clean_end: list[int] | None  # log end offset, active base offset, active size
     cleaned_up_to: int

@@ -9,7 +9,7 @@ A flush appends if every new row is about a segment behind all rows of the file,
 the same with many segments as with few. Rows of segments removed at the front stay until they
 outnumber the rows of existing segments. After any other change the file is written in full, so
 that no row is about another segment at the same place, except while one segment replaces
-others (``cleaned``).
+others (``cleaned_segments``).
 """
 
 from __future__ import annotations

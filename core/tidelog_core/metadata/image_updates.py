@@ -18,7 +18,7 @@ from tidelog_core.metadata.client_quotas import QUOTA_COLLECTION
 from tidelog_core.metadata.delegation_tokens import DELEGATION_TOKEN_COLLECTION
 from tidelog_core.metadata.group_configs import GROUP_CONFIG_COLLECTION
 from tidelog_core.metadata.image import NO_VERSION, ClusterImage
-from tidelog_core.metadata.image_merging import merge, shows
+from tidelog_core.metadata.image_merge import merge, shows
 from tidelog_core.metadata.image_topics import COLLECTIONS_AT_ONCE_MAX, LIST_FROM_KEYS
 from tidelog_core.metadata.records import PARTITION_COLLECTION_PREFIX, Partition, parse_id
 from tidelog_core.metadata.roles import ROLE_COLLECTION

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
-from tidelog_core.objects.filled import Fill
+from tidelog_core.objects.filled_store import Fill
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
 from tidelog_core.objects.kms_keys import refuse_kms_key
 from tidelog_core.objects.store import ObjectMeta

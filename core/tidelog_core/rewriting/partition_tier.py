@@ -30,7 +30,7 @@ from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.batch import BatchHeader, Buffer
-from tidelog_core.rewriting.aborted import TransactionalSpans
+from tidelog_core.rewriting.aborted_transactions import TransactionalSpans
 from tidelog_core.rewriting.groups import SegmentGroup
 from tidelog_core.rewriting.segment_files import downloaded, stretch_batches
 from tidelog_core.rewriting.swap import SegmentSwaps, take_claim

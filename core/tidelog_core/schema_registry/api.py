@@ -260,7 +260,7 @@ class RegistryApi:
         is_verbose = options.is_set("verbose")
         schema = _parse_readable(call, subject).schema
         try:
-            messages = await self._registry.comparing.problems(
+            messages = await self._registry.compatibility.problems(
                 subject, schema, version, normalize=options.is_set("normalize")
             )
         except RegistryRefusal as refusal:

@@ -22,7 +22,7 @@ from tidelog_core.metadata.schema_records import (
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.metadata.update import retried
 from tidelog_core.schema_registry.change_log import ChangeLog, StoreLog
-from tidelog_core.schema_registry.comparing import SchemaComparing
+from tidelog_core.schema_registry.compatibility import SubjectCompatibility
 from tidelog_core.schema_registry.reading import LATEST, TEXTS_AT_ONCE, RegistryReader
 from tidelog_core.schema_registry.registration import (
     ANY_ID,
@@ -38,7 +38,7 @@ from tidelog_core.schema_registry.schema_parsing import SchemaParsing
 from tidelog_core.schema_registry.scopes import SettingsInScope
 from tidelog_core.schemas.metadata import completed, has_properties
 from tidelog_core.schemas.model import Mode, Schema, SchemaType
-from tidelog_core.schemas.parsed import ParsedSchema
+from tidelog_core.schemas.parsed_schema import ParsedSchema
 from tidelog_core.schemas.refusals import (
     invalid_subject,
     schema_not_found,
@@ -92,7 +92,7 @@ class SchemaRegistry:
         self.changes: ChangeLog = changes or StoreLog(store)
         self.read = RegistryReader(store)
         self.parsing = SchemaParsing(self.read, executor)
-        self.comparing = SchemaComparing(self.read, self.parsing)
+        self.compatibility = SubjectCompatibility(self.read, self.parsing)
         # One process's writers take turns, and do not make each other's commits conflict.
         self.turn = asyncio.Lock()
 
@@ -128,7 +128,7 @@ class SchemaRegistry:
                 require_mode(name, settings.mode, wanted.schema_id)
                 if settings.mode is not Mode.IMPORT and not force:
                     new, older = (parsed, reading.schema), reading.subject.live
-                    await self.comparing.require_compatible(name, new, older, settings)
+                    await self.compatibility.require_compatible(name, new, older, settings)
                 is_new = True  # Also if the answer to this commit is lost, and the next finds it.
                 decision = decide(reading)
                 await self._commit(begun, reading, settings, decision)

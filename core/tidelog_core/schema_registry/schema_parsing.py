@@ -16,7 +16,7 @@ from tidelog_core.schemas.model import (
     Compatibility,
     Schema,
 )
-from tidelog_core.schemas.parsed import InvalidSchema, ParsedSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema, ParsedSchema
 from tidelog_core.schemas.refusals import invalid_schema, schema_too_large
 from tidelog_core.schemas.subject_names import SubjectName
 

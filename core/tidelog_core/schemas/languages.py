@@ -12,7 +12,7 @@ from typing import Any
 from tidelog_core.schemas.avro.schema import AvroSchema
 from tidelog_core.schemas.json_schema.schema import JsonSchema
 from tidelog_core.schemas.model import Compatibility, Reference, SchemaType
-from tidelog_core.schemas.parsed import NEW, OLD, InvalidSchema, ParsedSchema
+from tidelog_core.schemas.parsed_schema import NEW, OLD, InvalidSchema, ParsedSchema
 
 SHOWN_CHARACTERS_MAX = 10_240  # of an older schema, in a message
 OTHER_TYPE = "Incompatible because of different schema type"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidelog_core.schemas.model import RESOLVED_MAX, Reference
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 
 FindVersion = Callable[[str, int], Mapping[str, Any]]
 """Returns the registry's answer for a version of a subject, which may be deleted."""

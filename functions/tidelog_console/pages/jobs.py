@@ -12,7 +12,7 @@ from aiohttp import web
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.admin_jobs import AdminJob
 from tidelog_core.model import USER_KIND
-from tidelog_core.verification.checking import check_planned
+from tidelog_core.verification.check_run import check_planned
 from tidelog_core.verification.source import planned_by_metadata
 from tidelog_functions.admin_jobs.requests import topics_of
 

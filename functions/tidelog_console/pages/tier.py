@@ -14,7 +14,7 @@ from tidelog_core.errors import LeaderNotAvailable, RequestTimedOut, StoreUnavai
 
 from tidelog_console import tier_map
 from tidelog_console.facts import offsets
-from tidelog_console.reading import Stores
+from tidelog_console.stores import Stores
 from tidelog_console.web_context import console_of, page, visitor_of
 
 PAGE_PARTITIONS = 25

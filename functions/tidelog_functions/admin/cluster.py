@@ -41,7 +41,7 @@ from tidelog_functions.admin.caller import (
     principal_of,
 )
 from tidelog_functions.admin.problems import Misconfigured
-from tidelog_functions.admin_jobs.starting import JobStarter
+from tidelog_functions.admin_jobs.job_starter import JobStarter
 from tidelog_functions.invocation import FunctionSettings, parse_function_settings
 
 AWS_METADATA = "dynamodb:"

@@ -20,7 +20,7 @@ from typing import Any
 from tidelog_functions.admin.api import AdminApi
 from tidelog_functions.admin.cluster import AdminCluster, parse_admin_settings
 from tidelog_functions.admin.contract import load_contract
-from tidelog_functions.admin_jobs.starting import LambdaStarter
+from tidelog_functions.admin_jobs.job_starter import LambdaStarter
 from tidelog_functions.invocation import Context, seconds_for_answer
 
 

@@ -19,6 +19,7 @@ from tidelog_functions.admin.contract import Call
 from tidelog_functions.admin.http import ANSWER_SIZE_BYTES_MAX, HttpAnswer
 from tidelog_functions.admin.problems import HttpProblem
 from tidelog_functions.admin.rights import refuse
+from tidelog_functions.admin_jobs.job_starter import JobStarter
 from tidelog_functions.admin_jobs.requests import (
     TIMEOUT_SECONDS,
     ErasureRequest,
@@ -26,7 +27,6 @@ from tidelog_functions.admin_jobs.requests import (
     topics_of,
     without_key,
 )
-from tidelog_functions.admin_jobs.starting import JobStarter
 from tidelog_functions.admin_jobs.states import cancelled, is_overdue, new_job
 from tidelog_functions.admin_jobs.store import JobNotFound, JobStore
 

@@ -1,6 +1,6 @@
 """Jobs of the admin API: verifications and erasures, in as many invocations as they need.
 
-    request → an item (``metadata.admin_jobs``) → ``starting`` → ``handler`` → ``run`` → ``work``
+    request → an item (``metadata.admin_jobs``) → ``job_starter`` → ``handler`` → ``run`` → ``work``
 
 A run takes the job by a conditional write, renews its hold of a minute while it works, and stores
 its position after every step. When its time is nearly over it gives the job back, and another run

@@ -19,8 +19,8 @@ from uuid import UUID
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.metadata.location import opened_metadata_store
 
+from tidelog_functions.admin_jobs.job_starter import JOB_ID, JobStarter, LambdaStarter
 from tidelog_functions.admin_jobs.run import STEP_MS_MAX, Outcome, run_job
-from tidelog_functions.admin_jobs.starting import JOB_ID, JobStarter, LambdaStarter
 from tidelog_functions.admin_jobs.states import is_overdue
 from tidelog_functions.admin_jobs.store import JobNotFound, JobStore
 from tidelog_functions.admin_jobs.work import do_work

@@ -24,7 +24,7 @@ from tidelog_core.metadata.admin_jobs import AdminJob
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_functions.admin_jobs import states
-from tidelog_functions.admin_jobs.holding import RENEW_SECONDS, Holding
+from tidelog_functions.admin_jobs.job_hold import RENEW_SECONDS, Holding
 from tidelog_functions.admin_jobs.store import HoldLost, JobStore
 from tidelog_functions.invocation import FunctionSettings, TimeLimit, open_stores
 

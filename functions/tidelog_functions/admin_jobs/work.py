@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from tidelog_core.metadata.admin_jobs import JobKind
 
-from tidelog_functions.admin_jobs.erasing import erase
+from tidelog_functions.admin_jobs.erasure import erase
 from tidelog_functions.admin_jobs.run import Run, Work
-from tidelog_functions.admin_jobs.verifying import verify
+from tidelog_functions.admin_jobs.verification import verify
 
 _WORKS: Mapping[JobKind, Work] = {
     JobKind.ERASURE: erase,

@@ -39,8 +39,7 @@ from tidelog_functions.invocation import (
     parse_function_settings,
 )
 from tidelog_functions.jobs.emr import EmrJobs, JobNotStarted
-from tidelog_functions.jobs.settings import parse_job_settings
-from tidelog_functions.jobs.starting import (
+from tidelog_functions.jobs.job_starts import (
     Decision,
     DuePartition,
     claim_start,
@@ -48,6 +47,7 @@ from tidelog_functions.jobs.starting import (
     last_start,
     release_start,
 )
+from tidelog_functions.jobs.settings import parse_job_settings
 from tidelog_functions.retention.handler import index_keys
 
 logger = logging.getLogger(__name__)

@@ -5,11 +5,12 @@ and the scrub deletes the rest: of which the tier has everything, and what is ab
 stay for ever. A chain that is not sealed is never touched. What a gateway has for others goes once
 no reference names it; that takes the footers of all objects, once a sweep.
 
-What a chain is needed for is read from the partitions' items, without a request to the bucket:
-they name the chains of records that may not be tiered. Only a chain that none of them needs, for an
+What a chain is needed for is read from the partitions' items, without a request to the bucket: they
+name the chains of records that may not be tiered. Only a chain that none of them needs, for an
 hour, is read, and its objects are deleted by what their footers say
-(``diskless.collection.sealed``). If some stay, it is read again when orphans are old. Retention
-does this too, more often (``collect_all``); only the scrub deletes objects of unknown topics.
+(``diskless.collection.sealed_chain``). If some stay, it is read again when orphans are old.
+Retention does this too, more often (``collect_all``); only the scrub deletes objects of unknown
+topics.
 
 The notes of heirs stay for as long as the metadata store may be set back to before them.
 """
@@ -26,12 +27,12 @@ from tidelog_core.diskless.chain.store import ChainStore, ListedObject
 from tidelog_core.diskless.chain.walk import looks_like_seal
 from tidelog_core.diskless.collection.collection import UnneededEnds
 from tidelog_core.diskless.collection.referenced_objects import Referenced, read_referenced
-from tidelog_core.diskless.collection.sealed import (
+from tidelog_core.diskless.collection.sealed_chain import (
     collect_sealed,
     read_unneeded_ends,
     unneeded_end,
 )
-from tidelog_core.diskless.takeover.sealing import ChainNotSealed
+from tidelog_core.diskless.takeover.chain_seal import ChainNotSealed
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import (
     WAL_SUFFIX,

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from tidelog_core.schemas.avro.types import AvroType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.avro_reading import reader_of
 from tidelog_core.schemas.values.framing import UnreadableValue
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from tidelog_core.schemas.avro.parsing import load_json
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.codecs import load_value
 from tidelog_core.schemas.values.framing import UnreadableValue
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor
 from tidelog_core.schemas.model import Reference
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.framing import UnreadableValue, split_indexes
 from tidelog_core.schemas.values.protobuf_messages import ProtobufMessages
 

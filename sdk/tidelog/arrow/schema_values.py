@@ -19,7 +19,7 @@ from tidelog_core.errors import InvalidRecord
 from tidelog_core.schemas.avro.parsing import parse_avro
 from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroField, AvroType
 from tidelog_core.schemas.model import SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.avro_writing import write_avro
 from tidelog_core.schemas.values.framing import HEAD, MAGIC, SchemaFrame, UnreadableValue
 

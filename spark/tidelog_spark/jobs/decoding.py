@@ -57,7 +57,7 @@ class DecoderSpec:
 
                 return ProtobufValues(self.schema, self.message, is_framed=is_framed)
             case "registry" if self.registry is not None:
-                from tidelog_core.schemas.parsed import InvalidSchema
+                from tidelog_core.schemas.parsed_schema import InvalidSchema
 
                 from tidelog_spark.jobs.registry_values import RegistryValues
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.schemas.languages import parse
 from tidelog_core.schemas.model import SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.framing import VALUE_HEADER, schema_header, split_named
 from tidelog_core.schemas.values.framing import UnreadableValue as UnreadablePayload
 

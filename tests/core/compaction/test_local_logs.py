@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.compaction.cleaner import build_offset_map, clean_groups, plan_cleaning
 from tidelog_core.errors import CorruptRecordBatch, StorageError
-from tidelog_core.log.cleaned import SegmentsChanged
+from tidelog_core.log.cleaned_segments import SegmentsChanged
 from tidelog_core.records.batch import CompressionType, parse_header
 
 from tests.support.clock import NOW_MS

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 from tidelog_core.compaction.cleaner import build_offset_map, clean_groups, plan_cleaning
 from tidelog_core.errors import StorageError
-from tidelog_core.log.cleaned import PendingSwap
+from tidelog_core.log.cleaned_segments import PendingSwap
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.local_log import LocalLog
 

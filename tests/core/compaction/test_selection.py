@@ -15,7 +15,7 @@ from tidelog_core.compaction.selection import (
     next_check_ms,
 )
 from tidelog_core.config import TopicConfig
-from tidelog_core.log.cleaned import SegmentToClean
+from tidelog_core.log.cleaned_segments import SegmentToClean
 
 from tests.support.batches import batch
 from tests.support.clock import NOW_MS, Clock

@@ -14,8 +14,8 @@ from tidelog_core.diskless.bucket.chains import (
 )
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.chain.walk import SEAL_SIZE_BYTES, Place, WalkedObject, walk_chain
+from tidelog_core.diskless.takeover.chain_seal import find_seal, seal_chain
 from tidelog_core.diskless.takeover.heir_replay import ReplayStart, replay_partitions
-from tidelog_core.diskless.takeover.sealing import find_seal, seal_chain
 from tidelog_core.diskless.wal.build import WalSlice, build_data_object, build_seal
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
@@ -29,8 +29,8 @@ from tidelog_core.metadata.epoch_chains import (
     write_epoch_chains,
 )
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.restoration.chain_seals import seal_chains
 from tidelog_core.restoration.chain_tail import join_tail
-from tidelog_core.restoration.sealing import seal_chains
 from tidelog_core.tier.bucket import ClusterObjects
 
 from tests.core.diskless.tail_world import TailWorld

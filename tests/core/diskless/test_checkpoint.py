@@ -8,7 +8,7 @@ from tidelog_core.diskless.checkpoints.checkpoint import (
     pack_checkpoint,
     parse_checkpoint,
 )
-from tidelog_core.diskless.checkpoints.stored import CheckpointMark
+from tidelog_core.diskless.checkpoints.stored_checkpoints import CheckpointMark
 from tidelog_core.diskless.wal.build import Snapshot, build_checkpoint
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.rows import MarkRow

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.diskless.chain.rules import ChainRules
-from tidelog_core.diskless.checkpoints.stored import CheckpointMark, StoredCheckpoints
+from tidelog_core.diskless.checkpoints.stored_checkpoints import CheckpointMark, StoredCheckpoints
 from tidelog_core.diskless.collection.collection import (
     DELETE_COUNT_MAX,
     OwnedObjects,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.erasure.log_files import erase_groups, plan_erasing
 from tidelog_core.errors import StorageError
-from tidelog_core.log.cleaned import SegmentsChanged
+from tidelog_core.log.cleaned_segments import SegmentsChanged
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import BatchHeader, CompressionType, Record, parse_header

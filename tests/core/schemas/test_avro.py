@@ -16,7 +16,7 @@ import pytest
 from tidelog_core.schemas.avro.schema import AvroSchema
 from tidelog_core.schemas.languages import parse, problems
 from tidelog_core.schemas.model import Compatibility, Reference, SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema, TooComplex
+from tidelog_core.schemas.parsed_schema import InvalidSchema, TooComplex
 
 USER = {
     "type": "record",

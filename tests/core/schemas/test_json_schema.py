@@ -11,7 +11,7 @@ from tidelog_core.schemas.json_schema.matching import largest_matching_size
 from tidelog_core.schemas.json_schema.schema import JsonSchema
 from tidelog_core.schemas.languages import parse, problems
 from tidelog_core.schemas.model import Compatibility, Reference, SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema, TooComplex
+from tidelog_core.schemas.parsed_schema import InvalidSchema, TooComplex
 
 
 def of(document: Any) -> JsonSchema:

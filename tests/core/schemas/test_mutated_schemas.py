@@ -8,7 +8,7 @@ import random
 import pytest
 from tidelog_core.schemas.languages import parse, problems
 from tidelog_core.schemas.model import Compatibility, SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 
 from tests.core.schemas.test_protobuf import EVERYTHING
 

@@ -9,7 +9,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf import descriptor_pb2 as pb
 from tidelog_core.schemas.languages import parse
 from tidelog_core.schemas.model import Reference, SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.protobuf.comparison import compare
 from tidelog_core.schemas.protobuf.schema import ProtobufSchema
 

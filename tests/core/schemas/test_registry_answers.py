@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tidelog_core.schemas.model import RESOLVED_MAX, Reference
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.registry_answers import resolve_answer
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.diskless.chain.start_probe import probe_key
 from tidelog_core.diskless.collection.collection import UnneededEnds
-from tidelog_core.diskless.collection.sealed import collect_sealed, unneeded_end
+from tidelog_core.diskless.collection.sealed_chain import collect_sealed, unneeded_end
 from tidelog_core.diskless.wal.build import WalSlice, build_seal
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import (

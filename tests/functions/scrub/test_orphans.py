@@ -22,8 +22,8 @@ from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.restoration.plan import plan_restoration
+from tidelog_core.restoration.restored_store import write_restoration
 from tidelog_core.restoration.survey import list_clusters, survey
-from tidelog_core.restoration.writing import write_restoration
 from tidelog_core.retention.orphans import AgeLimits
 from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import deletion_key, log_start_key, topic_manifest_key

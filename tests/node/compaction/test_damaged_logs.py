@@ -14,7 +14,7 @@ from tidelog_node.replica import Replica
 from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.node.replication.led_node import led_node
-from tests.node.upkeep.mending import CopylessTier
+from tests.node.upkeep.repair_world import CopylessTier
 
 COMPACTED = {
     "cleanup.policy": "compact",

@@ -18,7 +18,7 @@ from tidelog_node.replica import Replica
 from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.node.replication.led_node import LedNode, led_node
-from tests.node.upkeep.mending import CopylessTier
+from tests.node.upkeep.repair_world import CopylessTier
 
 HOUR_MS = 3_600_000
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"}

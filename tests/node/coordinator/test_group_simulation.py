@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.groups import GroupRecord
-from tidelog_node.groups.classic import joining
+from tidelog_node.groups.classic import join_group
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
 from tidelog_node.groups.classic_messages import (
     GroupLimits,
@@ -192,7 +192,7 @@ class ClassicGroupWorld:
         )
         self.log(f"{client.name} joins as {client.member_id!r}")
         self.wait(client, request.number)
-        self.take(joining.join(self.group, request, now_ms=self.now_ms, limits=self.limits))
+        self.take(join_group.join(self.group, request, now_ms=self.now_ms, limits=self.limits))
 
     def joined(self, client: Client, answer: JoinAnswer) -> None:
         self.log(f"{client.name} hears {answer.error.name} generation {answer.generation}")

@@ -49,7 +49,7 @@ from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.session import Session
 from tidelog_node.transactions.produce_gate import ProduceGate
-from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.wire.gateway_append import (
     GatewayAppend,
     GatewayResult,
@@ -151,7 +151,10 @@ class Node:
             gate=gate,
         )
         self.appends = GatewayAppends(
-            self.context, replicas=self.replicas, gate=gate, strange=self.produce.strange
+            self.context,
+            replicas=self.replicas,
+            gate=gate,
+            unknown_producers=self.produce.unknown_producers,
         )
         self.appends.reads.store = self.worker
         self.gateway = Gateway(

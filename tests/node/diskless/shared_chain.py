@@ -16,7 +16,7 @@ from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChain
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.header import ATTRIBUTES_POSITION, iter_headers
 from tidelog_node.diskless.recovery.chain_slices import WantedSlices, find_slices, log_of
-from tidelog_node.diskless.recovery.tails import Tail
+from tidelog_node.diskless.recovery.log_tail import LogTail
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import CLUSTER, TOPIC_ID, new_chain, replica_over
@@ -82,12 +82,12 @@ class SharedChain:
         still_open = {"producer_id": 70, "producer_epoch": 0, "base_sequence": 0}
         await self.put({n: [batch(1, **still_open, is_transactional=True)] for n in numbers})
 
-    async def tails(self, replicas: Mapping[PartitionName, Replica]) -> dict[PartitionName, Tail]:
+    async def tails(self, replicas: Mapping[PartitionName, Replica]) -> dict[PartitionName, LogTail]:
         """Return what the chains have of the partitions."""
         wanted = {name: WantedSlices(self.chains, 0) for name in replicas}
         found = (await find_slices(ChainStore(self.store, CLUSTER), wanted, {})).slices
         return {
-            name: Tail(replica, *log_of(name, wanted[name], found[name], cluster_id=CLUSTER))
+            name: LogTail(replica, *log_of(name, wanted[name], found[name], cluster_id=CLUSTER))
             for name, replica in replicas.items()
         }
 

@@ -20,9 +20,9 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.replication.follower_state import Append
 from tidelog_core.replication.rules import ReplicationRules
-from tidelog_node.diskless.feed import chain_feed, followed_objects, joining
+from tidelog_node.diskless.feed import chain_feed, chain_joins, followed_objects
 from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
-from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import TierHistory
@@ -160,8 +160,8 @@ async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> Asy
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_feed, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(joining, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(joining, "BROKEN_SECONDS", 0.02)
+    monkeypatch.setattr(chain_joins, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(chain_joins, "BROKEN_SECONDS", 0.02)
 
 
 @pytest.fixture

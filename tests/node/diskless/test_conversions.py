@@ -15,14 +15,14 @@ from tidelog_core.diskless.wal.epoch_chains import current_chain
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import AckedBy, put
-from tidelog_node.diskless.entering.conversions import Conversions
+from tidelog_node.diskless.takeover.conversions import Conversions
 from tidelog_node.replica import Replica
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.tier.manifests import BucketManifests
 from tidelog_node.transactions.marker_writer import MarkerWriter
 from tidelog_node.transactions.markers import Marker
 
-from tests.node.diskless.entering_node import EnteringNode, StoredChain, entering_node
+from tests.node.diskless.takeover_node import StoredChain, TakeoverNode, takeover_node
 from tests.support.batches import batch_of
 from tests.support.log_building import content_of, fill, start_unfilled
 
@@ -49,7 +49,7 @@ class FilledChain(StoredChain):
 
 
 class Converting:
-    def __init__(self, it: EnteringNode, replica: Replica) -> None:
+    def __init__(self, it: TakeoverNode, replica: Replica) -> None:
         self.it, self.replica = it, replica
         it.chain = FilledChain(it.objects, it.cluster_id)
         node = it.node
@@ -86,7 +86,7 @@ async def _answer(sent: object) -> object:
 
 @asynccontextmanager
 async def replicated(folder: Path) -> AsyncIterator[Converting]:
-    async with entering_node(folder) as it:
+    async with takeover_node(folder) as it:
         settings = {"remote.storage.enable": "true"}
         replica = await it.node.create_topic(replicas=(1,), **settings)
         yield Converting(it, replica)

@@ -16,7 +16,7 @@ from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient
 
-pytestmark = pytest.mark.slow  # tests/node/upkeep/test_segment_mending.py has the decision
+pytestmark = pytest.mark.slow  # tests/node/upkeep/test_segment_repair.py has the decision
 
 COUNT = 60
 CONFIG = {"log.scrub.bytes.per.second": "0", "transaction.state.log.num.partitions": "1"}

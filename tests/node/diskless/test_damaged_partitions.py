@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_node.diskless.entering.damaged_partitions import DamagedPartitions
+from tidelog_node.diskless.takeover.damaged_partitions import DamagedPartitions
 
 RETRY = 1.0, 30.0
 

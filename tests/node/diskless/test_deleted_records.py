@@ -24,13 +24,13 @@ from tidelog_node.diskless.recovery import log_recovery
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
 from tidelog_node.diskless.recovery.deleted_slices import DELETED_BYTES_MAX, slices_below
 
-from tests.node.diskless.entering_node import EnteringNode, create, entering_node
+from tests.node.diskless.takeover_node import TakeoverNode, create, takeover_node
 from tests.support.batches import batch_of
 
 FIRST, SECOND = (ChainName(1, UUID(int=number)) for number in (1, 2))
 
 
-async def delete_below(it: EnteringNode, offset: int) -> None:
+async def delete_below(it: TakeoverNode, offset: int) -> None:
     """Store the log start, as a leader does of DeleteRecords."""
     await it.node.store.commit(
         [records.put(dataclasses.replace(it.stored(), log_start_offset=offset))]
@@ -43,7 +43,7 @@ async def test_a_retry_of_a_deleted_record_is_not_doubled_by_an_heir(
     tmp_path: Path, deleted: int
 ) -> None:
     objects = MemoryObjectStore()
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         await it.send(b"a", b"b", producer=(7, 0, 0))
@@ -51,7 +51,7 @@ async def test_a_retry_of_a_deleted_record_is_not_doubled_by_an_heir(
         last = await it.send(b"d", b"e", b"f", producer=(7, 0, 2))
         await delete_below(it, deleted)
     shutil.rmtree(tmp_path / "data")
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         replica = await it.until_led()
         log = replica.log
         assert (log.log_start_offset, log.log_end_offset) == (deleted, 6)
@@ -69,7 +69,7 @@ async def test_a_retry_of_a_deleted_record_of_a_gateway_is_not_doubled_by_later_
     tmp_path: Path,
 ) -> None:
     objects, gateway = MemoryObjectStore(), ChainName(9, UUID(int=9))
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         replica = await it.until_led()
         for number in range(2):
@@ -79,7 +79,7 @@ async def test_a_retry_of_a_deleted_record_of_a_gateway_is_not_doubled_by_later_
         await delete_below(it, 2)
     for _ in range(2):
         shutil.rmtree(tmp_path / "data")
-        async with entering_node(tmp_path, objects) as it:
+        async with takeover_node(tmp_path, objects) as it:
             log = (await it.until_led()).log
             assert (log.log_start_offset, log.log_end_offset) == (2, 2)
             for number in range(2):
@@ -93,7 +93,7 @@ async def test_a_retry_of_a_deleted_record_is_not_doubled_after_several_deaths(
 ) -> None:
     """Each heir stores the chains in which the next one finds the producers."""
     objects = MemoryObjectStore()
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         first = await it.send(b"a", b"b", producer=(7, 0, 0))
@@ -102,7 +102,7 @@ async def test_a_retry_of_a_deleted_record_is_not_doubled_after_several_deaths(
     end = 2
     for death in range(1, 4):
         shutil.rmtree(tmp_path / "data")
-        async with entering_node(tmp_path, objects) as it:
+        async with takeover_node(tmp_path, objects) as it:
             await it.until_led()
             assert last in {one.chain for one in it.stored().wal}
             if goes_on:
@@ -111,7 +111,7 @@ async def test_a_retry_of_a_deleted_record_is_not_doubled_after_several_deaths(
                 await delete_below(it, end)
                 last = it.chain.name
     shutil.rmtree(tmp_path / "data")
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         log = (await it.until_led()).log
         assert (log.log_start_offset, log.log_end_offset) == (end, end)
         again = it.node.send_batch(batch_of(b"a", b"b", producer=(7, 0, 0)))
@@ -153,14 +153,14 @@ async def test_a_retry_of_a_deleted_record_is_not_doubled_after_a_restoration(
     """All nodes and the metadata store are lost: the chains of all epochs know the producers."""
     objects = MemoryObjectStore()
     for number in range(3):
-        async with entering_node(tmp_path, objects) as it:
+        async with takeover_node(tmp_path, objects) as it:
             if not number:
                 await create(it)
             await it.until_led()
             await it.send(b"%d" % number, producer=(number, 0, 0))
     shutil.rmtree(tmp_path / "data")
     await restore_from_bucket(tmp_path, objects, log_start=3)
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         log = (await it.until_led()).log
         assert (log.log_start_offset, log.log_end_offset) == (3, 3)
         for number in range(3):
@@ -173,7 +173,7 @@ async def test_a_damaged_chain_with_deleted_records_alone_holds_up_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     objects = MemoryObjectStore()
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it, partitions=2)
         for number in range(2):
             await it.until_led(number)
@@ -181,14 +181,14 @@ async def test_a_damaged_chain_with_deleted_records_alone_holds_up_nobody(
         await delete_below(it, 1)
         key = wal_key(it.cluster_id, it.chain.name, 0)
     shutil.rmtree(tmp_path / "data")
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         for number in range(2):
             await it.until_led(number)
     data = bytearray(await objects.get(key))
     data[-1] ^= 1
     await objects.replace(key, bytes(data))
     shutil.rmtree(tmp_path / "data")
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         for number in range(2):
             await it.until_led(number)
         assert it.node.context.counters.chain.damaged_count == 1
@@ -198,7 +198,7 @@ async def test_a_damaged_chain_with_deleted_records_alone_holds_up_nobody(
 async def test_an_item_does_not_grow_with_every_death(tmp_path: Path) -> None:
     objects = MemoryObjectStore()
     for death in range(DELETED_EPOCHS_MAX + 3):
-        async with entering_node(tmp_path, objects) as it:
+        async with takeover_node(tmp_path, objects) as it:
             if not death:
                 await create(it)
             await it.until_led()
@@ -215,14 +215,14 @@ async def test_only_the_last_bytes_are_read(
 ) -> None:
     monkeypatch.setattr(log_recovery, limit, 200)
     objects = MemoryObjectStore()
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         for number in range(10):
             await it.send(b"%d" % number, producer=(number, 0, 0))
         await delete_below(it, 10)
     shutil.rmtree(tmp_path / "data")
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         log = (await it.until_led()).log
         known = [number for number in range(10) if log.producers.state.entry(number)]
         assert known == [8, 9]
@@ -231,7 +231,7 @@ async def test_only_the_last_bytes_are_read(
 async def test_a_log_without_its_deleted_records_is_led_all_the_same(tmp_path: Path) -> None:
     """The tier had them, so their objects were collected."""
     objects = MemoryObjectStore()
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         for number in range(3):
@@ -240,7 +240,7 @@ async def test_a_log_without_its_deleted_records_is_led_all_the_same(tmp_path: P
         gone = [wal_key(it.cluster_id, it.chain.name, sequence) for sequence in (0, 1)]
         await objects.delete(gone)
     shutil.rmtree(tmp_path / "data")
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         log = (await it.until_led()).log
         assert (log.log_start_offset, log.log_end_offset) == (2, 3)
 
@@ -249,7 +249,7 @@ async def test_damaged_deleted_records_do_not_keep_a_partition_from_being_led(
     tmp_path: Path,
 ) -> None:
     objects = MemoryObjectStore()
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         for number in range(3):
@@ -260,7 +260,7 @@ async def test_damaged_deleted_records_do_not_keep_a_partition_from_being_led(
         data[150] ^= 1
         await objects.replace(key, bytes(data))
     shutil.rmtree(tmp_path / "data")
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         log = (await it.until_led()).log
         assert (log.log_start_offset, log.log_end_offset) == (2, 3)
 

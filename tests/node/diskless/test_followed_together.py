@@ -13,7 +13,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.follower_state import Append
 from tidelog_core.replication.rules import ReplicationRules
 from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
-from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import TierHistory

@@ -19,7 +19,7 @@ from tidelog_core.model import Principal
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.security.authorization import Authorizer
 from tidelog_node.authorization.access import Access
-from tidelog_node.diskless.gateway import strange_producers
+from tidelog_node.diskless.gateway import unknown_producers
 from tidelog_node.diskless.gateway.missed_batches import MISSED_SECONDS
 from tidelog_node.handlers.produce import ProduceHandler
 
@@ -297,7 +297,7 @@ async def test_a_producer_that_the_log_has_forgotten_is_taken_in_the_end(
     assert await codes(node.send(batch(1, producer_id=8, producer_epoch=0, base_sequence=0))) == [
         OK
     ]
-    monkeypatch.setattr(strange_producers, "STRANGE_SECONDS", 0.0)
+    monkeypatch.setattr(unknown_producers, "UNKNOWN_SECONDS", 0.0)
     # The one before it was refused just before the time was over, and comes again.
     behind = MOVED if where == "gateway" else ErrorCode.request_timed_out
     assert await codes(node.send(numbered(6))) == [behind]
@@ -312,7 +312,7 @@ async def test_a_producer_that_changes_its_way_is_forgotten_but_once(
     ways = [world.gateway, world.leader]
     before, then = ways if first == "gateway" else ways[::-1]
     assert await codes(before.send(numbered(5))) == [ErrorCode.request_timed_out]
-    monkeypatch.setattr(strange_producers, "STRANGE_SECONDS", 0.0)
+    monkeypatch.setattr(unknown_producers, "UNKNOWN_SECONDS", 0.0)
     (code,) = await codes(then.send(numbered(6)))
     assert code in (MOVED, ErrorCode.request_timed_out)
     assert world.leader.replica.log.log_end_offset == 0
@@ -361,7 +361,7 @@ def test_a_forgotten_producer_is_not_kept_out_for_ever_by_what_others_lose(
 async def test_an_inventor_of_producers_does_not_keep_those_of_others_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(strange_producers, "PRODUCERS_MAX", 6)
+    monkeypatch.setattr(unknown_producers, "PRODUCERS_MAX", 6)
     async with gateway_world(tmp_path) as world:
         leader, inventor = world.leader, a_session()
         inventor.become(Principal("User", "mallory"))
@@ -370,6 +370,6 @@ async def test_an_inventor_of_producers_does_not_keep_those_of_others_out(
             made_up = batch(1, producer_id=producer_id, producer_epoch=0, base_sequence=1)
             (code,) = await codes(leader.send(made_up, session=inventor))
             assert code is ErrorCode.request_timed_out
-        monkeypatch.setattr(strange_producers, "STRANGE_SECONDS", 0.0)
+        monkeypatch.setattr(unknown_producers, "UNKNOWN_SECONDS", 0.0)
         assert await codes(leader.send(numbered(6))) == [ErrorCode.request_timed_out]
         assert await codes(leader.send(numbered(5)), leader.send(numbered(6))) == [OK, OK]

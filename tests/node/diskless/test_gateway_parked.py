@@ -13,8 +13,8 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata import records
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers
-from tidelog_node.diskless.gateway import forwarding
-from tidelog_node.diskless.gateway.forwarding import LEFT_SECONDS_MAX
+from tidelog_node.diskless.gateway import forwarder
+from tidelog_node.diskless.gateway.forwarder import LEFT_SECONDS_MAX
 from tidelog_node.diskless.gateway.parked_batches import RETRY_SECONDS, RETRY_SECONDS_MAX
 
 from tests.node.diskless.gateway_world import World
@@ -249,7 +249,7 @@ def test_a_gateway_sends_no_more_requests_than_its_leader_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A leader that stalls would close the connection, and all of their outcomes be unknown."""
-    monkeypatch.setattr(forwarding, "UNDER_WAY_MAX", 8)
+    monkeypatch.setattr(forwarder, "UNDER_WAY_MAX", 8)
 
     async def scenario(world: World) -> None:
         world.tickets = asyncio.Semaphore(0)

@@ -15,11 +15,11 @@ from tidelog_core.metadata.epoch_chains import EpochChain, end_epoch
 from tidelog_core.metadata.records import segment_key
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.records.header import patch
-from tidelog_node.diskless.entering import taking_leads, waiting_leads
 from tidelog_node.diskless.recovery.log_recovery import TierEnds
+from tidelog_node.diskless.takeover import leader_takeover, pending_takeovers
 
 from tests.node.diskless.chained_log import new_chain
-from tests.node.diskless.entering_node import EnteringNode, create, entering_node
+from tests.node.diskless.takeover_node import TakeoverNode, create, takeover_node
 from tests.support.batches import batch_of
 
 DONOR = 2
@@ -27,14 +27,14 @@ DONOR = 2
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(taking_leads, "UNKNOWN_SECONDS", 0.02)
+    monkeypatch.setattr(pending_takeovers, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(leader_takeover, "UNKNOWN_SECONDS", 0.02)
 
 
 class Donor:
     """The chain of another broker, which leads partition 0 in epoch 2 and goes on afterwards."""
 
-    def __init__(self, it: EnteringNode) -> None:
+    def __init__(self, it: TakeoverNode) -> None:
         self.it = it
         self.chain = new_chain(DONOR)
         self.store = ChainStore(it.objects, it.cluster_id)
@@ -77,7 +77,7 @@ class Donor:
         )
 
 
-async def donor_of(it: EnteringNode) -> Donor:
+async def donor_of(it: TakeoverNode) -> Donor:
     await create(it)
     await it.until_led()
     donor = Donor(it)
@@ -88,7 +88,7 @@ async def donor_of(it: EnteringNode) -> Donor:
 
 
 async def test_the_leader_before_goes_on_in_its_chain(tmp_path: Path) -> None:
-    async with entering_node(tmp_path) as it:
+    async with takeover_node(tmp_path) as it:
         donor = await donor_of(it)
         await donor.hand_over()
         replica = await it.until_led()
@@ -110,7 +110,7 @@ async def test_the_leader_before_goes_on_in_its_chain(tmp_path: Path) -> None:
 
 async def test_after_another_election_the_chain_is_sealed(tmp_path: Path) -> None:
     """The broker that the leader had chosen is gone, or the metadata were set back since."""
-    async with entering_node(tmp_path) as it:
+    async with takeover_node(tmp_path) as it:
         donor = await donor_of(it)
         await donor.hand_over(epochs=2)
         replica = await it.until_led()
@@ -124,7 +124,7 @@ async def test_after_another_election_the_chain_is_sealed(tmp_path: Path) -> Non
 async def test_an_end_that_the_chain_does_not_reach_is_not_led(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with entering_node(tmp_path) as it:
+    async with takeover_node(tmp_path) as it:
         donor = await donor_of(it)
         await donor.hand_over(end_offset=3)
         await it.until(lambda: "diskless partition cannot be recovered" in caplog.text)
@@ -136,7 +136,7 @@ async def test_an_end_that_the_chain_does_not_reach_is_not_led(
 
 async def test_what_this_node_has_followed_to_its_end_is_not_read_again(tmp_path: Path) -> None:
     """The objects are gone here, so reading them would fail."""
-    async with entering_node(tmp_path) as it:
+    async with takeover_node(tmp_path) as it:
         donor = await donor_of(it)
         await donor.hand_over()
         replica = await it.until_led()
@@ -154,7 +154,7 @@ async def test_what_this_node_has_followed_to_its_end_is_not_read_again(tmp_path
 async def test_a_damaged_item_of_a_followed_partitions_tier_holds_up_no_other(
     tmp_path: Path,
 ) -> None:
-    async with entering_node(tmp_path) as it:
+    async with takeover_node(tmp_path) as it:
         await create(it, partitions=2)
         for number in range(2):
             await it.until_led(number)
@@ -168,7 +168,7 @@ async def test_a_damaged_item_of_a_followed_partitions_tier_holds_up_no_other(
 async def test_a_partition_whose_successor_never_entered_is_taken_back_without_a_seal(
     tmp_path: Path,
 ) -> None:
-    async with entering_node(tmp_path) as it:
+    async with takeover_node(tmp_path) as it:
         await create(it)
         replica, first = await it.until_led(), it.chain
         await it.send(b"a")
@@ -184,6 +184,6 @@ async def test_a_partition_whose_successor_never_entered_is_taken_back_without_a
         assert await first_seal(it, first.next_sequence) is None
 
 
-async def first_seal(it: EnteringNode, sequence: int) -> Any:
+async def first_seal(it: TakeoverNode, sequence: int) -> Any:
     """Return the header in the next place of the node's own chain."""
     return await ChainStore(it.objects, it.cluster_id).header(it.chain.name, sequence)

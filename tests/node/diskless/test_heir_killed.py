@@ -14,14 +14,14 @@ from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_node.diskless.recovery.log_refill import LIMITS, LogRefill, RefillLimits
+from tidelog_node.diskless.recovery.log_tail import LogTail
 from tidelog_node.diskless.recovery.range_reader import RangeReader
-from tidelog_node.diskless.recovery.refilling import LIMITS, LogRefill, RefillLimits
-from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import CLUSTER
 from tests.node.diskless.shared_chain import SharedChain, killed
-from tests.node.diskless.test_refilling import assert_same
+from tests.node.diskless.test_log_refill import assert_same
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context
 
@@ -65,7 +65,7 @@ class Heir:
     async def refill_with(
         self,
         read: RangeReader,
-        tails: dict[PartitionName, Tail],
+        tails: dict[PartitionName, LogTail],
         limits: RefillLimits = LIMITS,
     ) -> dict[PartitionName, Exception]:
         context = node_context(MemoryMetadataStore(), self._view)

@@ -19,7 +19,7 @@ from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers
-from tidelog_node.diskless.recovery import lead_first
+from tidelog_node.diskless.recovery import deferred_fills
 from tidelog_node.diskless.recovery.chain_slices import (
     ReadChains,
     WantedSlices,
@@ -27,16 +27,16 @@ from tidelog_node.diskless.recovery.chain_slices import (
     list_chains,
     log_of,
 )
-from tidelog_node.diskless.recovery.lead_first import Fill, LeadFirst
-from tidelog_node.diskless.recovery.refilling import LogRefill
+from tidelog_node.diskless.recovery.deferred_fills import DeferredFills, Fill
+from tidelog_node.diskless.recovery.log_refill import LogRefill
+from tidelog_node.diskless.recovery.log_tail import LogTail
 from tidelog_node.diskless.recovery.tail_fills import TailFills
-from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.tier.history import TierHistory
 
 from tests.node.diskless.chained_log import CLUSTER, TOPIC_ID, new_chain
-from tests.node.diskless.entering_node import NoIndexes
 from tests.node.diskless.shared_chain import SharedChain
-from tests.node.diskless.test_refilling import assert_same
+from tests.node.diskless.takeover_node import NoIndexes
+from tests.node.diskless.test_log_refill import assert_same
 from tests.support.log_building import content_of
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context
@@ -55,7 +55,7 @@ class IndexedChains:
         self.executor = ThreadPoolExecutor(2)
         self.footers_read: list[str] = []
         self.found: ReadChains
-        self.tails: dict[PartitionName, Tail]
+        self.tails: dict[PartitionName, LogTail]
 
     async def index(self, producers: Mapping[PartitionName, Snapshot]) -> None:
         """Write an index of each chain with all of its objects; the last one has producers."""
@@ -83,13 +83,13 @@ class IndexedChains:
         listings = await list_chains(chains, sorted({one.chain for one in self.shared.chains}))
         self.found = await find_slices(chains, wanted, {}, listings)
         self.tails = {
-            name: Tail(replica, *log_of(name, wanted[name], some, cluster_id=CLUSTER))
+            name: LogTail(replica, *log_of(name, wanted[name], some, cluster_id=CLUSTER))
             for name, replica in self.replicas.items()
             for some in (self.found.slices[name],)
         }
         self.footers_read.clear()
-        lead_first = LeadFirst(chains, self.executor)
-        return await lead_first.begin(self.replicas, self.tails, listings, self.found)
+        deferred = DeferredFills(chains, self.executor)
+        return await deferred.begin(self.replicas, self.tails, listings, self.found)
 
     def snapshots(self, offsets: Offsets) -> dict[PartitionName, Snapshot]:
         """Return the producers that the leader's logs had at these offsets."""
@@ -120,7 +120,7 @@ class IndexedChains:
 
 @pytest.fixture
 async def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[IndexedChains]:
-    monkeypatch.setattr(lead_first, "LEAD_FIRST_BYTES_MIN", 1)
+    monkeypatch.setattr(deferred_fills, "DEFERRED_BYTES_MIN", 1)
     shared = SharedChain(tmp_path / "leader", MemoryObjectStore(), PARTITIONS)
     await shared.fill(objects=OBJECTS, seed=3)
     it = IndexedChains(shared, tmp_path / "heir")

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.takeover.sealing import find_seal
+from tidelog_core.diskless.takeover.chain_seal import find_seal
 from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import StoreUnavailable, TidelogError, TierUnavailable

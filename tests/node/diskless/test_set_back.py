@@ -22,10 +22,10 @@ from tidelog_core.metadata.records import SegmentState
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import log_start_key, parse_segment_key, partition_prefix
 from tidelog_core.tier.manifest import log_start_object
-from tidelog_node.diskless.entering import taking_leads, waiting_leads
+from tidelog_node.diskless.takeover import leader_takeover, pending_takeovers
 
 from tests.node.diskless.chained_log import new_chain
-from tests.node.diskless.entering_node import EnteringNode, create, entering_node
+from tests.node.diskless.takeover_node import TakeoverNode, create, takeover_node
 from tests.support.batches import batch_of
 from tests.support.segment_items import segment_meta
 from tests.support.tier_segments import put_segment
@@ -35,8 +35,8 @@ REFUSED = "diskless partition refused, its records are not in the metadata"
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_leads, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(taking_leads, "UNKNOWN_SECONDS", 0.02)
+    monkeypatch.setattr(pending_takeovers, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(leader_takeover, "UNKNOWN_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -44,9 +44,9 @@ def objects() -> MemoryObjectStore:
     return MemoryObjectStore()
 
 
-async def begin(folder: Path, objects: MemoryObjectStore, partitions: int = 1) -> EnteringNode:
+async def begin(folder: Path, objects: MemoryObjectStore, partitions: int = 1) -> TakeoverNode:
     """Have a first node lead the partitions and commit one record of each; keep its metadata."""
-    async with entering_node(folder, objects) as it:
+    async with takeover_node(folder, objects) as it:
         await create(it, partitions=partitions)
         for number in range(partitions):
             await it.until_led(number)
@@ -55,7 +55,7 @@ async def begin(folder: Path, objects: MemoryObjectStore, partitions: int = 1) -
     return it
 
 
-async def append(it: EnteringNode, *partitions: int) -> None:
+async def append(it: TakeoverNode, *partitions: int) -> None:
     """Commit one record of each partition, in one object."""
     replicas = [it.replica(number) for number in partitions]
     for replica in replicas:
@@ -63,9 +63,9 @@ async def append(it: EnteringNode, *partitions: int) -> None:
     assert await it.chain.commit(*replicas) is PutOutcome.STORED
 
 
-async def go_on(folder: Path, objects: MemoryObjectStore, *partitions: int) -> EnteringNode:
+async def go_on(folder: Path, objects: MemoryObjectStore, *partitions: int) -> TakeoverNode:
     """Have another node take the partitions over and commit a record of each of these."""
-    async with entering_node(folder, objects) as it:
+    async with takeover_node(folder, objects) as it:
         for replica in it.node.replicas.replicas():
             await it.until_led(replica.partition.partition)
         if partitions:
@@ -78,7 +78,7 @@ def set_back(folder: Path) -> None:
     shutil.rmtree(folder / "data")
 
 
-async def until_refused(it: EnteringNode, count: int = 1) -> None:
+async def until_refused(it: TakeoverNode, count: int = 1) -> None:
     await it.until(lambda: it.node.context.counters.chain.refused_count == count)
 
 
@@ -92,7 +92,7 @@ async def test_a_partition_that_others_have_led_since_is_refused_and_no_other(
     first = await begin(tmp_path, objects, partitions=2)
     second = await go_on(tmp_path, objects, 0)
     set_back(tmp_path)
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await it.until_led(1)
         await until_refused(it)
         assert not it.replica(0).is_leader
@@ -118,7 +118,7 @@ async def test_another_start_refuses_again_whatever_epochs_elections_have_begun(
     await go_on(tmp_path, objects, 0)
     set_back(tmp_path)
     for _ in range(3):
-        async with entering_node(tmp_path, objects) as it:
+        async with takeover_node(tmp_path, objects) as it:
             await until_refused(it)
             epoch = it.stored().leader_epoch
             await it.node.change_partition(leader_epoch=epoch + 1)  # an election
@@ -135,7 +135,7 @@ async def test_records_that_are_several_chains_away_are_found(
         await go_on(tmp_path, objects)  # without a record
     last = await go_on(tmp_path, objects, 0)
     set_back(tmp_path)
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await until_refused(it)
     assert f"records of epoch 4 in the chain {last.chain.name}" in reasons(caplog)[0]
 
@@ -147,7 +147,7 @@ async def test_epochs_without_records_are_no_reason_to_refuse(
     await begin(tmp_path, objects)
     await go_on(tmp_path, objects)
     set_back(tmp_path)
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         replica = await it.until_led()
         assert replica.log.log_end_offset == 1
 
@@ -164,7 +164,7 @@ async def test_an_heir_that_found_the_seal_of_another_one_is_found(
     second = await go_on(tmp_path, objects, 0)
     assert second.chain.entered == [("t-0", 2, 1)]
     set_back(tmp_path)
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await until_refused(it)
     assert f"in the chain {second.chain.name}" in reasons(caplog)[0]
 
@@ -181,11 +181,11 @@ async def test_an_heir_that_took_only_others_of_the_chain_is_no_reason_to_refuse
     await objects.replace(key, bytes(broken))
     shutil.rmtree(tmp_path / "data")
     for _ in range(2):
-        async with entering_node(tmp_path, objects) as it:
+        async with takeover_node(tmp_path, objects) as it:
             await it.until_led(1)
             await append(it, 1)
     await objects.replace(key, whole)
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await it.until_led(0)
         await it.until_led(1)
         assert [r.log.log_end_offset for r in (it.replica(0), it.replica(1))] == [1, 3]
@@ -197,7 +197,7 @@ async def test_a_table_with_far_greater_epochs_is_believed(
     """As a restoration writes it: the epochs go on above all that the bucket has."""
     await begin(tmp_path, objects)
     await go_on(tmp_path, objects, 0)
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await it.until_led()
         await it.node.change_partition(leader_epoch=it.stored().leader_epoch + 1_000)
         await it.until(lambda: it.replica().is_leader and it.replica().leader_epoch > 1_000)
@@ -205,7 +205,7 @@ async def test_a_table_with_far_greater_epochs_is_believed(
     await go_on(tmp_path, objects, 0)
 
 
-async def tier(it: EnteringNode, folder: Path, objects: MemoryObjectStore, base: int) -> None:
+async def tier(it: TakeoverNode, folder: Path, objects: MemoryObjectStore, base: int) -> None:
     """Put a whole segment that begins at the offset into the bucket, and nothing else."""
     folder.mkdir(parents=True)
     put_segment(folder, range(0, 10, 10))
@@ -223,7 +223,7 @@ async def test_records_that_were_tiered_since_are_missing_in_the_chain(
     tmp_path: Path, objects: MemoryObjectStore, caplog: pytest.LogCaptureFixture, is_gap: bool
 ) -> None:
     """The metadata know no segment, and the chain's objects went once these were tiered."""
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         shutil.copy(tmp_path / "metadata.db", tmp_path / "kept.db")
@@ -234,7 +234,7 @@ async def test_records_that_were_tiered_since_are_missing_in_the_chain(
         await ChainStore(objects, it.cluster_id).delete(it.chain.name, gone)
         if not is_gap:  # An object without any of the partition is the last one.
             assert await it.chain.commit() is PutOutcome.STORED
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await until_refused(it)
         assert not it.replica().is_leader
     assert f"the segment {it.cluster_id}/t-" in reasons(caplog)[0]
@@ -245,7 +245,7 @@ async def test_records_that_were_deleted_since_stay_deleted(
     tmp_path: Path, objects: MemoryObjectStore, log_start: int
 ) -> None:
     """The metadata know no log start, and the chain's objects went once the bucket had it."""
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         with (
@@ -261,7 +261,7 @@ async def test_records_that_were_deleted_since_stay_deleted(
         assert await it.chain.commit() is PutOutcome.STORED
         await ChainStore(objects, it.cluster_id).delete(it.chain.name, range(log_start))
     set_back(tmp_path)
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         replica = await it.until_led()
         assert replica.log.log_end_offset == 3
         assert it.stored().log_start_offset == log_start
@@ -274,7 +274,7 @@ async def test_what_an_upload_has_left_is_no_reason_to_refuse(
     tmp_path: Path, objects: MemoryObjectStore
 ) -> None:
     """Its leader died before the metadata knew of it. All of its records are in the chain."""
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         await append(it, 0)
@@ -286,7 +286,7 @@ async def test_what_an_upload_has_left_is_no_reason_to_refuse(
 async def test_a_segment_that_is_not_whole_proves_nothing(
     tmp_path: Path, objects: MemoryObjectStore, left: str
 ) -> None:
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         await tier(it, tmp_path / "tier" / "objects", objects, 5)
@@ -303,7 +303,7 @@ async def test_a_segment_that_is_not_whole_proves_nothing(
     await go_on(tmp_path, objects, 0)
 
 
-async def store_segment(it: EnteringNode, objects: MemoryObjectStore, state: SegmentState) -> None:
+async def store_segment(it: TakeoverNode, objects: MemoryObjectStore, state: SegmentState) -> None:
     """Have the metadata know the segment of ``tier``, which begins at 0."""
     (key,) = [meta.key async for meta in objects.list(it.cluster_id) if ".index" in meta.key]
     parsed = parse_segment_key(key)
@@ -318,7 +318,7 @@ async def test_a_copy_that_was_not_finished_leaves_a_damaged_partition_to_the_ne
     tmp_path: Path, objects: MemoryObjectStore
 ) -> None:
     """Its leader died before it was finished, and its object cannot be read for a while."""
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         await append(it, 0)
@@ -330,7 +330,7 @@ async def test_a_copy_that_was_not_finished_leaves_a_damaged_partition_to_the_ne
     broken[112 + 61] ^= 1  # in the first slice
     await objects.replace(key, bytes(broken))
     shutil.rmtree(tmp_path / "data")
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await it.until(lambda: it.chain_calls > 3)
         assert it.node.context.counters.chain.refused_count == 0
         await objects.replace(key, whole)
@@ -345,7 +345,7 @@ async def test_a_tier_that_goes_on_while_the_chain_is_read_is_read_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The leader before finishes a copy then, and collects its objects."""
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
         await create(it)
         await it.until_led()
         await append(it, 0)
@@ -354,7 +354,7 @@ async def test_a_tier_that_goes_on_while_the_chain_is_read_is_read_again(
         before = it.chain.name
     gone = wal_key(it.cluster_id, before, 0)
     get_range = objects.get_range
-    async with entering_node(tmp_path, objects) as it:
+    async with takeover_node(tmp_path, objects) as it:
 
         async def late(key: str, start: int, end: int) -> memoryview:
             if key == gone and end > HEADER_SIZE:  # a footer

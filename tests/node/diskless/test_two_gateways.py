@@ -3,7 +3,7 @@
 A producer whose gateway does not answer repeats its batch through another one, and the first one
 still has it. A leader asks neither gateway: the log knows the producer from the first append on.
 Before that, nobody knows whether a later batch of a producer begins the log or has one before it.
-Which of them are refused for a time is remembered by the leader alone (``StrangeProducers``).
+Which of them are refused for a time is remembered by the leader alone (``UnknownProducers``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers
-from tidelog_node.diskless.gateway.strange_producers import STRANGE_SECONDS
+from tidelog_node.diskless.gateway.unknown_producers import UNKNOWN_SECONDS
 from tidelog_node.wire.gateway_append import (
     GatewayAppend,
     GatewayResult,
@@ -130,7 +130,7 @@ async def forgotten(folder: Path, *, overlaps: bool) -> None:
             one, other = await asyncio.gather(
                 copies.forward(FIRST, sent), copies.forward(SECOND, sent)
             )
-            if loop.time() - began_s >= STRANGE_SECONDS:
+            if loop.time() - began_s >= UNKNOWN_SECONDS:
                 break
             assert one.error_code == other.error_code == ErrorCode.request_timed_out
             assert sequences(world) == []

@@ -9,7 +9,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import KeyErasure, ReplicaErasure
 from tidelog_node.erasure.rewriting_eraser import RewritingEraser
 
-from tests.node.upkeep.mending import CopylessTier, Mending, mending
+from tests.node.upkeep.repair_world import CopylessTier, Mending, mending
 
 
 def eraser_of(one: Mending) -> RewritingEraser:

@@ -11,7 +11,7 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.bucket.chain_brokers import brokers_with_chains
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.takeover.sealing import find_seal
+from tidelog_core.diskless.takeover.chain_seal import find_seal
 from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.diskless.wal.slice_bytes import foreign_batches

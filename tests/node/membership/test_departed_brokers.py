@@ -13,7 +13,7 @@ from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import broker_key
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
-from tidelog_node.membership.registered import keep_registered
+from tidelog_node.membership.registration import keep_registered
 from tidelog_node.registration import register_broker
 
 from tests.node.membership.virtual_cluster import VirtualCluster, virtual_cluster

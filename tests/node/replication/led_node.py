@@ -33,7 +33,7 @@ from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.replication.closest import RackAwareness
-from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.produce import ProduceRequest
 

@@ -9,7 +9,7 @@ import pytest
 from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.admin.topics import NewTopic
 from tidelog_core.model import TopicPartition
-from tidelog_node.logs.opening import OPEN_HERE_MAX
+from tidelog_node.logs.log_opener import OPEN_HERE_MAX
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import NEW_AT_ONCE
 

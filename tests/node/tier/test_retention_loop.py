@@ -33,7 +33,7 @@ from tidelog_core.tier.lifecycle import start_deletions
 from tidelog_node.replica import Replica
 from tidelog_node.tier import retention
 from tidelog_node.tier.retention import CLEANED_AT_ONCE, CLOCK_RETRY_SECONDS
-from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.upkeep.log_changes import LogChanges
 from tidelog_node.upkeep.log_upkeep import LogUpkeep
 

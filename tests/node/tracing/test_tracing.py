@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from tidelog_core.config import NodeConfig
-from tidelog_node.tracing.exporting import QUEUE_SPANS_MAX, open_tracer
+from tidelog_node.tracing.otlp_tracer import QUEUE_SPANS_MAX, open_tracer
 
 from tests.support.node_process import NodeProcess
 from tests.support.otlp_receiver import OtlpReceiver
@@ -157,7 +157,7 @@ def test_without_an_endpoint_no_library_of_traces_is_imported() -> None:
     program = (
         "import sys; import tidelog_node.wiring, tidelog_node.assembly.serving;"
         "from tidelog_core.config import NodeConfig;"
-        "from tidelog_node.tracing.exporting import open_tracer;"
+        "from tidelog_node.tracing.otlp_tracer import open_tracer;"
         "assert open_tracer(NodeConfig(), 1, version='1') is None;"
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
@@ -172,7 +172,7 @@ def test_a_node_without_the_libraries_says_which_extra_it_needs(tmp_path: Path) 
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r});"
         "from tidelog_core.config import NodeConfig;"
-        "from tidelog_node.tracing.exporting import open_tracer;"
+        "from tidelog_node.tracing.otlp_tracer import open_tracer;"
         "open_tracer(NodeConfig(tracing_otlp_endpoint='http://x:1'), 1, version='1')"
     )
     done = subprocess.run(

@@ -17,7 +17,7 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.log_producers import EXPIRY_VISITS_MAX
 from tidelog_node.replica import Replica
 from tidelog_node.upkeep import log_changes, log_upkeep
-from tidelog_node.upkeep.flushing import Flusher
+from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.upkeep.log_changes import RETRY_SECONDS, UNCHANGED_COUNT, LogChanges
 from tidelog_node.upkeep.log_upkeep import EXPIRE_MORE_MS, RETRY_MS, LogUpkeep
 

@@ -20,7 +20,7 @@ from tidelog.errors import InvalidConfig
 from tidelog_core.errors import InvalidRecord
 from tidelog_core.schemas.avro.parsing import parse_avro
 from tidelog_core.schemas.model import Reference, SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.codecs import open_codec
 from tidelog_core.schemas.values.framing import (
     HEADER_BYTES_MAX,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog_core.diskless.checkpoints.checkpoint import Checkpoint, parse_checkpoint
 from tidelog_core.diskless.checkpoints.replay import CommittedSlice
-from tidelog_core.diskless.checkpoints.stored import StoredCheckpoints
+from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.collection import collectable_of_sealed, needs_of
 from tidelog_core.diskless.takeover import chain_sealer, takeover
 from tidelog_core.diskless.takeover.chain_sealer import ChainSealer

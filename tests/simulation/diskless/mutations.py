@@ -14,7 +14,7 @@ from tidelog_core.diskless.chain.chain_writer import BuildObject, ChainWriter
 from tidelog_core.diskless.chain.noted_ranges import NotedRange
 from tidelog_core.diskless.chain.rules import ChainRules
 from tidelog_core.diskless.checkpoints.checkpoint import CheckpointedPartition
-from tidelog_core.diskless.checkpoints.stored import StoredCheckpoints
+from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.collection import UnneededEnds
 from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.log.producer_snapshot import encode_snapshot

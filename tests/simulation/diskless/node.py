@@ -19,7 +19,7 @@ from tidelog_core.diskless.chain.put_pace import PaceLimits
 from tidelog_core.diskless.chain.rules import ChainRules
 from tidelog_core.diskless.checkpoints.checkpoint import Checkpoint, pack_checkpoint
 from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
-from tidelog_core.diskless.checkpoints.stored import CheckpointMark, StoredCheckpoints
+from tidelog_core.diskless.checkpoints.stored_checkpoints import CheckpointMark, StoredCheckpoints
 from tidelog_core.diskless.collection.collection import OwnedObjects, needs_of
 from tidelog_core.diskless.takeover import takeover
 from tidelog_core.diskless.takeover.takeover import Handover, StoredChains, WriteOutcome

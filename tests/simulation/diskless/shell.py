@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidelog_core.diskless.chain.chain_writer import ChainWriter
 from tidelog_core.diskless.checkpoints.checkpoint import CheckpointedPartition
-from tidelog_core.diskless.checkpoints.stored import StoredCheckpoints
+from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.collection import UnneededEnds
 from tidelog_core.diskless.takeover.heir_replay import ReplayedPartition, ReplayStart
 from tidelog_core.diskless.takeover.takeover import StoredChains

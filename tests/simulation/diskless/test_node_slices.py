@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 from tidelog_core.diskless.chain.index import build_index, parse_index, rows_of
-from tidelog_core.diskless.checkpoints.stored import StoredCheckpoints
+from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.collection import UnneededEnds
 from tidelog_core.diskless.takeover.heir_replay import ReplayedPartition, ReplayStart
 from tidelog_core.diskless.wal.epoch_chains import PartitionName

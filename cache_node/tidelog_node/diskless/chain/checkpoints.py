@@ -6,7 +6,7 @@ no checkpoint has while producers wait. So one is also written after so many obj
 The worker knows the slices of the objects that it has built, so nothing is done here for any of
 them. Producers are known here: ``CommittedProducers`` takes them from the logs, and the checkpoint
 gets them one look later, when the chain has committed what they had written. So an heir that has
-none of a long tail reads the footers of its end alone, however long it is (``lead_first``).
+none of a long tail reads the footers of its end alone, however long it is (``deferred_fills``).
 
 A checkpoint is an aid: a failure is logged, and the next one has more.
 """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from tidelog_core.diskless.bucket.chains import chains_of
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.chain.walk import looks_like_seal
-from tidelog_core.diskless.takeover.sealing import ChainNotSealed, seal_chain
+from tidelog_core.diskless.takeover.chain_seal import ChainNotSealed, seal_chain
 from tidelog_core.diskless.wal.keys import broker_chains_prefix
 from tidelog_core.errors import CorruptObject, TidelogError
 from tidelog_core.metadata.epoch_chains import ChainName

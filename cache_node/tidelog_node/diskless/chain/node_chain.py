@@ -30,7 +30,7 @@ from tidelog_core.diskless.bucket.chain_brokers import brokers_with_chains
 from tidelog_core.diskless.chain.expiring_rules import check_keeps_chains
 from tidelog_core.diskless.chain.start_probe import check_creates_once
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.takeover.sealing import seal_chain
+from tidelog_core.diskless.takeover.chain_seal import seal_chain
 from tidelog_core.diskless.wal.epoch_chains import current_chain
 from tidelog_core.errors import InvalidConfig, StoreUnavailable, TidelogError, TierUnavailable
 from tidelog_core.log_format import TEXT

@@ -6,7 +6,7 @@ An object with a slice below a high watermark is committed, and so are those bef
 partition moves, all replicas of the chain on this node take what the object has for them, and the
 object is read once. A replica that does not continue where the feed is (new, behind, the object
 was collected) *joins*: it begins at the tier's end if that is better, then all footers of its
-chains are read, and its missing slices many at a time (``joining``). The feed is one task.
+chains are read, and its missing slices many at a time (``chain_joins``). The feed is one task.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.waiting import wait_and_clear
 
+from tidelog_node.diskless.feed.chain_joins import ChainJoins
 from tidelog_node.diskless.feed.fed_replicas import RETRY_SECONDS, Fed, FedReplicas
 from tidelog_node.diskless.feed.followed_objects import FollowedObjects
-from tidelog_node.diskless.feed.joining import ChainJoins
+from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.diskless.recovery.range_reader import RangeReader
-from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 

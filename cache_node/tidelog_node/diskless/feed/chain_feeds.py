@@ -12,8 +12,8 @@ from tidelog_core.replication.follower_state import Append, FollowerState
 
 from tidelog_node.diskless.feed.chain_feed import ChainFeed
 from tidelog_node.diskless.feed.fed_replicas import Fed
+from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.diskless.recovery.range_reader import RangeReader
-from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 

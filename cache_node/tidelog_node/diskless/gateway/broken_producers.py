@@ -28,7 +28,7 @@ from tidelog_core.errors import NotLeaderOrFollower
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.records.batch import BatchHeader
 
-from tidelog_node.diskless.gateway.fair_room import FairRoom
+from tidelog_node.diskless.gateway.fair_eviction import FairEviction
 
 PRODUCERS_MAX = 10_000  # that are remembered
 BREAK_SECONDS = 600.0  # longer than producers repeat a batch
@@ -77,7 +77,7 @@ class BrokenProducers:
         """Of a topic with more than its share the producers that broke first are forgotten."""
         self._now_s = now_s
         self._breaks: OrderedDict[_Key, _Break] = OrderedDict()  # the last one is the newest
-        self._room: FairRoom[UUID, _Key] = FairRoom(producers_max)  # of topics
+        self._room: FairEviction[UUID, _Key] = FairEviction(producers_max)  # of topics
 
     def __len__(self) -> int:
         """Return the number of producers that are remembered."""

@@ -43,14 +43,14 @@ from tidelog_node.diskless.gateway.broken_producers import (
     ProducerBatch,
     producer_batch,
 )
-from tidelog_node.diskless.gateway.forwarding import Forwarding
+from tidelog_node.diskless.gateway.forwarder import Forwarder
+from tidelog_node.diskless.gateway.gateway_batches import GatewayBatch, GatewayWaiter
 from tidelog_node.diskless.gateway.gateway_chain import GatewayChain
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObjects, LogEnds
 from tidelog_node.diskless.gateway.gateway_topics import may_pass
 from tidelog_node.diskless.gateway.pending_batches import PendingBatches
-from tidelog_node.diskless.gateway.produced import Produced
+from tidelog_node.diskless.gateway.produce_parameters import ProduceParameters
 from tidelog_node.diskless.gateway.spool import GatewaySpool
-from tidelog_node.diskless.gateway.taken_batches import GatewayWaiter, TakenBatch
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.wire.gateway_append import (
@@ -94,7 +94,7 @@ class Gateway:
         )
         self._broken = self._batches.broken
         self.fullness = self._batches.fullness
-        self._forwarding = Forwarding(node, self._batches, send=send, append_here=append_here)
+        self._forwarding = Forwarder(node, self._batches, send=send, append_here=append_here)
         self._chain = GatewayChain(
             self._batches,
             spool=spool,
@@ -117,7 +117,7 @@ class Gateway:
         self,
         replica: Replica,
         batch: memoryview,
-        produced: Produced,
+        produced: ProduceParameters,
         waiter: GatewayWaiter | None,
     ) -> None:
         """Take one batch, which is changed in place. ``waiter`` is told once, later.
@@ -145,7 +145,7 @@ class Gateway:
             if producer is not None and not isinstance(error, CorruptRecordBatch):
                 self._broken.lose(producer, number)
             raise
-        one = TakenBatch(
+        one = GatewayBatch(
             number,
             replica,
             produced,
@@ -160,7 +160,7 @@ class Gateway:
         self._batches.add(one)
         self._chain.note(one)
 
-    def _check(self, replica: Replica, batch: memoryview, produced: Produced) -> int:
+    def _check(self, replica: Replica, batch: memoryview, produced: ProduceParameters) -> int:
         """Make a foreign slice of the batch; return the number of its offsets."""
         transactional_id = produced.transactional_id
         if transactional_id is not None and len(transactional_id) > TRANSACTIONAL_ID_BYTES_MAX:

@@ -14,10 +14,10 @@ from functools import partial
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
+from tidelog_node.diskless.gateway.gateway_batches import GatewayBatch
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObject, GatewayObjects
 from tidelog_node.diskless.gateway.pending_batches import PendingBatches
 from tidelog_node.diskless.gateway.spool import GatewaySpool
-from tidelog_node.diskless.gateway.taken_batches import TakenBatch
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class GatewayChain:
         spool: GatewaySpool,
         objects: GatewayObjects,
         own_chain: Callable[[], Awaitable[OwnedChain]],
-        on_committed: Callable[[Sequence[TakenBatch]], None],
+        on_committed: Callable[[Sequence[GatewayBatch]], None],
     ) -> None:
         """``own_chain`` raises the store's errors. ``on_committed`` gets batches in order."""
         self._batches = batches
@@ -42,10 +42,10 @@ class GatewayChain:
         self._committed = on_committed
         self._chain: OwnedChain | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._unnoted: list[TakenBatch] = []  # that wait for a chain
+        self._unnoted: list[GatewayBatch] = []  # that wait for a chain
         self._is_closed = False
 
-    def note(self, one: TakenBatch) -> None:
+    def note(self, one: GatewayBatch) -> None:
         """Have the next object get the batch."""
         chain = self._chain
         if chain is not None and not self._unnoted:
@@ -100,7 +100,7 @@ class GatewayChain:
         self, chain: OwnedChain, sequence: int, placed: Sequence[tuple[int, int]]
     ) -> None:
         made = GatewayObject(chain, sequence, len(placed))
-        found: list[TakenBatch] = []
+        found: list[GatewayBatch] = []
         for number, position in placed:
             one = self._batches.get(number)
             if one is None:  # Given up before: no leader will hear of it.

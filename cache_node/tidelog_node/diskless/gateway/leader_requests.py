@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from tidelog_core.metadata.records import Broker
 
+from tidelog_node.diskless.gateway.gateway_batches import GatewayBatch
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObject
-from tidelog_node.diskless.gateway.taken_batches import TakenBatch
 from tidelog_node.wire.gateway_append import BYTES_MAX, SLICES_MAX, GatewayAppend, GatewaySlice
 
 
@@ -15,15 +15,15 @@ class LeaderRequests:
     """Requests in the order in which their first batches were added."""
 
     def __init__(self) -> None:
-        self._all: list[tuple[Broker, GatewayObject, list[TakenBatch]]] = []
+        self._all: list[tuple[Broker, GatewayObject, list[GatewayBatch]]] = []
         # The last request to each leader about each object, and its bytes.
-        self._last: dict[tuple[int, GatewayObject], tuple[list[TakenBatch], int]] = {}
+        self._last: dict[tuple[int, GatewayObject], tuple[list[GatewayBatch], int]] = {}
 
-    def __iter__(self) -> Iterator[tuple[Broker, GatewayObject, list[TakenBatch]]]:
+    def __iter__(self) -> Iterator[tuple[Broker, GatewayObject, list[GatewayBatch]]]:
         """Yield the requests."""
         return iter(self._all)
 
-    def add(self, one: TakenBatch, leader: Broker) -> bool:
+    def add(self, one: GatewayBatch, leader: Broker) -> bool:
         """Add a committed batch; return whether it is the first one of a request."""
         made = one.made
         assert made is not None
@@ -42,7 +42,7 @@ class LeaderRequests:
         return True
 
 
-def request_of(made: GatewayObject, batches: Sequence[TakenBatch]) -> GatewayAppend:
+def request_of(made: GatewayObject, batches: Sequence[GatewayBatch]) -> GatewayAppend:
     """Return the request that says where the object has the batches."""
     chain = made.chain
     return GatewayAppend(
@@ -50,7 +50,7 @@ def request_of(made: GatewayObject, batches: Sequence[TakenBatch]) -> GatewayApp
     )
 
 
-def _slice_of(one: TakenBatch) -> GatewaySlice:
+def _slice_of(one: GatewayBatch) -> GatewaySlice:
     produced = one.produced
     return GatewaySlice(
         *one.name,

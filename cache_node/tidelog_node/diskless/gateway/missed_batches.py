@@ -4,7 +4,7 @@ Their gateways have sent later batches before they learn it. Those of the same p
 appended (``broken_producers``). A log that knows the producer refuses them by their sequence, one
 that does not would begin with the first of them. The batch could perhaps not be read, so nobody
 here knows its producer. So for a time all producers of the partition that the log does not know
-have to begin with sequence 0 (``StrangeProducers``).
+have to begin with sequence 0 (``UnknownProducers``).
 """
 
 from __future__ import annotations

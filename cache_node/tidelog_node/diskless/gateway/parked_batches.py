@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 
-from tidelog_node.diskless.gateway.taken_batches import TakenBatch
+from tidelog_node.diskless.gateway.gateway_batches import GatewayBatch
 
 RETRY_SECONDS = 0.25
 RETRY_SECONDS_MAX = 0.5
@@ -41,7 +41,7 @@ class ParkedBatches:
         self._partitions: dict[PartitionName, _ParkedPartition] = {}
         self._deadlines: list[tuple[float, int]] = []  # a heap, with a batch's number, once
         self._noted: set[int] = set()  # the numbers there
-        self._waiting: dict[int, TakenBatch] = {}  # by number
+        self._waiting: dict[int, GatewayBatch] = {}  # by number
 
     def __len__(self) -> int:
         """Return the number of batches that wait."""
@@ -56,7 +56,7 @@ class ParkedBatches:
         """Whether nothing waits, and nothing is tried."""
         return not (self._partitions or self._deadlines)
 
-    def park(self, one: TakenBatch, now_s: float) -> None:
+    def park(self, one: GatewayBatch, now_s: float) -> None:
         """Have the batch wait."""
         partition = self._partitions.get(one.name)
         if partition is None:
@@ -84,7 +84,7 @@ class ParkedBatches:
             one.name for one in firsts if one is not None and one.replica.partition.topic in topics
         ]
 
-    def first(self, name: PartitionName) -> TakenBatch | None:
+    def first(self, name: PartitionName) -> GatewayBatch | None:
         """Return the first batch that waits of the partition."""
         partition = self._partitions.get(name)
         while partition is not None and partition.batches:
@@ -94,7 +94,7 @@ class ParkedBatches:
             heappop(partition.batches)
         return None
 
-    def take_first(self, name: PartitionName) -> TakenBatch | None:
+    def take_first(self, name: PartitionName) -> GatewayBatch | None:
         """Take the first batch; ``None`` if there is none: then nothing has to wait any more."""
         one = self.first(name)
         if one is None:
@@ -104,7 +104,7 @@ class ParkedBatches:
         del self._waiting[one.number]
         return one
 
-    def take_all(self, name: PartitionName) -> list[TakenBatch]:
+    def take_all(self, name: PartitionName) -> list[GatewayBatch]:
         """Take all batches of the partition, in order."""
         partition = self._partitions.pop(name, None)
         if partition is None:
@@ -112,7 +112,7 @@ class ParkedBatches:
         found = (self._waiting.pop(number, None) for number in sorted(partition.batches))
         return [one for one in found if one is not None]
 
-    def expired(self, now_s: float) -> Iterator[TakenBatch]:
+    def expired(self, now_s: float) -> Iterator[GatewayBatch]:
         """Take the batches whose time is up."""
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number = heappop(self._deadlines)

@@ -18,9 +18,9 @@ from tidelog_core.subscribers import Subscribers
 from tidelog_node.counters import GatewayTraffic
 from tidelog_node.diskless.chain.chain_fullness import stays_full
 from tidelog_node.diskless.gateway.broken_producers import BrokenProducers, ProducerBatch
+from tidelog_node.diskless.gateway.gateway_batches import GatewayBatch
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObjects
 from tidelog_node.diskless.gateway.spool import GatewaySpool
-from tidelog_node.diskless.gateway.taken_batches import TakenBatch
 
 # About 1 KiB each. All of them may get into one object, whose slices are listed for the worker in
 # one turn of the loop.
@@ -46,15 +46,15 @@ class PendingBatches:
         self._spool = spool
         self._objects = objects
         self._bytes_max = bytes_max
-        self._batches: dict[int, TakenBatch] = {}  # in order
+        self._batches: dict[int, GatewayBatch] = {}  # in order
         # The numbers of an idempotent producer's batches; the first one has no answer.
         self._numbers: dict[tuple[PartitionName, int], deque[int]] = {}
 
-    def __iter__(self) -> Iterator[TakenBatch]:
+    def __iter__(self) -> Iterator[GatewayBatch]:
         """Yield the batches in order; they may end meanwhile."""
         return iter(tuple(self._batches.values()))
 
-    def __contains__(self, one: TakenBatch) -> bool:
+    def __contains__(self, one: GatewayBatch) -> bool:
         """Return whether the batch has no answer yet."""
         return one.number in self._batches
 
@@ -63,11 +63,11 @@ class PendingBatches:
         """Whether no further batch may be added."""
         return len(self._batches) >= PENDING_COUNT_MAX
 
-    def get(self, number: int) -> TakenBatch | None:
+    def get(self, number: int) -> GatewayBatch | None:
         """Return the batch with the number, ``None`` once it has ended."""
         return self._batches.get(number)
 
-    def add(self, one: TakenBatch) -> None:
+    def add(self, one: GatewayBatch) -> None:
         """Add a batch; the numbers grow."""
         self._batches[one.number] = one
         if one.producer is not None:
@@ -83,16 +83,16 @@ class PendingBatches:
         """Return whether batches of the producer and partition have no answer yet."""
         return (producer.partition, producer.producer_id) in self._numbers
 
-    def is_behind_lost(self, one: TakenBatch) -> bool:
+    def is_behind_lost(self, one: GatewayBatch) -> bool:
         """Return whether an earlier batch of its producer is lost and has not come again."""
         return one.producer is not None and self.broken.blocks(one.producer, one.number)
 
-    def is_behind_another(self, one: TakenBatch) -> bool:
+    def is_behind_another(self, one: GatewayBatch) -> bool:
         """Return whether an earlier batch of its producer is on its way."""
         numbers = self._numbers.get(_producer_of(one))
         return numbers is not None and numbers[0] < one.number
 
-    def _later_of(self, one: TakenBatch) -> Iterator[tuple[int, ProducerBatch]]:
+    def _later_of(self, one: GatewayBatch) -> Iterator[tuple[int, ProducerBatch]]:
         """Yield the later batches of the producer without an answer, with their numbers."""
         for number in self._numbers.get(_producer_of(one), ()):
             later = self._batches.get(number)
@@ -101,13 +101,13 @@ class PendingBatches:
 
     # -- the end of a batch --
 
-    def lose(self, one: TakenBatch, code: ErrorCode, message: str) -> None:
+    def lose(self, one: GatewayBatch, code: ErrorCode, message: str) -> None:
         """End a batch that was not appended, or of which nobody knows."""
         if one.producer is not None:
             self.broken.lose(one.producer, one.number, self._later_of(one))
         self.end(one, code, message)
 
-    def end(self, one: TakenBatch, code: ErrorCode = ErrorCode.none, message: str = "") -> None:
+    def end(self, one: GatewayBatch, code: ErrorCode = ErrorCode.none, message: str = "") -> None:
         """Forget the batch; its request fails if there is an error."""
         if self._batches.pop(one.number, None) is None:
             return
@@ -136,6 +136,6 @@ class PendingBatches:
             self.fullness.notify(is_full)
 
 
-def _producer_of(one: TakenBatch) -> tuple[PartitionName, int]:
+def _producer_of(one: GatewayBatch) -> tuple[PartitionName, int]:
     """Return the partition and the producer's id, -1 for a producer that is not idempotent."""
     return one.name, -1 if one.producer is None else one.producer.producer_id

@@ -29,7 +29,7 @@ from tidelog_core.diskless.wal.rows import ReferenceRow, SliceRow
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 
-from tidelog_node.diskless.recovery.calls_at_once import for_each
+from tidelog_node.diskless.recovery.concurrent_calls import for_each
 
 FOOTERS_AT_ONCE_MAX = 64
 CHAINS_AT_ONCE_MAX = 8

@@ -6,8 +6,8 @@ leader epochs of the last tiered segment; what follows comes from the chains. At
 the tier it begins with some of the deleted records, because the tier lacks their producers.
 
 A log that lacks all of a long tail begins at its end instead, is led, and filled later
-(``lead_first``). The others are recovered in groups, those first whose logs lack least: so a tail
-does not hold up the others (``waves``). Each group is led before the next one is read.
+(``deferred_fills``). The others are recovered in groups, those first whose logs lack least: so a
+tail does not hold up the others (``waves``). Each group is led before the next one is read.
 
 A metadata store that was set back knows a tier that ends too early, and the objects of the chain
 are gone. Nothing else would show it: so unless the objects themselves say where a partition ends,
@@ -51,6 +51,7 @@ from tidelog_node.diskless.recovery.chain_slices import (
     find_slices,
     log_of,
 )
+from tidelog_node.diskless.recovery.deferred_fills import DeferredFills, may_defer_fill
 from tidelog_node.diskless.recovery.deleted_slices import (
     DELETED_BYTES_MAX,
     RECOVERED_BYTES_MAX,
@@ -60,12 +61,11 @@ from tidelog_node.diskless.recovery.deleted_slices import (
     stored_objects,
     wanted_below,
 )
-from tidelog_node.diskless.recovery.lead_first import LeadFirst, may_lead_first
-from tidelog_node.diskless.recovery.listings_ahead import ListingsAhead
+from tidelog_node.diskless.recovery.listing_cache import ListingCache
+from tidelog_node.diskless.recovery.log_refill import LogRefill
+from tidelog_node.diskless.recovery.log_tail import LogTail
 from tidelog_node.diskless.recovery.object_reads import waves
-from tidelog_node.diskless.recovery.refilling import LogRefill
 from tidelog_node.diskless.recovery.tail_fills import TailFills
-from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
@@ -104,7 +104,7 @@ class _Tails(NamedTuple):
     replicas: Mapping[PartitionName, Replica]
     records: Mapping[PartitionName, Partition]
     tiers: Mapping[PartitionName, TierEnds]
-    tails: Mapping[PartitionName, Tail]
+    tails: Mapping[PartitionName, LogTail]
     found: ReadChains
     deleted: Sequence[PartitionName]  # that begin with deleted records, for their producers
 
@@ -131,11 +131,11 @@ class LogRecovery:
         history: TierHistory,
         catch_up: CatchUp,
         fills: TailFills,
-        listings: ListingsAhead | None = None,
+        listings: ListingCache | None = None,
     ) -> None:
         self._node = node
-        self.listings = listings or ListingsAhead()
-        self._lead_first = LeadFirst(chains, node.executor)
+        self.listings = listings or ListingCache()
+        self._deferred_fills = DeferredFills(chains, node.executor)
         self._fills = fills
         self._objects = objects
         self._chains = chains
@@ -181,7 +181,7 @@ class LogRecovery:
         listings = await self.listings.list(self._chains, names)
         tiers: dict[PartitionName, TierEnds] = {}
         starts: dict[PartitionName, int] = {}
-        tails: dict[PartitionName, Tail] = {}
+        tails: dict[PartitionName, LogTail] = {}
         refused: dict[PartitionName, MetadataSetBack] = {}
 
         async def begin(name: PartitionName) -> None:
@@ -224,7 +224,7 @@ class LogRecovery:
     async def _begin_with_deleted(
         self,
         records: Mapping[PartitionName, Partition],
-        tails: dict[PartitionName, Tail],
+        tails: dict[PartitionName, LogTail],
         deleted: Sequence[PartitionName],
         found: ReadChains,
         listings: Mapping[ChainName, ListedChain],
@@ -252,7 +252,7 @@ class LogRecovery:
             )
             if below and not (replica.is_leader or replica.is_follower):
                 begin_with_deleted(replica.log, below)
-                tails[name] = Tail(replica, [*below, *slices], end_offset)
+                tails[name] = LogTail(replica, [*below, *slices], end_offset)
                 left_bytes -= sum(one.size_bytes for one in below)
 
     async def _recover_tails(
@@ -263,13 +263,13 @@ class LogRecovery:
         first = {
             name: tail
             for name, tail in tails.items()
-            if name not in work.deleted and may_lead_first(tail, work.tiers[name].start_offset)
+            if name not in work.deleted and may_defer_fill(tail, work.tiers[name].start_offset)
         }
         sizes = {name: tail.unproven_bytes for name, tail in tails.items() if name not in first}
         whole = [name for name, size_bytes in sizes.items() if not size_bytes]
         if whole:
             yield await self._refill_wave(work, whole)
-        fills = await self._lead_first.begin(work.replicas, first, listings, work.found)
+        fills = await self._deferred_fills.begin(work.replicas, first, listings, work.found)
         try:
             if fills:
                 yield Recovery(work.recovered(fills), {})
@@ -365,7 +365,7 @@ class LogRecovery:
         found: ReadChains,
         *,
         is_doubtful: bool,
-    ) -> Tail:
+    ) -> LogTail:
         """Return what the log is to have. Raises ``CorruptObject`` if offsets are missing."""
         name = PartitionName(record.topic_id, record.partition)
         wanted = WantedSlices(record.wal, start_offset)
@@ -381,7 +381,7 @@ class LogRecovery:
             await self._explain(replica, record, end_offset, damage)
         if last is not None and (is_doubtful or not found.is_end_certain(name, last.chain)):
             await self._require_no_segment(replica, record, end_offset)
-        return Tail(replica, slices, end_offset)
+        return LogTail(replica, slices, end_offset)
 
     def _note_damaged(self, found: ReadChains) -> None:
         """Say which objects are damaged: perhaps no partition needs them."""

@@ -11,7 +11,7 @@ from tidelog_core.records.header import Buffer, iter_headers
 from tidelog_core.turns import Turn
 
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
-from tidelog_node.diskless.recovery.tails import Refilled
+from tidelog_node.diskless.recovery.log_tail import Refilled
 
 # Of one append: a megabyte of the smallest batches takes the loop some 10 ms.
 APPENDED_BYTES_MAX = 1 << 20

@@ -29,10 +29,10 @@ from tidelog_core.log.values import AppendInfo
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.counters import ChainTraffic
-from tidelog_node.diskless.recovery.lead_first import Fill
+from tidelog_node.diskless.recovery.deferred_fills import Fill
+from tidelog_node.diskless.recovery.log_refill import LogRefill, RefillLimits
+from tidelog_node.diskless.recovery.log_tail import LogTail
 from tidelog_node.diskless.recovery.object_reads import waves
-from tidelog_node.diskless.recovery.refilling import LogRefill, RefillLimits
-from tidelog_node.diskless.recovery.tails import Tail
 from tidelog_node.replica import UNCOUNTED_BYTES
 from tidelog_node.tier.history import TierHistory, tier_end
 
@@ -147,7 +147,7 @@ class TailFills:
         fills = {name: fill for name, fill in fills.items() if not fill.replica.is_disk_full}
         failures = await self._open(fills, besides)
         tails = {
-            name: Tail(besides[name], fill.slices, fill.unfilled.end)
+            name: LogTail(besides[name], fill.slices, fill.unfilled.end)
             for name, fill in fills.items()
             if name in besides and fill.is_wanted
         }

@@ -301,7 +301,7 @@ class ClassicGroup:
         group._read_subscriptions()
         return group
 
-    # -- parts of events, for this module and for ``joining`` --
+    # -- parts of events, for this module and for ``join_group`` --
 
     def give_out_id(self, member_id: str, timeout_ms: int) -> None:
         """Assign the id, and expect a join under it in time."""

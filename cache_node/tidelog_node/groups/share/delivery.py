@@ -29,8 +29,8 @@ from tidelog_core.errors import (
 from tidelog_core.log.unified_log import RemoteRead
 from tidelog_core.log.values import LogRead
 
+from tidelog_node.groups.share.batch_scan import scan_batches, slice_of
 from tidelog_node.groups.share.partition import SharePartition
-from tidelog_node.groups.share.reading import scan_batches, slice_of
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import ShareSession
 from tidelog_node.groups.share.state import AcquireLimits

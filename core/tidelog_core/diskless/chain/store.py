@@ -36,7 +36,7 @@ from tidelog_core.errors import (
     StoreUnavailable,
 )
 from tidelog_core.metadata.epoch_chains import ChainName
-from tidelog_core.objects.filled import Fill, put_filled
+from tidelog_core.objects.filled_store import Fill, put_filled
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectStore
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tidelog_core.diskless.checkpoints.replay import CommittedSlice, referenced_slice
-from tidelog_core.diskless.checkpoints.stored import CheckpointMark
+from tidelog_core.diskless.checkpoints.stored_checkpoints import CheckpointMark
 from tidelog_core.diskless.wal.build import BuiltObject, ObjectName, Snapshot, build_checkpoint
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import parse_object

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.chain.rules import ChainRules
-from tidelog_core.diskless.checkpoints.stored import StoredCheckpoints
+from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.offset_runs import OffsetRuns
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter

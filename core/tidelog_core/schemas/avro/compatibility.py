@@ -8,7 +8,7 @@ kinds of problems, places and messages these are; the texts around them are thos
 from __future__ import annotations
 
 from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroField, AvroType
-from tidelog_core.schemas.parsed import PARTS_PER_STEP, PROBLEMS_MAX, Steps
+from tidelog_core.schemas.parsed_schema import PARTS_PER_STEP, PROBLEMS_MAX, Steps
 
 # The kinds of data that a reader of another kind takes.
 _PROMOTIONS = {

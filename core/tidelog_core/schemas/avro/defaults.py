@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroType
-from tidelog_core.schemas.parsed import Steps
+from tidelog_core.schemas.parsed_schema import Steps
 
 _INTS = {"int": 2**31, "long": 2**63}
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from tidelog_core.schemas.avro.defaults import is_default_of
 from tidelog_core.schemas.avro.types import NAMED, NO_DEFAULT, PRIMITIVES, AvroField, AvroType
 from tidelog_core.schemas.model import compact_json
-from tidelog_core.schemas.parsed import DEPTH_MAX, InvalidSchema, Steps
+from tidelog_core.schemas.parsed_schema import DEPTH_MAX, InvalidSchema, Steps
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = frozenset(

@@ -13,7 +13,7 @@ from typing import Any
 from tidelog_core.schemas.json_schema.matching import largest_matching_size
 from tidelog_core.schemas.json_schema.nodes import Node
 from tidelog_core.schemas.model import compact_json
-from tidelog_core.schemas.parsed import PARTS_PER_STEP, PROBLEMS_MAX, InvalidSchema, Steps
+from tidelog_core.schemas.parsed_schema import PARTS_PER_STEP, PROBLEMS_MAX, InvalidSchema, Steps
 
 Problem = tuple[str, tuple[str, ...]]  # the kind, and the place
 Pair = tuple[int, int]

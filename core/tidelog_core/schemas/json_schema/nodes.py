@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urldefrag, urljoin
 
-from tidelog_core.schemas.parsed import DEPTH_MAX, InvalidSchema
+from tidelog_core.schemas.parsed_schema import DEPTH_MAX, InvalidSchema
 
 CRITERIA = ("allOf", "anyOf", "oneOf")
 _OF_ARRAYS = frozenset(

@@ -10,7 +10,7 @@ from tidelog_core.schemas.avro.parsing import load_json
 from tidelog_core.schemas.json_schema.comparison import Problem, compare
 from tidelog_core.schemas.json_schema.nodes import Node, load_tree
 from tidelog_core.schemas.model import SchemaType, compact_json
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 
 
 @dataclass(frozen=True)

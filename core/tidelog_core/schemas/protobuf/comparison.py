@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2 as pb
 
-from tidelog_core.schemas.parsed import PROBLEMS_MAX, Steps
+from tidelog_core.schemas.parsed_schema import PROBLEMS_MAX, Steps
 from tidelog_core.schemas.protobuf.names import NamedType, TypeNames
 from tidelog_core.schemas.protobuf.parsing import SCALARS
 

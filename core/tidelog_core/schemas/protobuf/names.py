@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2 as pb
 
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 
 # Files that every parser has; they are no references.
 BUILT_IN = ("google/protobuf/", "google/type/", "confluent/")

@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2 as pb
 from google.protobuf.descriptor import FieldDescriptor
 
-from tidelog_core.schemas.parsed import DEPTH_MAX, InvalidSchema
+from tidelog_core.schemas.parsed_schema import DEPTH_MAX, InvalidSchema
 from tidelog_core.schemas.protobuf.tokens import Tokens, parse_int
 
 SCALARS = {

@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2 as pb
 from google.protobuf.message import DecodeError
 
 from tidelog_core.schemas.model import Reference, SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.protobuf.comparison import Problem, Side, compare
 from tidelog_core.schemas.protobuf.names import TypeNames, require_known, resolved
 from tidelog_core.schemas.protobuf.parsing import parse_proto

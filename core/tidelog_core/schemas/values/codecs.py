@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 from tidelog_core.schemas.avro.parsing import parse_avro
 from tidelog_core.schemas.model import Reference, SchemaType, compact_json
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.avro_reading import reader_of
 from tidelog_core.schemas.values.avro_writing import write_avro
 from tidelog_core.schemas.values.framing import UnreadableValue, joined_indexes, split_indexes

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog_core.schemas.model import Reference
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.framing import UnreadableValue
 
 BASE = "tidelog:///"  # of references without a scheme

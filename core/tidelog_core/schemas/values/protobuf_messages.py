@@ -11,7 +11,7 @@ from google.protobuf import descriptor_pool, json_format, message_factory
 from google.protobuf.message import DecodeError
 
 from tidelog_core.schemas.model import Reference
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.protobuf.names import resolved
 from tidelog_core.schemas.protobuf.schema import ProtobufSchema
 from tidelog_core.schemas.values.framing import UnreadableValue

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from tidelog_core.schemas.model import Reference, SchemaType
-from tidelog_core.schemas.parsed import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.codecs import ProtobufCodec, load_value, open_codec
 from tidelog_core.schemas.values.framing import (
     INDEXES_MAX,

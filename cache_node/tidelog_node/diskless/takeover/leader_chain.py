@@ -1,0 +1,64 @@
+"""What entering partitions needs of the chain that they enter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
+
+from tidelog_node.replica import Replica
+
+
+class OwnChainEnded(StoreUnavailable):
+    """This node's chain ended while partitions were about to enter it.
+
+    They enter the next one at once: producers wait, and nothing is wrong with the store.
+    """
+
+
+class LeaderChain(Protocol):
+    """The chain of this node that takes partitions; ``OwnedChain``."""
+
+    @property
+    def name(self) -> ChainName:
+        """Its name."""
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether it takes nothing more, because somebody sealed it."""
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of its next object."""
+
+    def has_uncommitted(self, replica: Replica) -> bool:
+        """Whether something of the partition is not committed yet; then it takes it later."""
+
+    def enter(
+        self,
+        replica: Replica,
+        stored: EpochChains,
+        *,
+        end_offset: int,
+        previous_sequence: int,
+        tail_count: int,
+    ) -> None:
+        """Take the partition, of which the tier lacks what is in ``tail_count`` objects.
+
+        Raises ``ValueError`` unless the last of ``stored`` names this chain.
+        """
+
+
+def require_committed(own: LeaderChain, group: Mapping[PartitionName, Replica]) -> None:
+    """Raise ``StoreUnavailable`` if the chain has something pending of any partition."""
+    if any(map(own.has_uncommitted, group.values())):
+        raise StoreUnavailable("records of an earlier epoch are still pending in the own chain")
+
+
+def require_chain(own: LeaderChain) -> None:
+    """Raise ``OwnChainEnded`` if the chain takes nothing any more."""
+    if own.is_deposed:
+        raise OwnChainEnded(f"the chain {own.name} has ended in the meantime")

@@ -1,0 +1,174 @@
+"""Brings the diskless partitions that this node is to lead into its chain; then it leads them.
+
+    elected → note in the chain before who may get its partitions, seal it
+            → look at the chains that others have noted → read the items
+            → find its slices; then for groups of partitions, short tails first: refill the logs
+            → one conditional write: next epoch, own chain, end offset → enter → lead
+
+An election only names the node that is to lead: after a start, after a leader's death, by a
+handover. The chain that the item names may still be written, by an earlier leader that does not
+know. So its end is made certain first, and the write that names this node's chain is what begins
+the next epoch. A new partition has no chain: its first leader only writes.
+
+**A leader that hands over has ended its epoch in the item.** Its chain has all of the partition up
+to the end offset there, and gets nothing more of it. So it is neither sealed nor searched for
+successors: the leader epoch of that write began after this process had read the cluster, so the
+metadata store was not set back since. The chain goes on with its other partitions. After any later
+election the item says nothing of the sort, and the chain is sealed.
+
+**A partition whose item names this node's own chain** has left it, and nobody has led it elsewhere
+since: a log was opened again, or the successor of a handover never entered. An epoch that has left
+does not come back, so it enters the same chain in another one. Nothing of it is pending, so
+what is committed is its end.
+
+Partitions with the same chain before are taken together. A partition whose records cannot be read
+stays without a leader and is tried again; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
+from tidelog_core.diskless.takeover.successors import Successors, SuccessorSearch
+from tidelog_core.diskless.takeover.takeover import Takeover
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.errors import CorruptObject, TidelogError
+from tidelog_core.waiting import wait_and_clear
+
+from tidelog_node.diskless.recovery.log_recovery import LogRecovery
+from tidelog_node.diskless.takeover.chain_ends import ChainEnds
+from tidelog_node.diskless.takeover.leader_chain import (
+    LeaderChain,
+    OwnChainEnded,
+    require_committed,
+)
+from tidelog_node.diskless.takeover.leader_takeover import LeaderTakeover, TakenPartitions
+from tidelog_node.diskless.takeover.pending_takeovers import Before, PendingTakeovers
+from tidelog_node.node_context import NodeContext
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
+from tidelog_node.tier.manifests import BucketManifests
+
+logger = logging.getLogger(__name__)
+
+CHAINS_AT_ONCE_MAX = 8
+
+
+class Takeovers:
+    """Enters the partitions that ``RoleChanges.unentered_lead`` names. ``run`` is one task."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        *,
+        replicas: ReplicaManager,
+        own_chain: Callable[[], Awaitable[LeaderChain]],
+        chains: ChainStore,
+        recovery: LogRecovery,
+        manifests: BucketManifests,
+        successors: SuccessorSearch | None = None,
+    ) -> None:
+        """``own_chain`` returns the chain that takes partitions now: after a deposal another.
+
+        It raises the store's errors, and ``InvalidConfig`` if chains cannot be kept in this store.
+        """
+        self._node = node
+        self._own_chain = own_chain
+        self._manifests = manifests
+        self._listings = recovery.listings
+        self._successors = successors or SuccessorSearch(chains)
+        self._ends = ChainEnds(node, chains)
+        self._leads = PendingTakeovers(node, replicas)
+        self._taking = LeaderTakeover(node, replicas=replicas, recovery=recovery, leads=self._leads)
+        recovery.damaged.subscribe(self._leads.damaged.note)
+        # By the chain before: groups whose items are not read yet. Elections come some at a time,
+        # and each group lists its chain and reads its footers.
+        self._open: dict[Before, dict[PartitionName, Replica]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(CHAINS_AT_ONCE_MAX)
+        self._unsubscribe = replicas.roles.unentered_lead.subscribe(self._leads.note)
+
+    async def run(self) -> None:
+        """Enter partitions until cancelled."""
+        try:
+            while True:
+                await wait_and_clear(self._leads.changed, None)
+                for before, group in self._leads.take().items():
+                    if before in self._open:
+                        self._open[before] |= group
+                        continue
+                    self._open[before] = group
+                    task = asyncio.create_task(self._enter(before, group), name="entering leads")
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        finally:
+            self._unsubscribe()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def has_unentered(self) -> bool:
+        """Whether this node is to lead any partition that it has not entered yet."""
+        return self._leads.has_any
+
+    async def _enter(self, before: Before, group: dict[PartitionName, Replica]) -> None:
+        is_urgent = False
+        try:
+            async with self._slots:
+                await self._take_over(before, group)
+        except OwnChainEnded as error:
+            logger.info(
+                "diskless partitions enter another chain",
+                extra={"count": len(group), "chain": str(before.chain), "reason": str(error)},
+            )
+            is_urgent = True
+        except (TidelogError, OSError) as error:
+            logger.warning(
+                "diskless partitions not led yet, will retry",
+                extra={"count": len(group), "chain": str(before.chain), "reason": str(error)},
+            )
+            if isinstance(error, CorruptObject):  # It does not say whose records it has.
+                for name in group:
+                    self._leads.damaged.note(name)
+        except Exception:
+            # Any failure: the partitions have no leader until they are entered.
+            logger.exception("diskless partitions not led yet, will retry")
+        finally:
+            self._close(before, group)
+        self._leads.end(group, is_urgent=is_urgent)
+
+    def _close(self, before: Before, group: dict[PartitionName, Replica]) -> None:
+        """Let no more partitions join the group."""
+        if self._open.get(before) is group:
+            del self._open[before]
+
+    async def _take_over(self, before: Before, group: dict[PartitionName, Replica]) -> None:
+        """Take the group's partitions from the chain; those that fail are left out.
+
+        Raises the stores' errors, and ``CorruptObject``.
+        """
+        own, sealer, sealed_at = await self._own_chain(), None, -1
+        chain, successors = before.chain, Successors({}, is_whole=True)
+        require_committed(own, group)
+        unsealed = chain if before.is_handed_over or chain == own.name else None
+        if chain is not None and before.is_handed_over:
+            await self._ends.note_heir(chain, own)
+        elif chain is not None and chain != own.name:
+            known_end = self._listings.known_end(chain)
+            now_ms = self._node.standing.now_ms()
+            sealer = ChainSealer(chain, known_end=known_end, now_ms=now_ms)
+            sealed_at = await self._ends.seal(sealer, own)
+            # Before the items are read: then a healthy store's have all epochs of the chains.
+            successors = await self._successors.find(chain, sealed_at, own=own.name)
+        self._close(before, group)
+        require_committed(own, group)
+        # Who restores from the bucket alone must know the topic of every acknowledged record.
+        await self._manifests.ensure({name.topic_id for name in group})
+        taken = TakenPartitions(dict(group), own, sealed_at, successors)
+        steps = Takeover(sealer, own.name, unsealed=unsealed)
+        await self._taking.carry_out(taken, steps, steps.begin())

@@ -1,0 +1,174 @@
+"""Deletes what nobody needs of a sealed chain, for processes that are no node.
+
+1. Find the seal. Whatever is below is fixed for good; without one, nothing is touched.
+2. Read the footers: which offsets of which partitions each object ends at.
+3. Read where those partitions' tiers end, each once. Ends never go back, so a stale one only keeps
+   more.
+   What a gateway has for others is needed while a reference names the object, in any chain.
+4. Delete objects of which the tier has everything, and those above the seal. The seal stays.
+
+A damaged object stays and is named: nobody knows what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+
+from tidelog_core.config import INT64_MAX
+from tidelog_core.diskless.chain.store import ChainStore, ListedObject
+from tidelog_core.diskless.chain.walk import Place, walk_chain
+from tidelog_core.diskless.collection.collection import (
+    DELETE_COUNT_MAX,
+    UnneededEnds,
+    collectable_of_sealed,
+    needs_of,
+)
+from tidelog_core.diskless.collection.referenced_objects import Referenced
+from tidelog_core.diskless.takeover.chain_seal import find_seal
+from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.footer import WalFooter
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.metadata.records import (
+    Partition,
+    SegmentState,
+    deleted_topic_key,
+    partition_key,
+    segment_key_from,
+)
+from tidelog_core.metadata.store import KeyRange, MetadataStore
+from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, read_tiered_end
+from tidelog_core.tier.lifecycle import read_segments
+
+NOTHING = -1  # an end: all of a partition is needed
+ReadUnneeded = Callable[[Collection[PartitionName]], Awaitable[UnneededEnds]]
+"""Reads up to where partitions are not needed in chains. Called after the listing, for each of them
+once."""
+
+
+@dataclass(slots=True)
+class CollectedChain:
+    """What was done to a chain."""
+
+    sealed_at: int | None  # None: it is not sealed, so nothing was done
+    deleted: list[int] = field(default_factory=list)  # sequences
+    deleted_bytes: int = 0
+    kept: list[int] = field(default_factory=list)  # data objects that are needed, or damaged
+    problems: list[tuple[str, str]] = field(default_factory=list)  # key and sentence
+
+
+async def collect_sealed(
+    chains: ChainStore,
+    cluster_id: str,
+    chain: ChainName,
+    read_unneeded: ReadUnneeded,
+    *,
+    is_dry_run: bool = False,
+    on_read: Callable[[int], None] = lambda _: None,
+    read_referenced: Callable[[], Awaitable[Referenced]] | None = None,
+) -> CollectedChain:
+    """Delete what nobody needs of the chain, if it is sealed. Idempotent.
+
+    ``read_referenced`` is called after the listing, once, if the chain is a gateway's. Give it only
+    if no reference to the chain can come any more. Without it what a gateway has is kept.
+    ``on_read`` gets the number of footers read, and may raise. Raises ``ChainNotSealed``,
+    ``CorruptObject`` if the chain's end cannot be told, and the stores' errors.
+    """
+    end = await find_seal(chains, chain)
+    result = CollectedChain(end)
+    if end is None:
+        return result
+    listed = await chains.list(chain)
+    ends: dict[PartitionName, int] = {}
+    unneeded = UnneededEnds(ends)
+    useless: list[ListedObject] = []
+    referenced: Referenced | None = None
+    # Each object is judged when it is read: what an hour of them needs is more than memory has
+    # room for.
+    async for one in walk_chain(chains, chain, listed, on_read=on_read):
+        sequence = one.listed.sequence
+        needs: dict[PartitionName, int] | None = None
+        if one.problem:
+            result.problems.append((wal_key(cluster_id, chain, sequence), one.problem))
+        elif one.place is Place.COMMITTED and one.footer is not None and sequence < end:
+            is_referenced = True
+            if read_referenced is not None and _has_foreign(one.footer):
+                if referenced is None:
+                    referenced = await read_referenced()
+                is_referenced = (chain, sequence) in referenced
+            needs = needs_of(one.footer, is_referenced=is_referenced)
+            if new := needs.keys() - ends.keys():
+                found = await read_unneeded(new)
+                ends.update((name, found.of(name)) for name in new)
+        if collectable_of_sealed(
+            end, (sequence,), {} if needs is None else {sequence: needs}, unneeded
+        ):
+            useless.append(one.listed)
+        elif one.problem or needs is not None:
+            result.kept.append(sequence)
+    for at in range(0, len(useless), DELETE_COUNT_MAX):
+        some = useless[at : at + DELETE_COUNT_MAX]
+        if not is_dry_run:
+            await chains.delete(chain, [one.sequence for one in some])
+        result.deleted += [one.sequence for one in some]
+        result.deleted_bytes += sum(one.size_bytes for one in some)
+    return result
+
+
+def _has_foreign(footer: WalFooter) -> bool:
+    return any(row.is_foreign for row in footer.slices)
+
+
+async def unneeded_end(store: MetadataStore, partition: Partition) -> int:
+    """Return the offset below which no heir and no reader looks into chains.
+
+    It is the end of the tier, or where the first chain in the item begins that has more than
+    deleted records. A log start counts only where nothing is tiered: there an heir begins at it.
+    """
+    start, wal = partition.log_start_offset, partition.readable_wal
+    first = wal[0].first_offset if wal else 0
+    where = (store, partition.topic_id, partition.partition)
+    # Not from the log start on: a partition may have a hundred thousand segments.
+    end = await read_tiered_end(*where, max(start, first))
+    if end <= start:
+        keys = KeyRange(
+            end=segment_key_from(start + 1), limit=OVERLAPPING_COUNT_MAX, is_descending=True
+        )
+        before = await read_segments(*where, keys=keys)
+        ends = [one.end_offset for one in before if one.state is SegmentState.COPY_FINISHED]
+        end = min(max(ends, default=start), start)
+    return max(end, first)
+
+
+async def read_unneeded_ends(
+    store: MetadataStore,
+    names: Collection[PartitionName],
+    *,
+    deleted: Collection[PartitionName] = (),
+    unknown: Collection[PartitionName] = (),
+    keeps_restored: bool = False,
+) -> UnneededEnds:
+    """Return the ends of these partitions; those without an item are needed.
+
+    Nothing is needed of ``deleted``, of topics with a tombstone, and of ``unknown`` if they have no
+    item now either: a topic may have been created since its topics were read. With
+    ``keeps_restored`` all of a partition is needed as long as it begins where a restoration has
+    begun it: what is before is not known to be deleted. Raises the store's errors.
+    """
+    keys = {partition_key(name.topic_id, name.partition): name for name in names}
+    items = await store.get_many(keys)
+    ends = dict.fromkeys((*unknown, *deleted), INT64_MAX)
+    for key, item in items.items():
+        name = keys[key]
+        if name in deleted:
+            continue
+        partition = Partition.from_item(item)
+        is_restored = 0 < partition.log_start_offset <= partition.restored_log_start
+        is_kept = keeps_restored and is_restored
+        ends[name] = NOTHING if is_kept else await unneeded_end(store, partition)
+    left = {name for key, name in keys.items() if key not in items} - ends.keys()
+    tombs = {deleted_topic_key(name.topic_id): name.topic_id for name in left}
+    buried = {tombs[key] for key in (await store.get_many(tombs) if tombs else ())}
+    ends |= dict.fromkeys((name for name in left if name.topic_id in buried), INT64_MAX)
+    return UnneededEnds(ends)

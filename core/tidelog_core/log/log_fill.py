@@ -1,0 +1,206 @@
+"""What one log lacks before its start, and the log beside it that gets it (``unfilled_range``).
+
+Readers get from the log beside what it has so far, up to its own last stable offset: an abort
+that comes later in the missing records is not known there yet.
+
+Nothing of the log beside is durable before its segments are given away. A crash throws it away.
+Nor is anything of the log itself, before it counts as whole.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from tidelog_core.log.durability import Durability
+from tidelog_core.log.log_segments import LogSegments
+from tidelog_core.log.log_start import LogStart
+from tidelog_core.log.paths import FILLING_DIRECTORY
+from tidelog_core.log.pending_fill import PendingFill
+from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.unfilled_range import (
+    Unfilled,
+    UnfilledMark,
+    clear_filling,
+    end_filling,
+    remove_moved,
+)
+from tidelog_core.log.values import LogRead
+
+
+class LogBeside(Protocol):
+    """The log that gets what another one lacks; ``LocalLog``."""
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether it was given up."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The end of what may be read of it, exclusive."""
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        up_to: int,
+        min_one_batch: bool = True,
+        include_aborted: bool = False,
+    ) -> LogRead:
+        """Return bytes as ``ReadableLog.read`` does."""
+
+
+class LogFill:
+    """The filling of one log. Its methods raise ``StorageError`` if the disk fails."""
+
+    __slots__ = (
+        "_durability",
+        "_is_interrupted",
+        "_pending",
+        "_segments",
+        "_start",
+        "beside",
+        "missing",
+    )
+
+    def __init__(
+        self,
+        segments: LogSegments,
+        start: LogStart,
+        durability: Durability,
+        *,
+        missing: Unfilled | None,
+    ) -> None:
+        """``missing`` is what another process has left, ``None`` if it began to fill nothing."""
+        self._segments = segments
+        self._start = start
+        self._durability = durability
+        self._is_interrupted = missing is not None
+        self._pending: PendingFill | None = None
+        self.beside: LogBeside | None = None  # the log that gets what is missing
+        # What was missing when it began; some of it may be deleted since.
+        self.missing = missing
+
+    @property
+    def unfilled(self) -> Unfilled | None:
+        """The offsets before the local log start that are in neither tier nor log.
+
+        Of what another process has left it stays, also if they were deleted since: nothing of that
+        log is known to be durable, and it is restarted.
+        """
+        found = self.missing
+        if found is None or self._is_interrupted:
+            return found
+        return None if found.end <= self._start.offset else found
+
+    @property
+    def is_going_on(self) -> bool:
+        """Whether this process fills the log."""
+        return self.unfilled is not None and not self._is_interrupted
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether all but the end is done: only ``end`` is to be tried again."""
+        found = self.missing
+        return found is not None and self._segments.start_offset < found.end
+
+    def lacks(self, offset: int) -> bool:
+        """Whether the offset is missing, and cannot be read from the log beside yet."""
+        found = self.missing
+        if found is None or not found.start <= offset < found.end:
+            return False
+        return self.beside_with(offset) is None
+
+    def beside_with(self, offset: int) -> LogBeside | None:
+        """Return the log beside if it has the offset, which is missing here, and may be read."""
+        found, beside = self.missing, self.beside
+        if found is None or beside is None or beside.is_offline:
+            return None
+        return beside if found.start <= offset < beside.last_stable_offset else None
+
+    def mark(self, missing: Unfilled) -> UnfilledMark:
+        """Return the mark that these offsets are missing, to be made durable by any thread."""
+        self.end()
+        with self._segments.storage_errors("start of filling"):
+            return UnfilledMark(self._segments.directory, missing)
+
+    def begin(self, mark: UnfilledMark) -> None:
+        """Note what is missing. The mark is durable; the log is truncated next."""
+        mark.is_taken = True
+        self.missing, self._is_interrupted, self.beside = mark.unfilled, False, None
+
+    def begin_beside(self) -> Path:
+        """Return the folder for a new log with what is missing; then set ``beside``."""
+        directory = self._segments.directory
+        self.beside = None
+        with self._segments.storage_errors("start of filling"):
+            clear_filling(directory)
+            remove_moved(directory, self._segments.start_offset)
+        return directory / FILLING_DIRECTORY
+
+    def begin_taking(self, found: LogSegments) -> PendingFill:
+        """Begin to put the sealed segments of the log beside before the first one.
+
+        Until ``is_done`` the caller runs ``PendingFill.run``, which may block, on any thread, and
+        then calls ``go_on`` on the log's thread.
+        """
+        segments, durability = self._segments, self._durability
+        self.beside = None
+        # A flush that has begun would raise the recovery point again.
+        durability.cancel()
+        durability.recovery_point = min(durability.recovery_point, found.start_offset)
+        found.close()
+        self._pending = PendingFill(
+            segments,
+            found,
+            recovery_point=durability.recovery_point,
+            log_start_offset=self._start.offset,
+            put=self._put,
+            end=self._forget,
+        )
+        return self._pending
+
+    def go_on(self, pending: PendingFill) -> None:
+        """Do the next step, if it is one for the log's thread."""
+        segments = self._segments
+        with segments.storage_errors("filling"):
+            pending.go_on()
+        segments.check_online()
+
+    def settle(self) -> None:
+        """Finish what has begun. Blocks. Whoever waits for it finds a failure there."""
+        pending, self._pending = self._pending, None
+        while pending is not None and not pending.is_done and pending.error is None:
+            pending.run()
+            with suppress(OSError):
+                pending.go_on()
+
+    def cancel(self) -> None:
+        """Do nothing more of what has begun: the log was given up."""
+        if self._pending is not None:
+            self._pending.cancel()
+
+    def _put(self, moved: list[LogSegment]) -> None:
+        segments = self._segments
+        self._start.forget_sealed()
+        segments.put_before(moved)
+        segments.cut_count += 1  # An erasure that is done has not seen these.
+
+    def _forget(self) -> None:
+        self.missing = self.beside = self._pending = None
+
+    def end(self) -> None:
+        """Note durably that nothing is missing any more. Blocks."""
+        if self.missing is None:
+            return
+        segments = self._segments
+        with segments.storage_errors("end of filling"):
+            end_filling(segments.directory, segments.start_offset)
+        self._forget()
+
+    def end_if_deleted(self) -> None:
+        """Forget what was missing if it is below the log start by now."""
+        if self.unfilled is None:
+            self.end()
