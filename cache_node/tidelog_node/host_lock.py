@@ -14,7 +14,7 @@ class HostLock:
 
     def __init__(self) -> None:
         self._queue: HostQueue[asyncio.Future[None]] = HostQueue()
-        self._is_held = False
+        self._holder: str | None = None  # the host of the task that holds the lock
 
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
@@ -27,8 +27,8 @@ class HostLock:
 
     async def acquire(self, host: str) -> None:
         """Return once the lock is held; ``release`` must be called afterwards."""
-        if not self._is_held:
-            self._is_held = True
+        if self._holder is None and self._may_hold(host):
+            self._begin(host)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.add(host, turn)
@@ -41,10 +41,22 @@ class HostLock:
 
     def release(self) -> None:
         """Hand the lock to the oldest task of the host whose turn it is, if any task waits."""
-        while self._queue:
-            host, turn = self._queue.take()
-            if not turn.done():
-                turn.set_result(None)
-                self._queue.end_turn(host)
+        self._holder = None
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        while self._holder is None:
+            host = next(filter(self._may_hold, self._queue), None)
+            if host is None:
                 return
-        self._is_held = False
+            turn = self._queue.take_of(host)
+            if not turn.done():
+                self._queue.end_turn(host)
+                self._begin(host)
+                turn.set_result(None)
+
+    def _begin(self, host: str) -> None:
+        self._holder = host
+
+    def _may_hold(self, host: str) -> bool:  # noqa: ARG002
+        return True

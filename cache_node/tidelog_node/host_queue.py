@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -23,17 +24,26 @@ class HostQueue(Generic[T]):
         """Return whether any item waits."""
         return bool(self._of_host)
 
+    def __iter__(self) -> Iterator[str]:
+        """Yield the hosts with waiting items, the one whose turn it is first."""
+        return iter(self._of_host)
+
     def add(self, host: str, item: T) -> None:
         """Queue the item after those of its host; a new host goes after the other hosts."""
         self._of_host.setdefault(host, deque()).append(item)
 
     def take(self) -> tuple[str, T]:
         """Remove the first item of the host whose turn it is; return the host and the item."""
-        host, items = next(iter(self._of_host.items()))
+        host = next(iter(self._of_host))
+        return host, self.take_of(host)
+
+    def take_of(self, host: str) -> T:
+        """Remove and return the first item of a host, which must have one."""
+        items = self._of_host[host]
         item = items.popleft()
         if not items:
             del self._of_host[host]
-        return host, item
+        return item
 
     def end_turn(self, host: str) -> None:
         """Move the host after the other hosts."""

@@ -3,7 +3,7 @@
 Hosts take turns of ``slice_seconds`` of CPU time, and one host may have half of the waiting bytes.
 Nothing can come in between while one value is checked, and a large one may take 10 seconds. So
 batches with large values have a process of their own, and delay each other only. There, hosts whose
-values take long leave half of the time to others (``long_turns``).
+values take long leave half of the time to others (``slow_host_lock``).
 A schema that takes more time or memory than it may is refused: at once to the batch that it took
 too long for, and for a while to later ones of the host, without a look at them. A turn runs to its
 end also if its caller leaves: a client cannot hide what its schema costs by hanging up.
@@ -23,7 +23,6 @@ from tidelog_core.errors import TidelogError
 from tidelog_node.host_lock import HostLock
 from tidelog_node.inspection.costly_schemas import REFUSED_SECONDS, CostlySchemas
 from tidelog_node.inspection.host_bytes import HostBytes
-from tidelog_node.inspection.long_turns import LongTurns
 from tidelog_node.inspection.schema_frames import (
     PROBLEMS_MAX,
     FramesFound,
@@ -41,6 +40,7 @@ from tidelog_node.inspection.schema_messages import (
     ValuesChecked,
     ValuesJob,
 )
+from tidelog_node.inspection.slow_host_lock import SlowHostLock
 from tidelog_node.inspection.worker_process import NotInspected, WorkerDied, WorkerProcess
 from tidelog_node.piped_messages import encode_message
 
@@ -66,7 +66,7 @@ _REASONS = {
 class _Lane:
     """A process, and the hosts that wait for it."""
 
-    def __init__(self, turns: HostLock | LongTurns) -> None:
+    def __init__(self, turns: HostLock) -> None:
         self.turns = turns
         self.process = WorkerProcess(MODULE, str(DATA_BYTES_MAX))
 
@@ -76,7 +76,7 @@ class SchemaChecks:
 
     def __init__(self) -> None:
         self._lane = _Lane(HostLock())
-        self._large_lane = _Lane(LongTurns())  # for batches with large values
+        self._large_lane = _Lane(SlowHostLock())  # for batches with large values
         self._queued = HostBytes(QUEUED_BYTES_MAX)
         self._costly = CostlySchemas(time.monotonic)
         self._tasks: set[asyncio.Task[object]] = set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tidelog_node.inspection.long_turns import LATELY_SECONDS, SLOW_SECONDS, LongTurns
+from tidelog_node.inspection.slow_host_lock import QUICK_SECONDS, SLOW_SECONDS, SlowHostLock
 
 
 class World:
@@ -14,7 +14,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self._timers: list[tuple[float, Callable[[], None]]] = []
-        self.turns = LongTurns(clock=lambda: self.now, later=self._call_later)
+        self.turns = SlowHostLock(clock=lambda: self.now, call_later=self._call_later)
 
     def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
         self._timers.append((self.now + seconds, call))
@@ -96,7 +96,7 @@ async def test_a_slow_host_rests_for_nobody_but_quick_ones() -> None:
         await world.turn("other", 8.0)
         await world.turn("slow", 10.0)
     await world.turn("quick", 0.1)
-    await world.pass_time(LATELY_SECONDS)
+    await world.pass_time(QUICK_SECONDS)
     await world.turn("slow", 10.0)
     await world.turn("slow", 10.0)
 
@@ -128,5 +128,5 @@ async def test_those_that_give_up_leave_the_lock_to_others() -> None:
     resting[2].cancel()
     await settled()
     await world.turn("slow", 0.1)
-    assert world.turns._waiting == {}
-    assert world.turns._rest_count == 0
+    assert not world.turns._queue
+    assert world.turns._pause_count == 0
