@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
-from tidelog_core.objects import s3
+from tidelog_core.objects import s3_session
 from tidelog_core.objects.s3 import S3ObjectStore
 
 from tests.aws.buckets import make_bucket
@@ -27,7 +27,7 @@ Scenario = Callable[[S3ObjectStore, StoreProxy], Awaitable[None]]
 @pytest.fixture
 def credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CredentialsEndpoint]:
     """Where the stores of this module get credentials from, as often as they like."""
-    monkeypatch.setattr(s3, "RENEW_INTERVAL_S", 0.0)
+    monkeypatch.setattr(s3_session, "RENEW_INTERVAL_S", 0.0)
     for name in STATIC:
         monkeypatch.delenv(name, raising=False)
     with credentials_endpoint(tmp_path) as endpoint:
