@@ -19,18 +19,11 @@ import logging
 import random
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
 
-import aioboto3
-from aiobotocore.config import AioConfig
-from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
+from botocore.exceptions import BotoCoreError, ClientError
 
-from tidelog_core.back_off import back_off_seconds
-from tidelog_core.clock import steady_clock_ms
 from tidelog_core.errors import (
     CorruptItem,
     OutcomeUnknown,
@@ -39,6 +32,8 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata import dynamodb_items as items
 from tidelog_core.metadata.commit import CHANGELOG_LENGTH, require_valid
+from tidelog_core.metadata.dynamodb_attempts import ATTEMPTS_MAX, Attempts, turn_delay_s_max
+from tidelog_core.metadata.dynamodb_client import READ_TIMEOUT, DynamoDbClient
 from tidelog_core.metadata.dynamodb_failures import Failure, Outcome, classify
 from tidelog_core.metadata.store import (
     ABSENT,
@@ -52,31 +47,12 @@ from tidelog_core.metadata.store import (
     KeyRange,
     Write,
 )
-from tidelog_core.metadata.usage import CONFLICT, FAILED, OK, StoreUsage
+from tidelog_core.metadata.usage import StoreUsage
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_MAX = 60  # of one commit, contention on the cluster version included
-ATTEMPTS_UNREACHABLE_MAX = 6  # without an answer
-DELAY_FIRST, DELAY_MAX = 0.01, 0.5  # seconds, before jitter
-CONNECT_TIMEOUT, READ_TIMEOUT = 3.0, 5.0  # seconds
-CONNECTIONS_MAX = 50
 GET_AT_ONCE = 100  # items; the limit of one BatchGetItem
 GETS_IN_FLIGHT_MAX = 4  # BatchGetItem calls of one reading
-RENEW_INTERVAL = 2.0  # seconds
-_READS = frozenset({"get_item", "batch_get_item", "query"})
-_OUTCOMES = {Outcome.CONDITION_FAILED: CONFLICT, Outcome.NOT_NOW: "throttled"}
-CLIENTS_KEPT = 5  # On the oldest, no call of CONNECT_TIMEOUT + READ_TIMEOUT is under way.
-
-
-def turn_delay_s_max(losses: int) -> float:
-    """Return the longest wait before a logged commit that has conflicted so often in a row.
-
-    It doubles each time: the number of other writers is unknown, and with many of them most
-    simultaneous commits conflict and cost as much as successful ones.
-    """
-    doublings = min(losses + 1, 16)
-    return min(DELAY_MAX, DELAY_FIRST * float(2**doublings))
 
 
 class DynamoDbMetadataStore:
@@ -92,36 +68,22 @@ class DynamoDbMetadataStore:
         read_timeout: float = READ_TIMEOUT,
     ) -> None:
         self._table = table
-        self._region = region
-        self._endpoint = endpoint
         self._changelog_length = changelog_length
-        self._config = AioConfig(
-            connect_timeout=CONNECT_TIMEOUT,
-            read_timeout=read_timeout,
-            max_pool_connections=CONNECTIONS_MAX,
-            # All retries are made here: one by botocore could turn a commit that
-            # was carried out into a conflict with itself.
-            retries={"total_max_attempts": 1},
+        self._client = DynamoDbClient(
+            table, region=region, endpoint=endpoint, read_timeout=read_timeout
         )
-        self._opened: list[AsyncExitStack] = []  # closes the clients, the newest last
-        self._client: Any = None
-        self._connected_at = 0.0  # the loop's time
-        self._opening = asyncio.Lock()
         self._logging = asyncio.Lock()
         self._version_guess: ClusterVersion | None = None
-        self._heard_time: HeardTime | None = None
-        self._heard_date = ""  # the header that it was read from
-        self._usage = StoreUsage()
 
     @property
     def usage(self) -> StoreUsage:
         """The requests so far, and the units that DynamoDB has charged for them."""
-        return self._usage
+        return self._client.usage
 
     @property
     def heard_time(self) -> HeardTime | None:
         """The server's time in the last answer, to the second; ``None`` before the first answer."""
-        return self._heard_time
+        return self._client.heard_time
 
     async def get(self, id: ItemKey) -> Item | None:
         """Return the item, or ``None`` if it does not exist."""
@@ -203,10 +165,10 @@ class DynamoDbMetadataStore:
     async def increment(self, id: ItemKey, by: int) -> int:
         """Add to the item's ``value`` (0 where absent) and return the sum. Never logged."""
         request = items.increment_request(self._table, id, by)
-        attempts = _Attempts()
+        attempts = Attempts()
         while True:
             try:
-                answer = await self._call("update_item", request)
+                answer = await self._client.call("update_item", request)
             except (ClientError, BotoCoreError) as error:
                 failure = classify(error)
                 if failure.outcome is Outcome.UNKNOWN:
@@ -217,22 +179,11 @@ class DynamoDbMetadataStore:
 
     async def close(self) -> None:
         """Close the connections."""
-        self._client = None
-        while self._opened:
-            await self._opened.pop().aclose()
+        await self._client.close()
 
     async def create_table(self) -> None:
         """Create the table unless it is there, and wait until it can be used."""
-        client = await self._connected()
-        try:
-            await client.create_table(TableName=self._table, **items.TABLE_DEFINITION)
-        except client.exceptions.ResourceInUseException:
-            pass
-        except (ClientError, BotoCoreError) as error:
-            raise StoreUnavailable(f"table {self._table}: {error}") from error
-        await client.get_waiter("table_exists").wait(
-            TableName=self._table, WaiterConfig={"Delay": 1, "MaxAttempts": 60}
-        )
+        await self._client.create_table()
 
     # -- commits ---------------------------------------------------------------------------
 
@@ -290,10 +241,10 @@ class DynamoDbMetadataStore:
         ``is_done`` decides from the stored items whether it was carried out.
         """
         request = {"TransactItems": actions, "ClientRequestToken": uuid.uuid4().hex}
-        attempts = _Attempts()
+        attempts = Attempts()
         while True:
             try:
-                await self._call("transact_write_items", request)
+                await self._client.call("transact_write_items", request)
             except (ClientError, BotoCoreError) as error:
                 failure = classify(error)
                 if failure.outcome is Outcome.CONDITION_FAILED:
@@ -312,14 +263,14 @@ class DynamoDbMetadataStore:
     async def _commit_single(self, write: Write) -> None:
         """Write one item by itself. Not in the changelog, so no transaction is needed."""
         write_id = uuid.uuid4().hex
-        attempts = _Attempts()
+        attempts = Attempts()
         while True:
             try:
                 if write.body is None:
-                    await self._call("delete_item", items.delete_request(self._table, write))
+                    await self._client.call("delete_item", items.delete_request(self._table, write))
                 else:
                     request = items.put_request(self._table, write, write_id)
-                    await self._call("update_item", request)
+                    await self._client.call("update_item", request)
             except (ClientError, BotoCoreError) as error:
                 failure = classify(error)
                 if failure.outcome is Outcome.CONDITION_FAILED:
@@ -377,9 +328,9 @@ class DynamoDbMetadataStore:
     async def _get_batch(self, ids: Sequence[ItemKey]) -> dict[ItemKey, Item]:
         found: dict[ItemKey, Item] = {}
         wanted: dict[str, Any] = items.batch_get_request(self._table, ids)
-        attempts = _Attempts()
+        attempts = Attempts()
         while wanted:
-            answer = await self._read("batch_get_item", {"RequestItems": wanted})
+            answer = await self._client.read("batch_get_item", {"RequestItems": wanted})
             stored = [items.parse_item(one).item for one in answer["Responses"][self._table]]
             found.update((item.id, item) for item in stored)
             wanted = answer.get("UnprocessedKeys") or {}
@@ -390,7 +341,7 @@ class DynamoDbMetadataStore:
 
     async def _get_attributes(self, id: ItemKey) -> items.Attributes | None:
         request = {"TableName": self._table, "Key": items.key_of(id), "ConsistentRead": True}
-        answer = await self._read("get_item", request)
+        answer = await self._client.read("get_item", request)
         found: items.Attributes | None = answer.get("Item")
         return found
 
@@ -403,7 +354,7 @@ class DynamoDbMetadataStore:
         while left is None or left > 0:
             if left is not None:
                 request["Limit"] = left
-            answer = await self._read("query", request)
+            answer = await self._client.read("query", request)
             for found in answer["Items"]:
                 yield found
             if "LastEvaluatedKey" not in answer:
@@ -411,129 +362,3 @@ class DynamoDbMetadataStore:
             if left is not None:
                 left -= len(answer["Items"])
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
-
-    async def _read(self, operation: str, request: Mapping[str, Any]) -> Any:
-        attempts = _Attempts()
-        while True:
-            try:
-                return await self._call(operation, request)
-            except (ClientError, BotoCoreError) as error:
-                failure = classify(error)
-                if failure.outcome is Outcome.UNKNOWN:  # A read that failed changed nothing.
-                    failure = Failure(Outcome.UNREACHABLE, failure.reason)
-                await attempts.again(failure, error)
-
-    # -- the client ------------------------------------------------------------------------
-
-    async def _call(self, operation: str, request: Mapping[str, Any]) -> Any:
-        """Send one request. Raises ``ClientError`` and ``BotoCoreError``."""
-        client = await self._connected()
-        begun_ms, outcome = steady_clock_ms(), FAILED
-        try:
-            answer = await getattr(client, operation)(**request, ReturnConsumedCapacity="TOTAL")
-            outcome = OK
-            self._note_time(answer, begun_ms)
-            self._note_units(operation, answer)
-            return answer
-        except (ClientError, BotoCoreError) as error:
-            found = classify(error).outcome
-            outcome = _OUTCOMES.get(found, FAILED)
-            if found is Outcome.EXPIRED:
-                await self._renew(client)
-            raise
-        except RuntimeError as error:
-            if "credentials are still expired" not in str(error):
-                raise
-            # botocore raises this if a role's endpoint has no newer credentials yet.
-            raise CredentialRetrievalError(provider="refresh", error_msg=str(error)) from error
-        finally:
-            self._usage.note(operation, outcome, (steady_clock_ms() - begun_ms) / 1000)
-
-    def _note_units(self, operation: str, answer: Mapping[str, Any]) -> None:
-        consumed = answer.get("ConsumedCapacity") or ()
-        tables = (consumed,) if isinstance(consumed, Mapping) else consumed
-        units = sum(float(table.get("CapacityUnits", 0.0)) for table in tables)
-        if operation in _READS:
-            self._usage.read_units += units
-        else:
-            self._usage.write_units += units
-
-    def _note_time(self, answer: Mapping[str, Any], begun_ms: float) -> None:
-        """Take the time from the answer to a request begun at ``begun_ms``."""
-        date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
-        if date == self._heard_date:
-            return
-        self._heard_date = date
-        try:
-            wall_s = parsedate_to_datetime(date).timestamp()
-        except ValueError:
-            return  # A proxy may have sent a bad header. No request fails for it.
-        self._heard_time = HeardTime(round(wall_s * 1000), begun_ms)
-
-    async def _connected(self) -> Any:
-        """Return the client, made on first use. Making it reads files, so not on creation."""
-        async with self._opening:
-            if self._client is None:
-                self._client = await self._connect()
-            return self._client
-
-    async def _connect(self) -> Any:
-        client = aioboto3.Session().client(
-            "dynamodb",
-            region_name=self._region,
-            endpoint_url=self._endpoint,
-            config=self._config,
-        )
-        opened = AsyncExitStack()
-        try:
-            connected = await opened.enter_async_context(client)
-        except BotoCoreError as error:
-            raise StoreUnavailable(f"table {self._table}: {error}") from error
-        self._opened.append(opened)
-        self._connected_at = asyncio.get_running_loop().time()
-        return connected
-
-    async def _renew(self, client: Any) -> None:
-        """Replace the client, so that the next call loads the credentials again.
-
-        botocore does so by itself only shortly before the expiry that it knows. Calls may be
-        under way on the replaced client, so the newest ``CLIENTS_KEPT`` stay open.
-        """
-        async with self._opening:
-            age = asyncio.get_running_loop().time() - self._connected_at
-            if client is self._client and age >= RENEW_INTERVAL:
-                self._client = await self._connect()
-                for opened in self._opened[:-CLIENTS_KEPT]:
-                    await opened.aclose()
-                del self._opened[:-CLIENTS_KEPT]
-
-
-@dataclass(slots=True)
-class _Attempts:
-    """The number of attempts of a call, and whether one of them may have been carried out."""
-
-    count: int = 0
-    unanswered_count: int = 0
-    may_be_done: bool = False
-
-    async def again(self, failure: Failure, error: Exception) -> None:
-        """Wait before the next attempt.
-
-        If there is none, raises ``StoreUnavailable``, or ``OutcomeUnknown`` if an attempt may have
-        been carried out.
-        """
-        self.count += 1
-        if failure.outcome is Outcome.UNKNOWN:
-            self.may_be_done = True
-        if failure.outcome in (Outcome.UNKNOWN, Outcome.UNREACHABLE):
-            self.unanswered_count += 1
-        if (
-            failure.outcome in (Outcome.REFUSED, Outcome.CONDITION_FAILED)
-            or self.count >= ATTEMPTS_MAX
-            or self.unanswered_count >= ATTEMPTS_UNREACHABLE_MAX
-        ):
-            if self.may_be_done:
-                raise OutcomeUnknown(failure.reason) from error
-            raise StoreUnavailable(failure.reason) from error
-        longest = back_off_seconds(self.count, first=DELAY_FIRST, longest=DELAY_MAX)
-        await asyncio.sleep(random.uniform(0, longest))
