@@ -26,7 +26,7 @@ from tidelog_node.node_health import NodeHealth
 from tidelog_node.tracing.tracer import Tracer
 
 
-class Standing(Protocol):
+class NodeMembership(Protocol):
     """The state of this node and its peers; ``Membership``."""
 
     @property
@@ -70,7 +70,7 @@ class NodeContext:
     config: Callable[[], NodeConfig]  # the current settings, with later changes
     store: MetadataStore
     view: ClusterView
-    standing: Standing
+    membership: NodeMembership
     dialer: Dialer
     executor: Executor  # for work that waits for the disk
     health: NodeHealth
@@ -81,5 +81,5 @@ class NodeContext:
 
     def require_serving(self) -> None:
         """Raise ``NotLeaderOrFollower`` if this node may not answer as a leader now."""
-        if not self.standing.can_serve():
+        if not self.membership.can_serve():
             raise NotLeaderOrFollower("this node has lost touch with the cluster")

@@ -75,7 +75,7 @@ class ReplicaManager:
         self._remote_of: RemoteOf | None = None
         self.disk = disk or DataDisk()
         self.leaders = Leaders(node.view)
-        self.clock_ms = node.standing.now_ms  # decides whether followers are late
+        self.clock_ms = node.membership.now_ms  # decides whether followers are late
         self.roles = RoleChanges(node, was_clean=directories.was_clean)
         # Each is notified with the replica.
         self.trouble = Subscribers[Replica]()

@@ -38,7 +38,7 @@ class _Connection:
         return self.request is None or not self.request.content.is_eof()
 
 
-class Listening:
+class ListeningSocket:
     """Listens for one runner, which has been set up."""
 
     def __init__(self, runner: web.AppRunner) -> None:

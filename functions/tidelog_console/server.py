@@ -13,7 +13,7 @@ from tidelog_core.errors import AuthenticationFailed, TidelogError
 
 from tidelog_console.errors import PageError, page_error
 from tidelog_console.guard import HEADERS, STRICT_TRANSPORT
-from tidelog_console.listening_socket import Listening
+from tidelog_console.listening_socket import ListeningSocket
 from tidelog_console.pages import (
     cluster,
     faults,
@@ -67,7 +67,7 @@ async def serve(
         shutdown_timeout=STOP_SECONDS_MAX,
     )
     await runner.setup()
-    listening = Listening(runner)
+    listening = ListeningSocket(runner)
     application[LISTENING].append(listening)
     try:
         port = _start(listening, settings, tls)
@@ -81,7 +81,9 @@ async def serve(
         await runner.cleanup()
 
 
-def _start(listening: Listening, settings: ConsoleSettings, tls: ssl.SSLContext | None) -> int:
+def _start(
+    listening: ListeningSocket, settings: ConsoleSettings, tls: ssl.SSLContext | None
+) -> int:
     """Listen, and return the port. Raises ``OSError``."""
     try:
         return listening.start(settings.host, settings.port, tls)
@@ -91,7 +93,7 @@ def _start(listening: Listening, settings: ConsoleSettings, tls: ssl.SSLContext 
         return listening.start(settings.host, 0, tls)
 
 
-LISTENING = web.AppKey("listening", list[Listening])
+LISTENING = web.AppKey("listening", list[ListeningSocket])
 
 
 def make_application(console: Console) -> web.Application:

@@ -271,7 +271,7 @@ class FetchSide:
 
         store = MemoryMetadataStore()  # nothing of a fetch asks it
         self._handler = handler(
-            node_context(store, ClusterView(store), standing=Alone(can_serve=node.may_act)),
+            node_context(store, ClusterView(store), membership=Alone(can_serve=node.may_act)),
             replicas=SimReplicas(node, self.replica),  # type: ignore[arg-type]
             loop=SimLoop(world, node),  # type: ignore[arg-type]
             make_serving=make_serving,

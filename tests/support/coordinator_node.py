@@ -186,7 +186,7 @@ async def node(
         view,
         broker_id=broker_id,
         config=lambda: settings,
-        standing=Alone(broker_id, can_serve=can_serve),
+        membership=Alone(broker_id, can_serve=can_serve),
         clock_ms=lambda: int(loop.time() * 1000) + 5_000_000,
         may_expire=may_expire,
     )

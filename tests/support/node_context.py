@@ -17,14 +17,14 @@ from tidelog_core.replication.lease_times import LeaseTimes
 from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.subscribers import Subscribers
 from tidelog_node.dialing.dialer import Dialer
-from tidelog_node.node_context import NodeContext, Standing
+from tidelog_node.node_context import NodeContext, NodeMembership
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.security.node_trust import NodeTrust
 
 
 class Alone:
-    """The standing of a node that leads by the records alone, and thinks that all others live."""
+    """The membership of a node that leads by the records alone, and thinks that all others live."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ def node_context(
     incarnation: UUID | None = None,
     static_config: NodeConfig | None = None,
     config: Callable[[], NodeConfig] = NodeConfig,
-    standing: Standing | None = None,
+    membership: NodeMembership | None = None,
     executor: Executor | None = None,
     health: NodeHealth | None = None,
     clock_ms: Callable[[], int] = wall_clock_ms,
@@ -78,7 +78,7 @@ def node_context(
         config=config,
         store=store,
         view=view,
-        standing=standing or Alone(broker_id),
+        membership=membership or Alone(broker_id),
         dialer=Dialer(NodeTrust(generate_identity(broker_id), view, encrypts=True)),
         executor=executor or ThreadPoolExecutor(1),  # makes no thread before it is used
         health=health or NodeHealth(),

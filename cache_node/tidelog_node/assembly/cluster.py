@@ -21,7 +21,7 @@ from tidelog_core.security.delegation_tokens import TokenSecret
 
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.logs.restore import Unrestored, restore_logs
+from tidelog_node.logs.restore import UnrestoredLogs, restore_logs
 from tidelog_node.membership.lease_thread import LeaseThread
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.membership.membership import new_membership
@@ -49,7 +49,7 @@ class Cluster:
     token_secret: TokenSecret | None  # None: there are no delegation tokens
     member: ClusterMember
     directories: LogDirectories
-    unrestored: Unrestored
+    unrestored: UnrestoredLogs
     clock_watch: ClockWatch
     stores: tuple[MetadataStore, ...]  # all that the node has open
 
@@ -117,7 +117,7 @@ async def open_cluster(
         config=config,
         store=store,
         view=view,
-        standing=membership,
+        membership=membership,
         dialer=Dialer(trust, listener=settings.listeners.nodes.name),
         executor=executor,
         health=NodeHealth(),

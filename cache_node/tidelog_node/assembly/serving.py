@@ -319,7 +319,7 @@ def _share_exchange(node: NodeContext, throttle: Throttle) -> ShareExchange | No
         return None
     shares = throttle.share(
         node.broker_id,
-        live=lambda: node.standing.live_brokers(node.view.image).keys(),
+        live=lambda: node.membership.live_brokers(node.view.image).keys(),
         now=time.monotonic,
     )
     return ShareExchange(node, throttle, shares)

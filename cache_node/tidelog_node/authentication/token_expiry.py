@@ -34,7 +34,7 @@ class TokenExpiry:
 
     async def remove_expired(self) -> None:
         """Remove the tokens that have expired, unless another broker does. Errors are logged."""
-        live = self._node.standing.live_brokers(self._node.view.image)
+        live = self._node.membership.live_brokers(self._node.view.image)
         if min(live, default=self._node.broker_id) != self._node.broker_id:
             return
         try:

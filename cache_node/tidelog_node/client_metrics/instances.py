@@ -14,8 +14,8 @@ from uuid import UUID
 from tidelog_core.errors import ErrorCode
 
 from tidelog_node.client_metrics.subscriptions import (
+    SubscribedMetrics,
     Subscriptions,
-    Wanted,
     client_attributes,
     subscription_id,
 )
@@ -44,7 +44,9 @@ class ClientInstance:
         "wanted",
     )
 
-    def __init__(self, subscriptions: Subscriptions, wanted: Wanted, number: int) -> None:
+    def __init__(
+        self, subscriptions: Subscriptions, wanted: SubscribedMetrics, number: int
+    ) -> None:
         self.subscriptions = subscriptions
         self.wanted = wanted
         self.subscription_id = number

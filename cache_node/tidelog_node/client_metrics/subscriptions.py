@@ -35,7 +35,7 @@ _HALF_MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SubscribedMetrics:
     """The metrics that a client pushes."""
 
     metrics: tuple[str, ...]  # prefixes of their names, sorted
@@ -45,7 +45,7 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class _Subscription:
     patterns: tuple[tuple[str, TopicPattern], ...]  # each with the attribute that it is for
-    wanted: Wanted
+    wanted: SubscribedMetrics
 
 
 class Subscriptions:
@@ -58,7 +58,7 @@ class Subscriptions:
             if (subscription := _subscription(one)) is not None
         ]
 
-    def wanted_of(self, attributes: Mapping[str, str]) -> Wanted:
+    def wanted_of(self, attributes: Mapping[str, str]) -> SubscribedMetrics:
         """Return what a client with these attributes pushes."""
         metrics: set[str] = set()
         interval_ms = INTERVAL_MS_MAX
@@ -68,10 +68,10 @@ class Subscriptions:
                 interval_ms = min(interval_ms, one.wanted.interval_ms)
         if ALL_METRICS in metrics:
             metrics = {ALL_METRICS}
-        return Wanted(tuple(sorted(metrics)), interval_ms)
+        return SubscribedMetrics(tuple(sorted(metrics)), interval_ms)
 
 
-def subscription_id(wanted: Wanted, instance_id: UUID) -> int:
+def subscription_id(wanted: SubscribedMetrics, instance_id: UUID) -> int:
     """Return the number that a client proves to know what it should push by: an int32.
 
     It is the CRC-32C of the metrics and the interval, XOR the hash code of the id, as in Kafka.
@@ -105,4 +105,4 @@ def _subscription(overrides: ClientMetricsOverrides) -> _Subscription | None:
         )
     except (InvalidPattern, ValueError):
         return None
-    return _Subscription(patterns, Wanted(config.metrics, config.interval_ms))
+    return _Subscription(patterns, SubscribedMetrics(config.metrics, config.interval_ms))

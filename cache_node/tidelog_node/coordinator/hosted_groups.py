@@ -153,7 +153,7 @@ class HostedGroups:
     def shard_of(self, group_id: str) -> Shard:
         """Return the group's shard. Raises ``NotCoordinator`` if another node leads it."""
         validate_group_id(group_id)
-        if not self._node.standing.can_serve():
+        if not self._node.membership.can_serve():
             # Another node may coordinate the group by now, unknown to this one.
             raise NotCoordinator("this node's lease has lapsed")
         shard = self._shards.find(lambda count: shard_of_group(group_id, count))
@@ -173,7 +173,7 @@ class HostedGroups:
 
     def shard_leadership(self, index: int) -> Leadership:
         """Return this node's leader term of a shard. Raises ``NotCoordinator`` without one."""
-        if not self._node.standing.can_serve():
+        if not self._node.membership.can_serve():
             raise NotCoordinator("this node's lease has lapsed")
         self._shards.follow(self._node.view.image)
         shard = self._shards.get(index)
@@ -193,7 +193,7 @@ class HostedGroups:
 
     def _expire(self, loaded: LoadedGroup) -> None:
         """Process a group's deadlines, unless another node may coordinate it."""
-        if self._node.standing.can_serve():
+        if self._node.membership.can_serve():
             loaded.expire()
         elif not loaded.is_unloaded:
             self._wakeups.schedule(loaded, self._now_ms() + FENCED_RETRY_MS)

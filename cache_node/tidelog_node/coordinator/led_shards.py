@@ -152,7 +152,7 @@ class LedShards(Generic[ShardT]):
         ours = {
             partition.partition: Leadership(partition.topic_id, partition.leader_epoch)
             for partition in image.partitions(self._topic)
-            if self._node.standing.leads(partition)
+            if self._node.membership.leads(partition)
         }
         for index, shard in tuple(self._shards.items()):
             if ours.get(index) != shard.leadership:

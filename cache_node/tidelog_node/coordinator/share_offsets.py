@@ -118,8 +118,8 @@ class ShareOffsets:
                 topic = image.topic(name)
                 begun = [
                     at
-                    for at, standing in known.items()
-                    if topic is not None and at[0] == topic.topic_id and is_begun(standing)
+                    for at, record in known.items()
+                    if topic is not None and at[0] == topic.topic_id and is_begun(record)
                 ]
                 if topic is None:
                     outcomes[name] = NOT_HOSTED

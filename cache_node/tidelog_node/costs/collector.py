@@ -105,7 +105,7 @@ class CostCollector:
 
     async def _count_storage(self, duration_ms: int) -> None:
         """Charge the leader for the bytes that are in the bucket, for the time until now."""
-        if not self._node.standing.can_serve():
+        if not self._node.membership.can_serve():
             return
         for topic, size_bytes in (await self._tier.stored_bytes(readings_max=READINGS_MAX)).items():
             kb_ms = size_bytes // counts.BYTES_PER_KB * duration_ms

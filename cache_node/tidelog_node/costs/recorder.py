@@ -82,7 +82,7 @@ class CostRecorder:
     @property
     def is_keeper(self) -> bool:
         """Whether this node keeps the ledger in order: the live one with the lowest id."""
-        live = self._node.standing.live_brokers(self._node.view.image)
+        live = self._node.membership.live_brokers(self._node.view.image)
         return min(live, default=self._node.broker_id) == self._node.broker_id
 
     def recently(self) -> tuple[Tally, float]:

@@ -73,7 +73,7 @@ class FollowerFetchers:
 
     def now_ms(self) -> float:
         """Return the time of the clock that the roles of replicas use."""
-        return self._node.standing.now_ms()
+        return self._node.membership.now_ms()
 
     def on_grown(self, replica: Replica) -> None:
         """Tell the leader soon that a diskless replica has got records."""

@@ -21,7 +21,7 @@ def cluster_admin(node: NodeContext) -> ClusterAdmin:
         view=node.view,
         node_config=node.config,
         clock_ms=node.clock_ms,
-        live=lambda image: node.standing.live_brokers(image).keys(),
+        live=lambda image: node.membership.live_brokers(image).keys(),
     )
 
 

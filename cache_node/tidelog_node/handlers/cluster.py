@@ -22,7 +22,7 @@ class ClusterHandlers:
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
-        self._reachable_brokers = ReachableBrokers(node.standing)
+        self._reachable_brokers = ReachableBrokers(node.membership)
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""

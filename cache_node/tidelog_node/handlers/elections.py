@@ -75,7 +75,7 @@ class ElectionHandlers:
             ]
 
         def decide_one(partition: Partition) -> PartitionChange | None:
-            return decide(partition, self._node.standing.peers)
+            return decide(partition, self._node.membership.peers)
 
         results = await change_partitions(
             self._node.store, self._node.view, dict.fromkeys(wanted, decide_one)

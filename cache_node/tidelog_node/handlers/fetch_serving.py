@@ -45,7 +45,7 @@ class FetchServing:
     ) -> None:
         self.throttle = throttle
         self.counters = node.counters
-        self.can_serve = node.standing.can_serve  # whether this node may answer now
+        self.can_serve = node.membership.can_serve  # whether this node may answer now
         self._replicas = replicas
         self._node_config = node.config
         self.reader = PartitionReader(

@@ -59,7 +59,7 @@ class FindCoordinatorHandlers:
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
-        self._reachable_brokers = ReachableBrokers(node.standing)
+        self._reachable_brokers = ReachableBrokers(node.membership)
         self._admin = cluster_admin(node)
 
     def routes(self) -> list[Route]:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
 
-from tidelog_node.node_context import Standing
+from tidelog_node.node_context import NodeMembership
 
 
 class ReachableBrokers:
     """The live brokers that clients of a listener can reach: those that have such a listener."""
 
-    def __init__(self, standing: Standing) -> None:
-        self._standing = standing
+    def __init__(self, membership: NodeMembership) -> None:
+        self._membership = membership
         self._live: Mapping[int, Broker] = {}
         self._shown: Mapping[int, Broker] = {}
         self._reachable: dict[str, Mapping[int, Broker]] = {}  # of those shown, by listener
@@ -26,7 +26,7 @@ class ReachableBrokers:
 
         So answers that were made of an earlier object are not given any more.
         """
-        live, vanished = self._standing.live_brokers(image), self._standing.vanished
+        live, vanished = self._membership.live_brokers(image), self._membership.vanished
         if live is not self._live or vanished != self.vanished:
             self._live, self.vanished, self._reachable = live, vanished, {}
             self._shown = dict(live)  # Never an object that was returned with others vanished.

@@ -83,7 +83,7 @@ class MetadataHandlers:
         self._throttle = throttle
         self._node = node
         self._access = access
-        self._reachable_brokers = ReachableBrokers(node.standing)
+        self._reachable_brokers = ReachableBrokers(node.membership)
         self._admin = cluster_admin(node)
         self._zones = ZoneLeaders(node)
         self._cache = EncodedResponses()

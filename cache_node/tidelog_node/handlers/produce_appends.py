@@ -53,7 +53,7 @@ class ProduceAppends:
         self._refused = refused
         self._answers = answers
         self._access = access
-        self._can_serve = node.standing.can_serve
+        self._can_serve = node.membership.can_serve
         self._counters = node.counters
         self._pending = PendingAnswers(answers.encode_pending)
 

@@ -64,7 +64,7 @@ class ProduceWaits:
         self._appends = appends
         self._refused = refused
         self._answers = answers
-        self._can_serve = node.standing.can_serve
+        self._can_serve = node.membership.can_serve
         self._held = HostBytes(HELD_BYTES_MAX)
         self._tasks: set[asyncio.Task[Reply]] = set()
 

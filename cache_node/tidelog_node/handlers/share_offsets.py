@@ -141,8 +141,8 @@ class ShareOffsetHandlers:
                 error_message=str(error),
             )
         answers: dict[str, list[describe_response.DescribeShareGroupOffsetsResponsePartition]] = {}
-        for name, standing in found.items():
-            answers.setdefault(name.topic, []).append(_described(name.partition, standing))
+        for name, record in found.items():
+            answers.setdefault(name.topic, []).append(_described(name.partition, record))
         return build(
             describe_response.DescribeShareGroupOffsetsResponseGroup,
             group_id=group.group_id,
@@ -163,19 +163,19 @@ class ShareOffsetHandlers:
 
 
 def _described(
-    partition: int, standing: RecordOrCorruptItem | None
+    partition: int, record: RecordOrCorruptItem | None
 ) -> describe_response.DescribeShareGroupOffsetsResponsePartition:
-    if isinstance(standing, CorruptItem):
+    if isinstance(record, CorruptItem):
         return build(
             describe_response.DescribeShareGroupOffsetsResponsePartition,
             partition_index=partition,
             start_offset=NO_START_OFFSET,
-            error_code=standing.code,
-            error_message=str(standing),
+            error_code=record.code,
+            error_message=str(record),
         )
     return build(
         describe_response.DescribeShareGroupOffsetsResponsePartition,
         partition_index=partition,
-        start_offset=NO_START_OFFSET if standing is None else standing.start_offset,
-        leader_epoch=0 if standing is None else max(0, standing.leader_epoch),
+        start_offset=NO_START_OFFSET if record is None else record.start_offset,
+        leader_epoch=0 if record is None else max(0, record.leader_epoch),
     )

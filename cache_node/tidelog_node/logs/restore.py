@@ -51,7 +51,7 @@ class _Held(NamedTuple):
     topic_id: UUID
 
 
-class Unrestored:
+class UnrestoredLogs:
     """Logs that may be lost and must not be created, because their tier is not known."""
 
     def __init__(self, failed: Mapping[ItemKey, TidelogError], unread: Collection[ItemKey]) -> None:
@@ -85,7 +85,7 @@ async def restore_logs(
     *,
     broker_id: int,
     objects_url: str,
-) -> Unrestored:
+) -> UnrestoredLogs:
     """Restart every lost log that this node leads; return those that it could not restart.
 
     Those of diskless partitions are left to ``LogRecovery``.
@@ -127,7 +127,7 @@ async def restore_logs(
     await asyncio.gather(*tasks)
     if laid:
         await _lay_all_producers(laid, view.image.cluster_id, objects_url)
-    return Unrestored(failed, unread)
+    return UnrestoredLogs(failed, unread)
 
 
 async def _lay_all_producers(

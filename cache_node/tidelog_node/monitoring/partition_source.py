@@ -77,7 +77,7 @@ class PartitionSource:
     async def _collect_cluster(self, scrape: Scrape) -> None:
         turn, node = Turn(), self._node
         image = node.view.image
-        live = node.standing.live_brokers(image)
+        live = node.membership.live_brokers(image)
         topic_count = partition_count = unavailable = 0
         for name in tuple(image.topics):
             if name in RESERVED_TOPICS:

@@ -65,7 +65,7 @@ class Readiness:
         logs, disk = Check("logs", False, "not recovered yet"), Check("disk", False, "not checked")
         if replicas is not None:
             logs, disk = _logs(replicas), _disk(replicas.disk)
-        has_lease = node is not None and node.standing.can_serve()
+        has_lease = node is not None and node.membership.can_serve()
         lease = Check("lease", has_lease, "held" if has_lease else "not held: the node is fenced")
         phase = Check("phase", self.phase is Phase.SERVING, str(self.phase))
         return (phase, store, logs, disk, lease)

@@ -45,7 +45,7 @@ class RackAwareness:
                 broker is not None
                 and broker.rack == wanted
                 and broker_id in leader.partition.isr
-                and self._node.standing.is_live(broker_id)
+                and self._node.membership.is_live(broker_id)
                 and follower.log_start_offset <= offset <= follower.log_end_offset
                 and follower.log_end_offset > best_end
             ):

@@ -55,7 +55,7 @@ class LeaderWrites:
         self._has_broken = False  # a log has broken since ``leave_broken`` last ran
         replicas.roles.wants_write.subscribe(self._note)
         replicas.trouble.subscribe(self._note_broken)
-        node.standing.subscribe(self._note_peers)
+        node.membership.subscribe(self._note_peers)
 
     def on_changed(self, replicas: Collection[Replica]) -> None:
         """Check these partitions' followers until they have everything."""
@@ -63,13 +63,13 @@ class LeaderWrites:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        last_check_ms = self._node.standing.now_ms()
+        last_check_ms = self._node.membership.now_ms()
         while True:
-            waits_from_ms = self._node.standing.now_ms()
+            waits_from_ms = self._node.membership.now_ms()
             await wait_and_clear(self._stir, self._check_seconds)
-            now_ms = self._node.standing.now_ms()
+            now_ms = self._node.membership.now_ms()
             is_late = now_ms - waits_from_ms > (self._check_seconds + STOPPED_SECONDS) * 1000
-            can_serve = self._node.standing.can_serve()
+            can_serve = self._node.membership.can_serve()
             if is_late or (can_serve and not self._could_serve):
                 self._resume()
             self._could_serve = can_serve
@@ -89,7 +89,7 @@ class LeaderWrites:
         to_read: list[Replica] = []
         proposed: dict[int, tuple[Replica, Leader]] = {}  # by id of the change
         changes: list[PartitionChange] = []
-        brokers, now_ms = self._node.view.image.brokers, self._node.standing.now_ms()
+        brokers, now_ms = self._node.view.image.brokers, self._node.membership.now_ms()
         turn = Turn()
         for replica in replicas:
             await turn.step()  # There may be thousands of partitions.
@@ -101,12 +101,12 @@ class LeaderWrites:
             if leader.needs_read:
                 to_read.append(replica)
                 continue
-            change = leader.propose(brokers, self._node.standing.peers, now_ms)
+            change = leader.propose(brokers, self._node.membership.peers, now_ms)
             self._settle(replica)  # Members turned away no longer hold it back.
             if change is not None:
                 changes.append(change)
                 proposed[id(change)] = (replica, leader)
-            elif leader.is_at_rest(self._node.standing.peers, now_ms):
+            elif leader.is_at_rest(self._node.membership.peers, now_ms):
                 self._restless.discard(replica)
         if changes:
             to_read += await self._write(changes, proposed)
@@ -136,7 +136,7 @@ class LeaderWrites:
     ) -> list[Replica]:
         """Write the changes, report the outcome; return the replicas whose items must be read."""
         outcome = await write_changes(self._node.store, changes)
-        now_ms = self._node.standing.now_ms()
+        now_ms = self._node.membership.now_ms()
         to_read: list[Replica] = []
         turn = Turn()
         for change in outcome.written:
@@ -179,7 +179,7 @@ class LeaderWrites:
             if item is None:
                 leader.depose()  # The topic is deleted.
             else:
-                leader.on_read(Partition.from_item(item), self._node.standing.now_ms())
+                leader.on_read(Partition.from_item(item), self._node.membership.now_ms())
             self._settle(replica)
             self._due.add(replica)
 

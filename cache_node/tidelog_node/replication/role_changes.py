@@ -46,14 +46,14 @@ class RoleChanges:
     def make(self, replica: Replica) -> ReplicaRole:
         """Return a role. The records in the replica's log count as committed."""
         # A chain that takes objects proves by itself that no other node leads its partitions.
-        can_serve = self._node.standing.can_serve
+        can_serve = self._node.membership.can_serve
 
         def may_serve() -> bool:
             return replica.is_diskless or can_serve()
 
         return ReplicaRole(
             self._node.broker_id,
-            clock_ms=self._node.standing.now_ms,
+            clock_ms=self._node.membership.now_ms,
             may_serve=may_serve,
             wake_readers=replica.wake_readers,
             notify_waiters=replica.notify_waiters,
@@ -62,7 +62,7 @@ class RoleChanges:
 
     def follow_alone(self, replica: Replica, partition: Partition) -> None:
         """Follow the record of a partition with this replica only."""
-        was_leader, replica.is_leader = replica.is_leader, self._node.standing.leads(partition)
+        was_leader, replica.is_leader = replica.is_leader, self._node.membership.leads(partition)
         self._count(replica, partition, was_leader=was_leader)
         if replica.is_leader:
             replica.settled_epoch = partition.leader_epoch  # no other log can have more
@@ -82,7 +82,7 @@ class RoleChanges:
             min_insync_replicas=replica.config.min_insync_replicas,
             lag_time_max_ms=self._node.config().replica_lag_time_max_ms,
         )
-        leads = self._node.standing.leads(partition)
+        leads = self._node.membership.leads(partition)
         if leads and replica.is_diskless:
             if not has_entered(replica, partition):
                 # It may have been entered already in an epoch that the image does not show yet.
@@ -135,7 +135,7 @@ class RoleChanges:
         leave_chain(replica)
         self._keep_waiting(replica, role, partition)
         replica.settled_epoch = -1
-        if self._node.standing.leads(partition):
+        if self._node.membership.leads(partition):
             self.unentered_lead.notify(replica)
 
     def _keep_waiting(self, replica: Replica, role: ReplicaRole, partition: Partition) -> None:

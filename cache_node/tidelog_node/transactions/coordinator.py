@@ -286,7 +286,7 @@ class TransactionCoordinator:
         raise CoordinatorNotAvailable(f"transactional id {transactional_id!r} keeps being unloaded")
 
     def _require_serving(self) -> None:
-        if not self._node.standing.can_serve():
+        if not self._node.membership.can_serve():
             # Another node may coordinate the id by now without this one having noticed.
             raise NotCoordinator("this node's lease has lapsed")
 
@@ -373,7 +373,7 @@ class TransactionCoordinator:
         )
         try:
             await self._markers.deliver(
-                marker, may_send=lambda: not shard.is_closed and self._node.standing.can_serve()
+                marker, may_send=lambda: not shard.is_closed and self._node.membership.can_serve()
             )
         except MarkerFenced as fenced:
             logger.warning(
@@ -465,7 +465,7 @@ class TransactionCoordinator:
 
     async def _loaded_shards(self) -> list[TransactionShard]:
         found = []
-        for shard in self._shards if self._node.standing.can_serve() else ():
+        for shard in self._shards if self._node.membership.can_serve() else ():
             try:
                 await shard.loaded()
             except TidelogError as error:

@@ -133,7 +133,7 @@ class MarkerWriter:
 
     async def _append(self, marker: Marker, partition: TopicPartition) -> None:
         replica = self._replicas.leader(partition)
-        if not (self._node.standing.can_serve() or replica.is_diskless):
+        if not (self._node.membership.can_serve() or replica.is_diskless):
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
         if replica.is_internal:
             return  # A partition that carries leadership only has no transactions.

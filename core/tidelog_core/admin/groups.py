@@ -165,11 +165,11 @@ class GroupAdmin:
         """Return the start offsets of a share group, in existing topics."""
         names = (await self._view.refresh()).topic_names
         return {
-            TopicPartition(names[topic_id], partition): standing
-            for (topic_id, partition), standing in (
+            TopicPartition(names[topic_id], partition): record
+            for (topic_id, partition), record in (
                 await read_share_partitions(self._store, group_id)
             ).items()
-            if topic_id in names and is_begun(standing)
+            if topic_id in names and is_begun(record)
         }
 
     async def require_empty(self, group_id: str) -> None:

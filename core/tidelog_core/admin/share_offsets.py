@@ -67,6 +67,6 @@ def forget(item: Item) -> Write:
     return Write(item.id, None, ANY_VERSION)
 
 
-def is_begun(standing: RecordOrCorruptItem) -> bool:
+def is_begun(record: RecordOrCorruptItem) -> bool:
     """Return whether the group has begun with the partition."""
-    return isinstance(standing, CorruptItem) or standing.start_offset != NO_START_OFFSET
+    return isinstance(record, CorruptItem) or record.start_offset != NO_START_OFFSET

@@ -57,7 +57,7 @@ def _group_and_topics(call: Call) -> Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NeededRights:
     """The API whose needs an operation has, and the resources that a call names."""
 
     api_key: int
@@ -67,41 +67,43 @@ class Asked:
     answered: tuple[ResourceType, ...] = ()
 
 
-RIGHTS: Mapping[str, Asked] = {
-    "get_document": Asked(18),
-    "list_brokers": Asked(60),
-    "drain_broker": Asked(45),
-    "describe_broker_configs": Asked(32, when=When.ABOUT_CLUSTER),
-    "describe_every_broker_configs": Asked(32, when=When.ABOUT_CLUSTER),
-    "alter_broker_configs": Asked(44, when=When.ABOUT_CLUSTER),
-    "alter_every_broker_configs": Asked(44, when=When.ABOUT_CLUSTER),
-    "list_topics": Asked(3, answered=(_TOPIC,)),
-    "create_topic": Asked(19, _new_topic),
-    "describe_topic": Asked(75, _topic),
-    "delete_topic": Asked(20, _topic),
-    "describe_topic_configs": Asked(32, _topic, When.ABOUT_TOPIC),
-    "alter_topic_configs": Asked(44, _topic, When.ABOUT_TOPIC),
-    "list_partitions": Asked(75, _topic),
-    "describe_partition": Asked(75, _topic),
-    "create_partitions": Asked(37, _topic),
-    "start_reassignment": Asked(45),
-    "cancel_reassignment": Asked(45),
-    "list_reassignments": Asked(46),
-    "list_groups": Asked(16, answered=(_GROUP,)),
-    "describe_group": Asked(69, _group, answered=(_TOPIC,)),
-    "delete_group": Asked(42, _group),
-    "describe_group_configs": Asked(32, _group, When.ABOUT_GROUP),
-    "alter_group_configs": Asked(44, _group, When.ABOUT_GROUP),
-    "describe_tier": Asked(75, _topic),
-    "start_verification": Asked(46),
-    "start_erasure": Asked(21, _topic_of_body),
-    "describe_costs": Asked(46),  # topics that the caller may not describe are among the others
+RIGHTS: Mapping[str, NeededRights] = {
+    "get_document": NeededRights(18),
+    "list_brokers": NeededRights(60),
+    "drain_broker": NeededRights(45),
+    "describe_broker_configs": NeededRights(32, when=When.ABOUT_CLUSTER),
+    "describe_every_broker_configs": NeededRights(32, when=When.ABOUT_CLUSTER),
+    "alter_broker_configs": NeededRights(44, when=When.ABOUT_CLUSTER),
+    "alter_every_broker_configs": NeededRights(44, when=When.ABOUT_CLUSTER),
+    "list_topics": NeededRights(3, answered=(_TOPIC,)),
+    "create_topic": NeededRights(19, _new_topic),
+    "describe_topic": NeededRights(75, _topic),
+    "delete_topic": NeededRights(20, _topic),
+    "describe_topic_configs": NeededRights(32, _topic, When.ABOUT_TOPIC),
+    "alter_topic_configs": NeededRights(44, _topic, When.ABOUT_TOPIC),
+    "list_partitions": NeededRights(75, _topic),
+    "describe_partition": NeededRights(75, _topic),
+    "create_partitions": NeededRights(37, _topic),
+    "start_reassignment": NeededRights(45),
+    "cancel_reassignment": NeededRights(45),
+    "list_reassignments": NeededRights(46),
+    "list_groups": NeededRights(16, answered=(_GROUP,)),
+    "describe_group": NeededRights(69, _group, answered=(_TOPIC,)),
+    "delete_group": NeededRights(42, _group),
+    "describe_group_configs": NeededRights(32, _group, When.ABOUT_GROUP),
+    "alter_group_configs": NeededRights(44, _group, When.ABOUT_GROUP),
+    "describe_tier": NeededRights(75, _topic),
+    "start_verification": NeededRights(46),
+    "start_erasure": NeededRights(21, _topic_of_body),
+    "describe_costs": NeededRights(
+        46
+    ),  # topics that the caller may not describe are among the others
     # For its caller, and for clients that may describe the cluster (alter it to cancel): ``jobs``.
-    "list_jobs": Asked(18),
-    "describe_job": Asked(18),
-    "describe_receipt": Asked(18),
-    "cancel_job": Asked(18),
-    "reset_offsets": Asked(8, _group_and_topics),
+    "list_jobs": NeededRights(18),
+    "describe_job": NeededRights(18),
+    "describe_receipt": NeededRights(18),
+    "cancel_job": NeededRights(18),
+    "reset_offsets": NeededRights(8, _group_and_topics),
 }
 
 

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 RENEW_SECONDS = HOLD_MS / 1000 / 4
 
 
-class Holding:
+class JobHold:
     """A hold that is renewed for the length of a block. Its fields are read by the run."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Holding:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"hold-{job_id}", daemon=True)
 
-    def __enter__(self) -> Holding:
+    def __enter__(self) -> JobHold:
         self._thread.start()
         return self
 

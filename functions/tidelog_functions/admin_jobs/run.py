@@ -24,7 +24,7 @@ from tidelog_core.metadata.admin_jobs import AdminJob
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_functions.admin_jobs import states
-from tidelog_functions.admin_jobs.job_hold import RENEW_SECONDS, Holding
+from tidelog_functions.admin_jobs.job_hold import RENEW_SECONDS, JobHold
 from tidelog_functions.admin_jobs.store import HoldLost, JobStore
 from tidelog_functions.invocation import FunctionSettings, TimeLimit, open_stores
 
@@ -80,7 +80,7 @@ class Run:
         settings: FunctionSettings,
         objects: ObjectStore,
         limit: TimeLimit,
-        hold: Holding,
+        hold: JobHold,
     ) -> None:
         self.settings = settings
         self.objects = objects
@@ -187,7 +187,7 @@ async def run_job(
         if job.has_ended:
             return RunResult(Outcome.ENDED)
 
-        hold = Holding(
+        hold = JobHold(
             settings.metadata_url,
             job_id,
             job.holder,

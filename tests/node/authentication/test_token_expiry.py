@@ -38,11 +38,11 @@ async def test_the_first_live_broker_removes_expired_tokens(tmp_path: Path) -> N
     )
     await admin.create(TokenRequest("alice", "alice"))
     first = TokenExpiry(
-        node_context(store, view, broker_id=1, standing=Alone(1)), admin, interval_seconds=1
+        node_context(store, view, broker_id=1, membership=Alone(1)), admin, interval_seconds=1
     )
     # Broker 1 is live, so the second one leaves the tokens to it.
     second = TokenExpiry(
-        node_context(store, view, broker_id=2, standing=Alone(1)), admin, interval_seconds=1
+        node_context(store, view, broker_id=2, membership=Alone(1)), admin, interval_seconds=1
     )
     await first.remove_expired()
     assert len(await admin.describe(None)) == 1

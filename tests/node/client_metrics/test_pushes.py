@@ -21,7 +21,11 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.records.codecs import CompressionType, compress
 from tidelog_node.assembly.client_metrics import build_client_metrics
 from tidelog_node.client_metrics.resource_attributes import FIELDS_MAX
-from tidelog_node.client_metrics.subscriptions import INTERVAL_MS_MAX, Wanted, subscription_id
+from tidelog_node.client_metrics.subscriptions import (
+    INTERVAL_MS_MAX,
+    SubscribedMetrics,
+    subscription_id,
+)
 from tidelog_node.handlers.client_metrics import PUSH_TELEMETRY_KEY
 from tidelog_node.wire.messages import build
 
@@ -178,7 +182,9 @@ async def test_pushes_leave_most_of_the_node_to_others(tmp_path: Path) -> None:
             request = build(
                 PushTelemetryRequest,
                 client_instance_id=instance_id,
-                subscription_id=subscription_id(Wanted((), INTERVAL_MS_MAX), instance_id),
+                subscription_id=subscription_id(
+                    SubscribedMetrics((), INTERVAL_MS_MAX), instance_id
+                ),
                 metrics=b"\x10\x01" * (FIELDS_MAX // 2),
             )
             answer = await route.handle(request, context_of(0, session=a_session(number)))

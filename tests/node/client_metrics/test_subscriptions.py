@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_node.client_metrics.subscriptions import (
     ATTRIBUTE_SIZE_MAX,
+    SubscribedMetrics,
     Subscriptions,
-    Wanted,
     client_attributes,
     subscription_id,
 )
@@ -43,12 +43,12 @@ def test_a_client_pushes_the_union_as_often_as_the_shortest_interval() -> None:
         c={"metrics": "no", "interval.ms": "100", "match": "client_id=c,client_id=d"},
         d={"metrics": "no", "interval.ms": "100", "match": "client_id=c,client_source_port=1"},
     ).wanted_of(attributes())
-    assert found == Wanted(("x.", "y.", "z."), 200)
+    assert found == SubscribedMetrics(("x.", "y.", "z."), 200)
 
 
 def test_all_metrics_are_no_others() -> None:
     found = subscriptions(a={"metrics": "x."}, b={"metrics": "*"}).wanted_of(attributes())
-    assert found == Wanted(("*",), 300_000)
+    assert found == SubscribedMetrics(("*",), 300_000)
 
 
 def test_an_interval_longer_than_the_default_is_the_default() -> None:
@@ -59,7 +59,7 @@ def test_an_interval_longer_than_the_default_is_the_default() -> None:
 
 def test_a_subscription_whose_pattern_this_program_cannot_read_matches_nobody() -> None:
     found = subscriptions(a={"metrics": "x.", "match": "client_id=("}).wanted_of(attributes())
-    assert found == Wanted((), 300_000)
+    assert found == SubscribedMetrics((), 300_000)
 
 
 def test_every_attribute_can_be_matched() -> None:
@@ -74,16 +74,16 @@ def test_what_a_client_says_of_itself_is_cut() -> None:
 
 
 def test_the_number_differs_by_client_metrics_and_interval() -> None:
-    wanted = Wanted(("a.",), 1000)
+    wanted = SubscribedMetrics(("a.",), 1000)
     numbers = {
         subscription_id(wanted, INSTANCE),
         subscription_id(wanted, UUID(int=1)),
-        subscription_id(Wanted(("a.",), 2000), INSTANCE),
-        subscription_id(Wanted(("b.",), 1000), INSTANCE),
+        subscription_id(SubscribedMetrics(("a.",), 2000), INSTANCE),
+        subscription_id(SubscribedMetrics(("b.",), 1000), INSTANCE),
     }
     assert len(numbers) == 4
 
 
 @given(st.uuids(), st.lists(st.text()))
 def test_the_number_fits_its_field(instance_id: UUID, metrics: list[str]) -> None:
-    assert -(2**31) <= subscription_id(Wanted(tuple(metrics), 5), instance_id) < 2**31
+    assert -(2**31) <= subscription_id(SubscribedMetrics(tuple(metrics), 5), instance_id) < 2**31

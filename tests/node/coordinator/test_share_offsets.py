@@ -98,8 +98,8 @@ def starts(
 ) -> dict[TopicPartition, int | None]:
     """Return where each partition begins; ``None`` where nobody has read it."""
     return {
-        name: standing.start_offset if isinstance(standing, SharePartitionRecord) else None
-        for name, standing in found.items()
+        name: record.start_offset if isinstance(record, SharePartitionRecord) else None
+        for name, record in found.items()
     }
 
 

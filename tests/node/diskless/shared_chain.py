@@ -82,7 +82,9 @@ class SharedChain:
         still_open = {"producer_id": 70, "producer_epoch": 0, "base_sequence": 0}
         await self.put({n: [batch(1, **still_open, is_transactional=True)] for n in numbers})
 
-    async def tails(self, replicas: Mapping[PartitionName, Replica]) -> dict[PartitionName, LogTail]:
+    async def tails(
+        self, replicas: Mapping[PartitionName, Replica]
+    ) -> dict[PartitionName, LogTail]:
         """Return what the chains have of the partitions."""
         wanted = {name: WantedSlices(self.chains, 0) for name in replicas}
         found = (await find_slices(ChainStore(self.store, CLUSTER), wanted, {})).slices

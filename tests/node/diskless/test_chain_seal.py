@@ -62,7 +62,7 @@ async def filled(store: ObjectStore, *sequences: int) -> tuple[ChainStore, Chain
 
 
 async def seal(node: NodeContext, chains: ChainStore, chain: ChainName) -> int:
-    sealer = ChainSealer(chain, now_ms=node.standing.now_ms())
+    sealer = ChainSealer(chain, now_ms=node.membership.now_ms())
     end = await seal_chain(node, chains, sealer, heir=new_chain(2))
     assert sealer.end == end
     return end

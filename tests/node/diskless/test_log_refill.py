@@ -33,7 +33,7 @@ from tidelog_node.diskless.recovery.chain_slices import (
 )
 from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.diskless.recovery.log_tail import LogTail
-from tidelog_node.diskless.recovery.log_tail import Refilled as RefilledReplica
+from tidelog_node.diskless.recovery.log_tail import RefillTarget as RefilledReplica
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.chained_log import (
@@ -67,7 +67,7 @@ class CountedStore(MemoryObjectStore):
         return data
 
 
-class Refilled:
+class RefillTarget:
     """Refills logs from one chained log."""
 
     def __init__(self, chained: ChainedLog, store: CountedStore, view: ClusterView) -> None:
@@ -106,14 +106,14 @@ async def view() -> ClusterView:
 
 
 @pytest.fixture
-async def refilled(tmp_path: Path, view: ClusterView) -> AsyncIterator[Refilled]:
+async def refilled(tmp_path: Path, view: ClusterView) -> AsyncIterator[RefillTarget]:
     store = CountedStore()
     chained = await filled(store, tmp_path / "leader")
-    yield Refilled(chained, store, view)
+    yield RefillTarget(chained, store, view)
     chained.log.close()
 
 
-async def test_an_empty_log_gets_everything_back(refilled: Refilled, tmp_path: Path) -> None:
+async def test_an_empty_log_gets_everything_back(refilled: RefillTarget, tmp_path: Path) -> None:
     log = await refilled(replica_over(tmp_path / "heir"))
     assert_same(log, refilled.chained.log)
     log.close()
@@ -123,7 +123,7 @@ async def test_an_empty_log_gets_everything_back(refilled: Refilled, tmp_path: P
 
 
 async def test_the_loop_has_turns_while_a_long_tail_is_appended(
-    refilled: Refilled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refilled: RefillTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In pieces of whole batches, however many a slice has. A log may have a part of the first."""
     monkeypatch.setattr(slice_appends, "APPENDED_BYTES_MAX", 300)
@@ -148,7 +148,9 @@ async def test_the_loop_has_turns_while_a_long_tail_is_appended(
         replica.log.close()
 
 
-async def test_a_log_that_has_everything_reads_nothing(refilled: Refilled, tmp_path: Path) -> None:
+async def test_a_log_that_has_everything_reads_nothing(
+    refilled: RefillTarget, tmp_path: Path
+) -> None:
     refilled.chained.log.flush()
     shutil.copytree(tmp_path / "leader", tmp_path / "again")
     log = await refilled(replica_over(tmp_path / "again"))
@@ -157,7 +159,7 @@ async def test_a_log_that_has_everything_reads_nothing(refilled: Refilled, tmp_p
 
 
 async def test_references_are_refilled_and_compared_like_slices(
-    refilled: Refilled, tmp_path: Path
+    refilled: RefillTarget, tmp_path: Path
 ) -> None:
     chained, gateway = refilled.chained, new_chain(9)
     await chained.append_by_gateway(gateway, batch(3), batch(1))
@@ -180,7 +182,7 @@ class CountedExecutor(ThreadPoolExecutor):
         return super().submit(work, *args, **kwargs)
 
 
-async def test_small_slices_are_compared_together(refilled: Refilled, tmp_path: Path) -> None:
+async def test_small_slices_are_compared_together(refilled: RefillTarget, tmp_path: Path) -> None:
     """A task for each would cost more than its bytes: a log may have thousands of them."""
     slices, _ = await refilled.slices()
     shutil.copytree(tmp_path / "leader", tmp_path / "again")
@@ -227,7 +229,7 @@ async def test_chains_do_not_wait_for_each_other(tmp_path: Path) -> None:
 
 
 async def test_what_is_kept_ends_before_the_first_slice_that_differs(
-    refilled: Refilled, tmp_path: Path
+    refilled: RefillTarget, tmp_path: Path
 ) -> None:
     """Also in the middle of slices that are compared together, and behind the first segment."""
     slices, _ = await refilled.slices()
@@ -250,7 +252,7 @@ async def test_what_is_kept_ends_before_the_first_slice_that_differs(
 
 @pytest.mark.parametrize("wrong", ["base offset", "leader epoch", "record"])
 async def test_a_reference_with_other_local_bytes_is_fetched_again(
-    refilled: Refilled, tmp_path: Path, wrong: str
+    refilled: RefillTarget, tmp_path: Path, wrong: str
 ) -> None:
     chained = refilled.chained
     await chained.append_by_gateway(new_chain(9), batch(3), batch(1))
@@ -266,7 +268,7 @@ async def test_a_reference_with_other_local_bytes_is_fetched_again(
     assert refilled.store.read_bytes > 0
 
 
-async def test_records_that_no_chain_has_are_cut(refilled: Refilled, tmp_path: Path) -> None:
+async def test_records_that_no_chain_has_are_cut(refilled: RefillTarget, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "leader", tmp_path / "again")
     replica = replica_over(tmp_path / "again")
     ahead = batch(3, producer_id=7, producer_epoch=0, base_sequence=12)
@@ -275,7 +277,7 @@ async def test_records_that_no_chain_has_are_cut(refilled: Refilled, tmp_path: P
 
 
 async def test_a_log_that_leads_meanwhile_is_left_as_it_is(
-    refilled: Refilled, tmp_path: Path
+    refilled: RefillTarget, tmp_path: Path
 ) -> None:
     """A late write made its partition replicated: its followers have what the chain lacks."""
     shutil.copytree(tmp_path / "leader", tmp_path / "again")
@@ -289,7 +291,7 @@ async def test_a_log_that_leads_meanwhile_is_left_as_it_is(
 
 
 async def test_a_log_that_follows_meanwhile_is_left_as_it_is(
-    refilled: Refilled, tmp_path: Path
+    refilled: RefillTarget, tmp_path: Path
 ) -> None:
     """Another node was elected during a long refill: what it has may count on this replica."""
     shutil.copytree(tmp_path / "leader", tmp_path / "again")
@@ -313,7 +315,7 @@ async def test_a_log_that_follows_meanwhile_is_left_as_it_is(
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_whatever_a_crash_left_the_log_is_the_chains(
-    refilled: Refilled, tmp_path: Path, seed: int
+    refilled: RefillTarget, tmp_path: Path, seed: int
 ) -> None:
     """Files are cut at any byte, lost, or have other bytes."""
     chance = random.Random(seed)
@@ -342,7 +344,7 @@ async def test_whatever_a_crash_left_the_log_is_the_chains(
 @pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("has_zeros", [False, True], ids=["cut", "zeros"])
 async def test_a_power_cut_may_leave_any_byte_of_the_last_segment(
-    refilled: Refilled, tmp_path: Path, step: int, has_zeros: bool
+    refilled: RefillTarget, tmp_path: Path, step: int, has_zeros: bool
 ) -> None:
     last = max((tmp_path / "leader").glob("*.log")).name
     size = (tmp_path / "leader" / last).stat().st_size
@@ -359,7 +361,7 @@ async def test_a_power_cut_may_leave_any_byte_of_the_last_segment(
 
 
 async def test_bytes_that_no_crc_of_a_batch_covers_are_compared_too(
-    refilled: Refilled, tmp_path: Path
+    refilled: RefillTarget, tmp_path: Path
 ) -> None:
     """A batch's base offset and leader epoch: the log opens with any of them."""
     folder = tmp_path / "crashed"
@@ -373,7 +375,7 @@ async def test_bytes_that_no_crc_of_a_batch_covers_are_compared_too(
 
 
 async def test_a_log_begins_with_the_batch_that_has_the_log_start(
-    refilled: Refilled, tmp_path: Path
+    refilled: RefillTarget, tmp_path: Path
 ) -> None:
     """DeleteRecords may have gone to the middle of a batch, and then the disk was lost."""
     chained = refilled.chained
@@ -387,7 +389,7 @@ async def test_a_log_begins_with_the_batch_that_has_the_log_start(
 
 
 async def test_a_slice_with_other_bytes_is_an_error_that_names_it(
-    refilled: Refilled, tmp_path: Path
+    refilled: RefillTarget, tmp_path: Path
 ) -> None:
     slices, _ = await refilled.slices()
     broken = slices[3]
@@ -406,7 +408,7 @@ async def test_a_slice_with_other_bytes_is_an_error_that_names_it(
     assert_same(await refilled(replica_over(tmp_path / "again")), refilled.chained.log)
 
 
-async def test_a_missing_object_is_found_by_the_gap_it_leaves(refilled: Refilled) -> None:
+async def test_a_missing_object_is_found_by_the_gap_it_leaves(refilled: RefillTarget) -> None:
     slices, _ = await refilled.slices()
     await refilled.store.delete([wal_key(CLUSTER, slices[2].chain, slices[2].sequence)])
     with pytest.raises(CorruptObject, match="are missing before it") as caught:
@@ -415,7 +417,7 @@ async def test_a_missing_object_is_found_by_the_gap_it_leaves(refilled: Refilled
 
 
 async def test_a_chain_that_ends_before_the_next_epoch_begins_is_an_error(
-    refilled: Refilled,
+    refilled: RefillTarget,
 ) -> None:
     slices, _ = await refilled.slices()
     last = [one for one in slices if one.leader_epoch == 2][-1]
@@ -438,5 +440,5 @@ async def test_what_a_zombie_wrote_above_the_next_epoch_is_no_part_of_the_log(
     zombie = ChainedLog(open_log(tmp_path / "zombie"), store, (entry,), {first: 1})
     zombie.log.truncate_fully_and_start_at(2)
     await zombie.append(batch(4), sequence=2)  # above the gap at 1
-    refilled = Refilled(chained, store, view)
+    refilled = RefillTarget(chained, store, view)
     assert_same(await refilled(replica_over(tmp_path / "heir")), chained.log)

@@ -73,7 +73,7 @@ class FetchWorld:
             self.store,
             self.view,
             config=lambda: self.config,
-            standing=Alone(can_serve=lambda: self.may_serve, now_ms=lambda: self.now_ms),
+            membership=Alone(can_serve=lambda: self.may_serve, now_ms=lambda: self.now_ms),
             executor=self.executor,
         )
         self.replicas = ReplicaManager(context, directories=self.directories)

@@ -54,15 +54,15 @@ class Node:
         self.view = ClusterView(store, shows_security=True)
         self.broker_id = broker_id
         self.static = static
-        self.standing = standing = Alone(broker_id)
-        self.peers = standing.peers
+        self.membership = membership = Alone(broker_id)
+        self.peers = membership.peers
         node = node_context(
             store,
             self.view,
             broker_id=broker_id,
             static_config=static,
             config=LiveNodeConfig(static, self.view, broker_id),
-            standing=standing,
+            membership=membership,
             clock_ms=lambda: NOW_MS,
         )
         self.counters = node.counters

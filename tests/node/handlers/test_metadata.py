@@ -254,18 +254,18 @@ async def test_nobody_is_sent_to_a_leader_of_diskless_partitions_that_has_vanish
 
         here, nobody = (2, ErrorCode.none), (NO_LEADER, ErrorCode.leader_not_available)
         for _ in range(2):  # What was encoded before is of no use later.
-            node.standing.vanished = frozenset()
+            node.membership.vanished = frozenset()
             for _ in range(2):  # The second answers come from the cache.
                 assert await leaders() == [here, here]
             assert await leaders(racks[0] or "") == [(1, ErrorCode.none), here]
             assert await described() == [2, 2]
-            node.standing.vanished = frozenset((2,))
+            node.membership.vanished = frozenset((2,))
             for _ in range(2):
                 assert await leaders() == [nobody, here]
             # A gateway takes records until there is another leader.
             assert await leaders(racks[0] or "") == [(1, ErrorCode.none), here]
             assert await described() == [NO_LEADER, 2]
-            node.standing.vanished = frozenset((1, 3))
+            node.membership.vanished = frozenset((1, 3))
             assert await leaders(racks[0] or "") == [here, here]  # No gateway: the real leader.
 
 

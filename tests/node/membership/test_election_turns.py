@@ -74,7 +74,7 @@ async def make_elections(
     own.on_renewed(own.begin_renewal(now_ms), started_ms=now_ms, now_ms=now_ms)
     membership.hold(own)
     membership.on_cluster_read(now_ms)
-    node = node_context(store, view, broker_id=SELF, standing=membership)
+    node = node_context(store, view, broker_id=SELF, membership=membership)
     elections = ElectionLoop(node, membership=membership)
     elections._grace_until_ms = now_ms  # It has been up for a while.
     store.commits.clear()

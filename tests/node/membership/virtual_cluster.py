@@ -227,7 +227,7 @@ class Member:
             self.view,
             broker_id=self.broker_id,
             config=lambda: self.config,
-            standing=self.membership,
+            membership=self.membership,
         )
         self.member = ClusterMember(
             node,

@@ -76,7 +76,7 @@ class LedNode:
             incarnation=self.view.image.brokers[1].incarnation,
             config=lambda: self.config,
             static_config=self.config,
-            standing=Alone(can_serve=self.can_serve, now_ms=lambda: self.now_ms),
+            membership=Alone(can_serve=self.can_serve, now_ms=lambda: self.now_ms),
             executor=self.executor,
         )
         self.replicas = ReplicaManager(self.context, directories=self.directories)

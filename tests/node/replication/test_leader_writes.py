@@ -32,7 +32,7 @@ LONGEST_SHARE_MAX = 0.2  # of the time that all turns take
 LONG_STEP_MS = 1_500  # less than what would count as a pause of the process
 
 
-class Standing(Alone):
+class WatchedPeers(Alone):
     """Peers whose leases a test sets; this node may always serve."""
 
     def __init__(self, node: LedNode) -> None:
@@ -52,9 +52,9 @@ class Leading:
 
     def __init__(self, node: LedNode) -> None:
         self.node = node
-        self.standing = Standing(node)
+        self.membership = WatchedPeers(node)
         self.writes = LeaderWrites(
-            replace(node.context, standing=self.standing),
+            replace(node.context, membership=self.membership),
             replicas=node.replicas,
             lag_time_max_ms=200,  # Only how often is looked hangs on it.
         )
@@ -98,7 +98,7 @@ async def leading(folder: Path) -> AsyncIterator[Leading]:
     async with led_node(folder) as node:
         await node.create_topic()
         one = Leading(node)
-        one.standing.observe(1, 1)
+        one.membership.observe(1, 1)
         running = asyncio.create_task(one.writes.run())
         await one.fetch()
         one.changes.publish()
@@ -125,12 +125,12 @@ async def test_a_follower_that_stops_leaves_the_isr_once_it_lacks_something_for_
 async def test_a_dead_follower_leaves_the_isr_of_a_partition_at_rest(tmp_path: Path) -> None:
     async with leading(tmp_path) as one:
         one.node.now_ms += LEASE_MS
-        one.standing.observe(2, 1)
+        one.membership.observe(2, 1)
         await one.step()
         await one.writes.check([one.node.replica()])
         assert one.isr() == (1, 2, 3)  # Another node is left the time to write it.
         one.node.now_ms += ISR_SHRINK_DELAY_MS
-        one.standing.observe(2, 1)
+        one.membership.observe(2, 1)
         await one.until(lambda: one.isr() == (1, 2))
 
 
@@ -181,11 +181,11 @@ async def test_no_turn_of_the_loop_is_about_all_partitions_that_a_dead_node_foll
         led = list(node.replicas.replicas())
         one = Leading(node)
         await one.until(lambda: all(replica.is_leader for replica in led))
-        one.standing.observe(1, 1)
+        one.membership.observe(1, 1)
         node.now_ms += 2 * LEASE_MS
-        one.standing.observe(2, 1)
+        one.membership.observe(2, 1)
         node.now_ms += ISR_SHRINK_DELAY_MS  # Another node is left the time to write it.
-        one.standing.observe(2, 1)
+        one.membership.observe(2, 1)
         with loop_turns() as seen:
             await one.writes.check(led)
         await node.view.refresh()

@@ -245,7 +245,7 @@ class NodeChain:
             self._has_read_rules = True
             await self._check_rules(chain)
         while not await chain.ends_within(LOOK_INTERVAL_S):
-            if not self._node.standing.can_serve():
+            if not self._node.membership.can_serve():
                 await chain.look()
 
     async def _seal_former(self, own: ChainName) -> None:

@@ -22,7 +22,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.diskless.feed.chain_joins import ChainJoins
-from tidelog_node.diskless.feed.fed_replicas import RETRY_SECONDS, Fed, FedReplicas
+from tidelog_node.diskless.feed.fed_replicas import RETRY_SECONDS, FedReplica, FedReplicas
 from tidelog_node.diskless.feed.followed_objects import FollowedObjects
 from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.diskless.recovery.range_reader import RangeReader
@@ -79,7 +79,7 @@ class ChainFeed:
         self._joins.forget_others(left)
         return not left
 
-    def note(self, fed: Fed) -> None:
+    def note(self, fed: FedReplica) -> None:
         """Take what the leader says of a partition."""
         self._replicas.note(fed)
         if fed.is_behind:

@@ -11,7 +11,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.replication.follower_state import Append, FollowerState
 
 from tidelog_node.diskless.feed.chain_feed import ChainFeed
-from tidelog_node.diskless.feed.fed_replicas import Fed
+from tidelog_node.diskless.feed.fed_replicas import FedReplica
 from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.follower.catch_up import CatchUp
@@ -48,7 +48,7 @@ class ChainFeeds:
         chains = follower.partition.wal
         if self._is_closed or not chains or chains[-1].leader_epoch != follower.leader_epoch:
             return  # The item is older than the answer.
-        fed = Fed(replica, follower, replica.log, said.high_watermark, said.log_start_offset)
+        fed = FedReplica(replica, follower, replica.log, said.high_watermark, said.log_start_offset)
         self._feed_of(chains[-1].chain).note(fed)
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptObject, StoreUnavailable, TidelogError, TierUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName, cut_tiered
 
-from tidelog_node.diskless.feed.fed_replicas import RETRY_SECONDS, Fed, FedReplicas
+from tidelog_node.diskless.feed.fed_replicas import RETRY_SECONDS, FedReplica, FedReplicas
 from tidelog_node.diskless.recovery.chain_slices import (
     ReadChains,
     StoredSlice,
@@ -111,7 +111,9 @@ class ChainJoins:
                 extra={"chain": str(self._chain), "reason": str(error)},
             )
 
-    def _note_broken(self, name: PartitionName, fed: Fed, error: TidelogError | OSError) -> None:
+    def _note_broken(
+        self, name: PartitionName, fed: FedReplica, error: TidelogError | OSError
+    ) -> None:
         if isinstance(error, MissingSlice) and name not in self._missed:
             self._missed.add(name)
             self._replicas.put_off([name], RETRY_SECONDS)
@@ -127,7 +129,7 @@ class ChainJoins:
         )
 
     async def _fill(
-        self, joining: Mapping[PartitionName, Fed], starts: Mapping[PartitionName, int]
+        self, joining: Mapping[PartitionName, FedReplica], starts: Mapping[PartitionName, int]
     ) -> None:
         """Append what the chains have above the starts; below, the logs are right.
 
@@ -203,7 +205,7 @@ class ChainJoins:
         return read, await stored_objects(self._chains, listings, of_deleted)
 
     async def _keep(
-        self, fed: Fed, start_offset: int, slices: list[StoredSlice], end_offset: int
+        self, fed: FedReplica, start_offset: int, slices: list[StoredSlice], end_offset: int
     ) -> list[StoredSlice]:
         """Keep what the log has of the slices, and cut the rest; return those that it lacks."""
         log = fed.log
@@ -227,7 +229,9 @@ class ChainJoins:
         self._replicas.prove(fed, valid_end)
         return slices[count:]
 
-    async def _fetch(self, name: PartitionName, fed: Fed, slices: Sequence[StoredSlice]) -> None:
+    async def _fetch(
+        self, name: PartitionName, fed: FedReplica, slices: Sequence[StoredSlice]
+    ) -> None:
         """Append the slices in order, some at a time."""
         for at in range(0, len(slices), SLICES_AT_ONCE_MAX):
             some = slices[at : at + SLICES_AT_ONCE_MAX]
@@ -246,7 +250,7 @@ class ChainJoins:
 
 
 def _with_deleted(
-    fed: Fed,
+    fed: FedReplica,
     slices: Sequence[StoredSlice],
     end_offset: int,
     found: Mapping[ChainName, Sequence[StoredSlice]],

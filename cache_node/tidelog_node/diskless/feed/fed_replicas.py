@@ -22,7 +22,7 @@ RETRY_SECONDS = 0.5
 
 
 @dataclass(slots=True)
-class Fed:
+class FedReplica:
     """A replica of this node that follows by the chain, in one leader epoch."""
 
     replica: Replica
@@ -70,15 +70,15 @@ class FedReplicas:
         """``on_grown`` is called after a replica has got records."""
         self.next_sequence = 0  # of the object to read next
         self.joined: set[PartitionName] = set()  # they have all below ``next_sequence``
-        self._fed: dict[PartitionName, Fed] = {}
+        self._fed: dict[PartitionName, FedReplica] = {}
         self._put_off: dict[PartitionName, float] = {}  # until this time of the loop they wait
         self._on_grown = on_grown
 
-    def get(self, name: PartitionName) -> Fed | None:
+    def get(self, name: PartitionName) -> FedReplica | None:
         """Return what is known of the partition, ``None`` if its replica does not follow here."""
         return self._fed.get(name)
 
-    def note(self, fed: Fed) -> None:
+    def note(self, fed: FedReplica) -> None:
         """Take what the leader says of a partition."""
         name = fed.replica.name
         known = self._fed.get(name)
@@ -123,7 +123,7 @@ class FedReplicas:
     def append(
         self,
         name: PartitionName,
-        fed: Fed,
+        fed: FedReplica,
         data: bytes | bytearray | memoryview,
         *,
         base_offset: int,
@@ -140,7 +140,7 @@ class FedReplicas:
         fed.replica.append_as_follower(memoryview(bytearray(data)))
         self.prove(fed, end_offset)
 
-    def prove(self, fed: Fed, end_offset: int) -> None:
+    def prove(self, fed: FedReplica, end_offset: int) -> None:
         """Take what the log has below the offset for committed."""
         replica = fed.replica
         replica.follow_leader(high_watermark=end_offset, log_start_offset=fed.log_start_offset)

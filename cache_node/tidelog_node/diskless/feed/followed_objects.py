@@ -22,7 +22,7 @@ from tidelog_core.errors import CorruptObject, StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
 
-from tidelog_node.diskless.feed.fed_replicas import Fed, FedReplicas
+from tidelog_node.diskless.feed.fed_replicas import FedReplica, FedReplicas
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice, referenced_slice, stored_slice
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.slice_appends import placed
@@ -129,7 +129,7 @@ class FollowedObjects:
         listed = ListedObject(self._replicas.next_sequence, header.size_bytes)
         return await self._chains.footer(self._chain, listed)
 
-    def _wants(self, name: PartitionName, one: StoredSlice) -> Fed | None:
+    def _wants(self, name: PartitionName, one: StoredSlice) -> FedReplica | None:
         """Return the replica that lacks the slice, if one follows by this feed in its epoch."""
         fed = self._replicas.get(name)
         if fed is None or name not in self._replicas.joined or not fed.is_current:

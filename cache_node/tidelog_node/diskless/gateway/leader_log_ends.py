@@ -30,7 +30,7 @@ ANSWER_SECONDS_MAX = 20.0
 PARTITIONS_MAX = 1_000  # of one request
 
 
-class Asking(Protocol):
+class BrokerRequests(Protocol):
     """Sends requests to other brokers; ``Peers``."""
 
     async def request(self, broker_id: int, api: Api, message: object, *, timeout_s: float) -> Any:
@@ -40,7 +40,7 @@ class Asking(Protocol):
 class LeaderLogEnds:
     """For the tasks of the node's event loop."""
 
-    def __init__(self, node: NodeContext, peers: Asking, replicas: ReplicaManager) -> None:
+    def __init__(self, node: NodeContext, peers: BrokerRequests, replicas: ReplicaManager) -> None:
         self._node = node
         self._peers = peers
         self._replicas = replicas

@@ -52,10 +52,10 @@ async def seal_chain(
             if isinstance(decision, chain_sealer.GivenUp):
                 raise ChainStillOpen(sealer.chain, decision.reason)
             decisions = [*decisions[1:], *await _carry_out(node, chains, sealer, decision, heir)]
-        delay_ms = sealer.delay_ms(node.standing.now_ms())
+        delay_ms = sealer.delay_ms(node.membership.now_ms())
         assert delay_ms is not None, "a sealer without an end waits for something"
         await asyncio.sleep(delay_ms / 1000)
-        decisions = sealer.tick(node.standing.now_ms())
+        decisions = sealer.tick(node.membership.now_ms())
 
 
 async def _carry_out(
@@ -77,7 +77,7 @@ async def _carry_out(
             "chain cannot be read, will retry",
             extra={"chain": str(sealer.chain), "reason": str(error)},
         )
-        return sealer.on_failed(node.standing.now_ms())
+        return sealer.on_failed(node.membership.now_ms())
     assert isinstance(decision, chain_sealer.PutSeal)
     name = ObjectName(
         node.view.image.cluster_id,
@@ -92,7 +92,7 @@ async def _carry_out(
         outcome = await chains.put(sealer.chain, decision.sequence, data)
     except TierUnavailable:  # The worker may have sent it.
         outcome = PutOutcome.UNKNOWN
-    return sealer.on_seal_put(decision.sequence, outcome, node.standing.now_ms())
+    return sealer.on_seal_put(decision.sequence, outcome, node.membership.now_ms())
 
 
 async def _read_headers(

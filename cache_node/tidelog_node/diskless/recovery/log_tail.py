@@ -13,7 +13,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
 
 
-class Refilled(Protocol):
+class RefillTarget(Protocol):
     """A replica whose log is refilled; ``Replica``."""
 
     is_leader: bool
@@ -40,7 +40,7 @@ class Refilled(Protocol):
 class LogTail(NamedTuple):
     """The records that a log is to have behind those that the tier has."""
 
-    replica: Refilled
+    replica: RefillTarget
     slices: Sequence[StoredSlice]  # in order of offset, without a gap
     end_offset: int
 
@@ -55,7 +55,7 @@ class MissingSlice(CorruptObject):
     """An object is gone that was there when its chain was read: lost, or collected since."""
 
 
-def require_unled(replica: Refilled) -> None:
+def require_unled(replica: RefillTarget) -> None:
     """Raise ``StorageError`` if the replica leads or follows by now: its log is not ours to cut.
 
     A late write made the partition replicated, or another node was elected during a long refill.

@@ -11,13 +11,13 @@ from tidelog_core.records.header import Buffer, iter_headers
 from tidelog_core.turns import Turn
 
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
-from tidelog_node.diskless.recovery.log_tail import Refilled
+from tidelog_node.diskless.recovery.log_tail import RefillTarget
 
 # Of one append: a megabyte of the smallest batches takes the loop some 10 ms.
 APPENDED_BYTES_MAX = 1 << 20
 
 
-def append_slice(replica: Refilled, data: bytearray) -> None:
+def append_slice(replica: RefillTarget, data: bytearray) -> None:
     """Append the batches that have records at or above the log's end.
 
     Raises ``StorageError`` if the log ends before they begin.

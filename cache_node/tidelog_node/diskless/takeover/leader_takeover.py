@@ -156,7 +156,7 @@ class LeaderTakeover:
         for key, item in items.items():
             with contextlib.suppress(CorruptItem):  # The image says so, and has no leader.
                 record = Partition.from_item(item)
-                if record.is_diskless and self._node.standing.leads(record):
+                if record.is_diskless and self._node.membership.leads(record):
                     taken.records[keys[key]] = record
 
     async def _recover(

@@ -100,7 +100,7 @@ class PendingTakeovers:
             return None  # It has become replicated, and replicas have what the chains have.
         if self._refused.get(replica.name) == partition.leader_epoch:
             return None
-        return partition if self._node.standing.leads(partition) else None
+        return partition if self._node.membership.leads(partition) else None
 
     def refuse(self, name: PartitionName, leader_epoch: int) -> None:
         """Leave the partition without a leader until another election."""

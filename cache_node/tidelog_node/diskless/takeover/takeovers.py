@@ -160,7 +160,7 @@ class Takeovers:
             await self._ends.note_heir(chain, own)
         elif chain is not None and chain != own.name:
             known_end = self._listings.known_end(chain)
-            now_ms = self._node.standing.now_ms()
+            now_ms = self._node.membership.now_ms()
             sealer = ChainSealer(chain, known_end=known_end, now_ms=now_ms)
             sealed_at = await self._ends.seal(sealer, own)
             # Before the items are read: then a healthy store's have all epochs of the chains.
