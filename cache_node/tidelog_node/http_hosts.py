@@ -36,11 +36,11 @@ class KnownHosts:
         """Return these names, and localhost."""
         return cls(frozenset({LOOPBACK_NAME, *(name.lower() for name in names if name)}))
 
-    def refusal(self, transport: _Transport | None, given: Iterable[str]) -> str | None:
+    def refusal(self, transport: _Transport | None, hosts: Iterable[str]) -> str | None:
         """Return why a request with these ``Host`` headers is refused; ``None``: it is not."""
         if ANY_HOST in self.names or not _is_over_loopback(transport):
             return None
-        for header in given:
+        for header in hosts:
             if not self._knows(header):
                 return (
                     f"{header[:SHOWN_CHARACTERS_MAX]!r} is no name of this node: ask for localhost "

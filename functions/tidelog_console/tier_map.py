@@ -71,7 +71,7 @@ class PartitionMap:
 
 
 def partition_map(
-    found: PartitionTier,
+    tier: PartitionTier,
     *,
     local_start: int | None,
     log_end: int | None,
@@ -80,13 +80,13 @@ def partition_map(
     bars_max: int,
 ) -> PartitionMap:
     """Return the map; neighbours are drawn as one bar if there are too many."""
-    status = tier_status(found.partition, found.segments, is_tiered=found.is_tiered)
+    status = tier_status(tier.partition, tier.segments, is_tiered=tier.is_tiered)
     row = {name: getattr(status, name) for name in status.__slots__}
     covered = row.pop("covered_end")
-    is_known = log_end is not None and found.is_tiered
+    is_known = log_end is not None and tier.is_tiered
     row["local_start"], row["log_end"] = local_start, log_end
     row["backlog"] = max(0, (log_end or 0) - covered) if is_known else None
-    is_claimed = found.claim is not None and found.claim.expires_ms > now_ms
+    is_claimed = tier.claim is not None and tier.claim.expires_ms > now_ms
     bars = [
         Bar(
             _state(meta, local_start, erased),
@@ -95,7 +95,7 @@ def partition_map(
             meta.size_bytes,
             1,
         )
-        for meta in found.segments
+        for meta in tier.segments
     ]
     kept = _without_overlaps([bar for bar in bars if bar.state != DELETING])
     first = max(covered, local_start or 0)
@@ -105,9 +105,9 @@ def partition_map(
             kept.append(Bar(LOCAL, max(first, copied_to), log_end, 0, 0))
     return PartitionMap(
         status=row,
-        bars=_placed(_merged(kept, bars_max), found.partition.log_start_offset),
+        bars=_placed(_merged(kept, bars_max), tier.partition.log_start_offset),
         deleting=tuple(bar for bar in bars if bar.state == DELETING),
-        unreadable_count=found.unreadable_count,
+        unreadable_count=tier.unreadable_count,
         is_claimed=is_claimed,
     )
 

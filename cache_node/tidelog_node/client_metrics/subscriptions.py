@@ -71,13 +71,13 @@ class Subscriptions:
         return SubscribedMetrics(tuple(sorted(metrics)), interval_ms)
 
 
-def subscription_id(wanted: SubscribedMetrics, instance_id: UUID) -> int:
+def subscription_id(metrics: SubscribedMetrics, instance_id: UUID) -> int:
     """Return the number that a client proves to know what it should push by: an int32.
 
     It is the CRC-32C of the metrics and the interval, XOR the hash code of the id, as in Kafka.
     Only the order of several metrics differs: Kafka's is that of a hash table.
     """
-    text = f"[{', '.join(wanted.metrics)}]{wanted.interval_ms}"
+    text = f"[{', '.join(metrics.metrics)}]{metrics.interval_ms}"
     folded = (instance_id.int >> 64) ^ (instance_id.int & _HALF_MASK)
     number = crc32c(text.encode()) ^ (folded >> 32) ^ (folded & 0xFFFF_FFFF)
     return number - 2 * _INT32_SIGN if number >= _INT32_SIGN else number

@@ -25,11 +25,11 @@ class CostlySchemas:
         self._clock = clock
         self._of_host: OrderedDict[str, _Refused] = OrderedDict()
 
-    def note(self, host: str, found: TooCostly) -> None:
+    def note(self, host: str, costly: TooCostly) -> None:
         """Refuse the schema in batches of the host from now on."""
         known = self._of_host.setdefault(host, OrderedDict())
-        known.pop(found.schema_id, None)
-        known[found.schema_id] = self._clock() + REFUSED_SECONDS, found
+        known.pop(costly.schema_id, None)
+        known[costly.schema_id] = self._clock() + REFUSED_SECONDS, costly
         while len(known) > OF_HOST_MAX:
             known.popitem(last=False)
         self._of_host.move_to_end(host)

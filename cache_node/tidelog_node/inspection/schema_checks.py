@@ -94,18 +94,18 @@ class SchemaChecks:
         batch: memoryview,
         parts: tuple[str, ...],
         schemas: tuple[SchemaSource, ...],
-        found: FramesFound,
+        frames: FramesFound,
         *,
         host: str,
     ) -> list[Problem]:
         """Return the records that their schemas do not allow. ``batch`` must not change.
 
-        ``found`` is what ``frames_of`` has found in it.
+        ``frames`` is what ``frames_of`` has found in it.
         Raises ``RecordsRefused`` if a schema is too costly: the producer is not to try again.
         Raises ``NotInspected``, and as ``check_values`` does.
         """
-        uses = found.uses
-        lane = self._large_lane if found.largest_bytes > LARGE_BYTES else self._lane
+        uses = frames.uses
+        lane = self._large_lane if frames.largest_bytes > LARGE_BYTES else self._lane
         self._require_affordable(schemas, uses, host)
         if not self._queued.take(host, len(batch)):
             raise NotInspected("too many bytes of batches wait to be inspected")

@@ -79,24 +79,24 @@ async def read_lease(store: MetadataStore, broker_id: int) -> BrokerLease | None
 
 
 async def wait_until_gone(
-    store: MetadataStore, membership: Membership, found: BrokerLease | None
+    store: MetadataStore, membership: Membership, earlier: BrokerLease | None
 ) -> BrokerLease | None:
     """Return an earlier process's lease once it has ended.
 
     Raises ``BrokerIdTaken`` if it is renewed.
     """
-    if found is None or found.counter == RELEASED:
-        return found
+    if earlier is None or earlier.counter == RELEASED:
+        return earlier
     times = membership.times
     since_ms = membership.now_ms()
     logger.info("waits for the lease of an earlier process", extra={"lease_ms": times.lease_ms})
     while True:
         started_ms = membership.now_ms()
-        lease = await read_lease(store, found.broker_id)
+        lease = await read_lease(store, earlier.broker_id)
         if lease is None or lease.counter == RELEASED:
             return lease
-        if lease.version != found.version:
-            raise BrokerIdTaken(f"broker {found.broker_id} of this cluster runs already")
+        if lease.version != earlier.version:
+            raise BrokerIdTaken(f"broker {earlier.broker_id} of this cluster runs already")
         if started_ms - since_ms >= times.lease_ms:
             return lease
         await asyncio.sleep(times.lease_ms / POLLS_PER_LEASE / 1000)

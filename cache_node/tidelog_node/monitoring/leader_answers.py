@@ -45,8 +45,8 @@ class LeaderAnswers:
         """Return the high watermark of the partitions whose leaders answer."""
         found: dict[TopicPartition, int] = {}
 
-        async def ask(broker_id: int, some: list[TopicPartition]) -> None:
-            answer = await self._request(broker_id, LIST_OFFSETS, _list_ends(some))
+        async def ask(broker_id: int, partitions: list[TopicPartition]) -> None:
+            answer = await self._request(broker_id, LIST_OFFSETS, _list_ends(partitions))
             for topic in answer.topics if answer is not None else ():
                 for one in topic.partitions:
                     if not one.error_code and one.offset >= 0:
@@ -62,8 +62,8 @@ class LeaderAnswers:
         """
         found: dict[TopicPartition, int] = {}
 
-        async def ask(broker_id: int, some: list[TopicPartition]) -> None:
-            wanted = {partition: offsets[partition] for partition in some}
+        async def ask(broker_id: int, partitions: list[TopicPartition]) -> None:
+            wanted = {partition: offsets[partition] for partition in partitions}
             answer = await self._request(broker_id, FETCH_BY_NAME, _fetch(wanted, FIRST_BYTES))
             for partition in _take_times(answer, wanted, found):
                 alone = {partition: offsets[partition]}

@@ -211,18 +211,18 @@ class Copier:
             now_ms=self._node.clock_ms(),
         )
 
-    async def delete(self, led: LedPartition, due: Sequence[SegmentMeta]) -> None:
+    async def delete(self, led: LedPartition, segments: Sequence[SegmentMeta]) -> None:
         """Delete the objects and items of segments whose deletion is due. Idempotent."""
-        if not due:
+        if not segments:
             return
         attributes: dict[str, str | int] = {
             "tidelog.partition": str(led.replica.partition),
-            "tidelog.segments": len(due),
+            "tidelog.segments": len(segments),
         }
         keys_of = partial(self._keys, led)
         with span(self._node.tracer, "tier delete", attributes):
-            await end_deletions(self._node.store, self._client, due, keys_of=keys_of)
-        for segment in due:
+            await end_deletions(self._node.store, self._client, segments, keys_of=keys_of)
+        for segment in segments:
             led.deleting.pop(segment.segment_id, None)
 
     async def _next(self, led: LedPartition, log: LocalLog) -> SealedSegment | None:

@@ -59,9 +59,9 @@ async def call_store(store: ObjectStore, request: StoreRequest) -> Fields:
     return {"found": found}
 
 
-def pack_object(found: ObjectMeta) -> list[str | int]:
+def pack_object(meta: ObjectMeta) -> list[str | int]:
     """Return the object's metadata as a JSON value."""
-    return [found.key, found.size_bytes, found.modified_ms]
+    return [meta.key, meta.size_bytes, meta.modified_ms]
 
 
 def unpack_object(packed: Sequence[Any]) -> ObjectMeta:

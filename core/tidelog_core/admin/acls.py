@@ -141,13 +141,13 @@ class AclAdmin:
         return await commit_each(self._store, self._view, wanted, decide)
 
 
-async def find_acls(image: ClusterImage, wanted: AclFilter) -> list[Acl]:
+async def find_acls(image: ClusterImage, acl_filter: AclFilter) -> list[Acl]:
     """Return the ACLs that the filter fits, in their order. Other tasks run in between."""
     found = []
     turn = Turn()
-    for acl in image.acls.index.candidates(wanted):
+    for acl in image.acls.index.candidates(acl_filter):
         await turn.step()
-        if wanted.matches(acl):
+        if acl_filter.matches(acl):
             found.append(acl)
     return sorted(found)
 

@@ -166,13 +166,15 @@ class EntityFilter:
         )
 
 
-async def find_quotas(image: ClusterImage, wanted: EntityFilter) -> list[tuple[Names, Quotas]]:
+async def find_quotas(
+    image: ClusterImage, entity_filter: EntityFilter
+) -> list[tuple[Names, Quotas]]:
     """Return the entities that the filter fits, with their quotas. Other tasks run in between."""
     found: list[tuple[Names, Quotas]] = []
     turn = Turn()
     for record in image.quotas.records.values():
         await turn.step()
         parts = dict(record.entity.parts())
-        if wanted.matches(parts):
+        if entity_filter.matches(parts):
             found.append((parts, record.values))
     return found

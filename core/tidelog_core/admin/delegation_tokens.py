@@ -89,34 +89,34 @@ class DelegationTokenAdmin:
         # Otherwise many requests at a time would exceed the number of tokens by their own number.
         self._creating = asyncio.Lock()
 
-    async def create(self, wanted: TokenRequest) -> tuple[DelegationToken, bytes]:
+    async def create(self, request: TokenRequest) -> tuple[DelegationToken, bytes]:
         """Store a new token; return it with its HMAC. Durable on return.
 
         Raises ``DelegationTokenAuthDisabled``, ``InvalidRequest`` for too many or too long names,
         ``PolicyViolation`` if there are too many tokens, and the errors of the store.
         """
         secret = self._secret()
-        _check_names(wanted)
+        _check_names(request)
         async with self._creating:
             image = await self._view.refresh()
-            if _is_full(image, wanted.requester):
+            if _is_full(image, request.requester):
                 await self.remove_expired()
                 image = self._view.image
-            _check_counts(image, wanted.requester)
+            _check_counts(image, request.requester)
             await ensure_decoy_secret(self._store, image)
             token_id = new_token_id()
             token_hmac = secret.hmac(token_id)
             now = self._clock_ms()
             lifetime_ms = self._times.lifetime_max_ms
-            if wanted.lifetime_ms > 0:
-                lifetime_ms = min(lifetime_ms, wanted.lifetime_ms)
+            if request.lifetime_ms > 0:
+                lifetime_ms = min(lifetime_ms, request.lifetime_ms)
             max_ms = min(now + lifetime_ms, TIME_MAX_MS)
             token = DelegationToken(
                 token_id=token_id,
-                owner=wanted.owner,
-                requester=wanted.requester,
-                renewers=wanted.renewers,
-                groups=wanted.groups,
+                owner=request.owner,
+                requester=request.requester,
+                renewers=request.renewers,
+                groups=request.groups,
                 issued_ms=now,
                 expires_ms=min(now + self._times.expiry_ms, max_ms),
                 max_ms=max_ms,

@@ -20,15 +20,15 @@ _KMS_KEY = "tier.kms.key.id"
 
 
 def with_diskless_default(
-    given: Mapping[str, str], node: NodeConfig, *, is_own: bool
+    configs: Mapping[str, str], node: NodeConfig, *, is_own: bool
 ) -> dict[str, str]:
     """Return a new topic's overrides, with the node's default if it makes the topic diskless.
 
     ``is_own``: the topic is one of the cluster's own, which have no records.
     """
-    if not node.log_diskless_enable or is_own or ENABLE in given:
-        return dict(given)
-    return {**given, ENABLE: "true"}
+    if not node.log_diskless_enable or is_own or ENABLE in configs:
+        return dict(configs)
+    return {**configs, ENABLE: "true"}
 
 
 def problems_of_new_diskless(config: TopicConfig, node: NodeConfig, *, is_own: bool) -> list[str]:

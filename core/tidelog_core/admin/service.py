@@ -110,7 +110,7 @@ class ClusterAdmin:
 
     async def create_topics(
         self,
-        wanted: Sequence[NewTopic],
+        topics: Sequence[NewTopic],
         *,
         validate_only: bool = False,
         seconds_max: float | None = None,
@@ -121,9 +121,9 @@ class ClusterAdmin:
         were not begun in time. Raises ``PolicyViolation`` if there are too many.
         """
         node = self._node_config()
-        for total in accumulate(wanted_partition_count(new, node) for new in wanted):
+        for total in accumulate(wanted_partition_count(new, node) for new in topics):
             check_new_partition_count(total)  # Fails early if there are very many.
-        return await self._create(wanted, validate_only=validate_only, seconds_max=seconds_max)
+        return await self._create(topics, validate_only=validate_only, seconds_max=seconds_max)
 
     async def ensure_topic(self, name: str) -> Topic:
         """Return the topic; create it with the cluster's defaults if it does not exist.
@@ -178,7 +178,7 @@ class ClusterAdmin:
 
     async def widen_topics(
         self,
-        wanted: Sequence[WiderTopic],
+        topics: Sequence[WiderTopic],
         *,
         validate_only: bool = False,
         seconds_max: float | None = None,
@@ -188,7 +188,7 @@ class ClusterAdmin:
         Errors are those of ``TopicPlanner.plan_wider``, and otherwise as in ``create_topics``.
         """
         return await self._change_each(
-            {wider.name: wider for wider in wanted},
+            {wider.name: wider for wider in topics},
             lambda image: self._planner(image).plan_wider,
             partial(commit_topics, self._store),
             validate_only=validate_only,

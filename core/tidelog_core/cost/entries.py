@@ -114,9 +114,9 @@ def has_hour(day: CostDay, hour: int) -> bool:
     return bool(day.hours >> hour % HOURS_PER_DAY & 1)
 
 
-def limited(many: Iterable[Counts], limits: Limits) -> dict[str, int]:
+def limited(counts: Iterable[Counts], limits: Limits) -> dict[str, int]:
     """Return the sum of topics' counts; topics beyond the most expensive ones become one."""
-    total = add_up(many)
+    total = add_up(counts)
     weights: dict[str, float] = {}  # dollars of one count, by item
     dollars: dict[str, float] = {}  # by topic
     for key, count in total.items():

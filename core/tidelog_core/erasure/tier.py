@@ -128,13 +128,13 @@ async def erase_from_tier(
     key: bytes,
     *,
     holder: UUID | None = None,
-    after: int = 0,
+    start_offset: int = 0,
     steps: SearchSteps | None = None,
 ) -> TierErasure:
     """Replace every tiered segment that holds records of the key by one without them.
 
     Idempotent; after an interruption, replaced segments stay replaced. Segments that end at
-    ``after`` or before are passed over; ``holder`` is that of the claim. Raises
+    ``start_offset`` or before are passed over; ``holder`` is that of the claim. Raises
     ``PartitionClaimed``, ``UnknownTopicOrPartition``, ``CorruptObject``,
     ``CorruptRecordBatch`` and the errors of the stores.
     """
@@ -146,7 +146,7 @@ async def erase_from_tier(
             facts = await tier.facts_of(live.segments)
             is_complete = True
             for group in group_segments(live.segments):
-                if group.end_offset <= after:
+                if group.end_offset <= start_offset:
                     continue
                 if await _may_hold(tier, group, key):
                     outcome = await _erase(tier, swaps, group, facts, key=key, steps=observer)
@@ -155,8 +155,8 @@ async def erase_from_tier(
                     elif outcome is GroupOutcome.LOST:
                         is_complete = False
                         break
-                after = group.end_offset
-                await observer.searched(after)
+                start_offset = group.end_offset
+                await observer.searched(start_offset)
             if is_complete:
                 break
             await swaps.next_round()

@@ -242,7 +242,7 @@ class ErasureRun:
                     tier,
                     self._key,
                     holder=progress.holder,
-                    after=progress.position.after,
+                    start_offset=progress.position.after,
                     steps=steps,
                 )
             )

@@ -21,9 +21,9 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 
 
-def removable_brokers(image: ClusterImage, gone: Iterable[int]) -> list[int]:
+def removable_brokers(image: ClusterImage, broker_ids: Iterable[int]) -> list[int]:
     """Return those of the brokers that are registered, and that no partition needs."""
-    candidates = {broker_id for broker_id in gone if broker_id in image.brokers}
+    candidates = {broker_id for broker_id in broker_ids if broker_id in image.brokers}
     if not candidates or image.unreadable:
         return []  # What cannot be read may name any of them.
     for name in image.topics:

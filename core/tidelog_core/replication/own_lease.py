@@ -157,18 +157,18 @@ class OwnLease:
         self.needs_read = True
         self._retry(now_ms)
 
-    def on_read(self, found: BrokerLease | None) -> None:
+    def on_read(self, lease: BrokerLease | None) -> None:
         """Take the current item."""
         self.needs_read = False
-        if found is None:
+        if lease is None:
             self._record = _at_version(self._record, ABSENT)
-        elif found.incarnation == self._record.incarnation or not self._has_renewed:
+        elif lease.incarnation == self._record.incarnation or not self._has_renewed:
             # Our own lost renewal, or before the first one the record of an earlier process.
             self._record = BrokerLease(
-                broker_id=found.broker_id,
+                broker_id=lease.broker_id,
                 incarnation=self._record.incarnation,
-                counter=found.counter,
-                version=found.version,
+                counter=lease.counter,
+                version=lease.version,
             )
         else:
             self._grant = None

@@ -28,7 +28,7 @@ class ChainTail(NamedTuple):
 
 
 def join_tail(
-    found: ChainedPartition,
+    chained: ChainedPartition,
     *,
     tiered_end: int,
     log_start_offset: int,
@@ -45,7 +45,7 @@ def join_tail(
     problems: list[Remark] = []
     used: list[EpochRun] = []
     chains: dict[int, ChainName] = {}  # by leader epoch
-    for run in found.runs:
+    for run in chained.runs:
         if run.leader_epoch < tiered_epoch:
             if run.end_offset > tiered_end:
                 problems.append(_outdated(run, tiered_end, tiered_epoch))

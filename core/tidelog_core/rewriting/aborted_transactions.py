@@ -21,10 +21,10 @@ class TransactionalSpans:
             first, _ = self._spans.get(header.producer_id, (header.base_offset, 0))
             self._spans[header.producer_id] = first, header.base_offset
 
-    def within(self, found: Iterable[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
+    def within(self, transactions: Iterable[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
         """Return the transactions that may have records in the segment, ordered by marker."""
         kept = []
-        for one in found:
+        for one in transactions:
             first, last = self._spans.get(one.producer_id, (0, -1))
             if first <= one.last_offset and last >= one.first_offset:
                 kept.append(one)

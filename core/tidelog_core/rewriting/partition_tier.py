@@ -223,7 +223,7 @@ class PartitionTier:
     async def rewrite(
         self,
         swaps: SegmentSwaps,
-        left: deque[SegmentGroup],
+        groups: deque[SegmentGroup],
         rewrite_batch: RewriteBatch,
         *,
         facts: Mapping[UUID, SegmentFacts],
@@ -233,7 +233,7 @@ class PartitionTier:
         """Take groups off the left as ``prepare`` does, and swap the new segment in."""
         prepared = await self.prepare(
             swaps,
-            left,
+            groups,
             rewrite_batch,
             facts=facts,
             compacted_up_to=compacted_up_to,
@@ -254,7 +254,7 @@ class PartitionTier:
     async def prepare(
         self,
         starts: SegmentStarts,
-        left: deque[SegmentGroup],
+        groups: deque[SegmentGroup],
         rewrite_batch: RewriteBatch,
         *,
         facts: Mapping[UUID, SegmentFacts],
@@ -271,7 +271,7 @@ class PartitionTier:
         """
         with TemporaryDirectory(prefix="tidelog-rewrite-") as name:
             written = await self._write(
-                Path(name), starts, left, rewrite_batch, facts=facts, limits=limits
+                Path(name), starts, groups, rewrite_batch, facts=facts, limits=limits
             )
             group, writer = written.group, written.writer
             is_joined = limits is not None and len(group.segments) > 1

@@ -106,10 +106,10 @@ async def add_stretch(
 
 
 async def mark_if_unchanged(
-    swaps: SegmentSwaps, done: RewrittenGroup, compacted_up_to: int
+    swaps: SegmentSwaps, rewritten: RewrittenGroup, compacted_up_to: int
 ) -> None:
     """Mark a segment as compacted if compaction has left it unchanged."""
-    is_dirty = any(one.compacted_up_to < one.end_offset for one in done.group.segments)
-    if done.outcome is GroupOutcome.UNCHANGED and is_dirty:
-        (segment,) = done.group.segments
+    is_dirty = any(one.compacted_up_to < one.end_offset for one in rewritten.group.segments)
+    if rewritten.outcome is GroupOutcome.UNCHANGED and is_dirty:
+        (segment,) = rewritten.group.segments
         await swaps.mark_compacted(segment, compacted_up_to)

@@ -63,12 +63,12 @@ class Comparison:
     malformed: Sequence[ItemKey] = ()  # in the metadata store; they are not compared
 
 
-async def compare(store: MetadataStore, found: FoundJournal) -> Comparison:
+async def compare(store: MetadataStore, journal: FoundJournal) -> Comparison:
     """Compare all items. A text that only the store has lost does not count as differing.
 
     Of a malformed item the journal has what counts, so that stays there.
     """
-    state, homeless = found.state, set(found.homeless_texts)
+    state, homeless = journal.state, set(journal.homeless_texts)
     differing: list[ItemKey] = []
     malformed: list[ItemKey] = []
     seen, used = set[ItemKey](), set[ItemKey]()
@@ -120,12 +120,12 @@ class JournalMending:
             while after is not None:
                 after = await retried(partial(self._write_some, collection, after))
 
-    async def mend(self, found: FoundJournal) -> SchemaJournal:
+    async def mend(self, journal: FoundJournal) -> SchemaJournal:
         """Have the journal say what its lost entries said. Return a position behind that.
 
         A text that the metadata store has lost too stays lost. Raises the stores' errors.
         """
-        wanted = await (self._differing(found) if found.lost else self._homeless(found))
+        wanted = await (self._differing(journal) if journal.lost else self._homeless(journal))
         for start in range(0, len(wanted), WRITTEN_AT_ONCE):
             keys = wanted[start : start + WRITTEN_AT_ONCE]
             await retried(
@@ -135,7 +135,7 @@ class JournalMending:
             )
         position = await self._changes.begin()
         assert position is not None
-        for number in found.lost:
+        for number in journal.lost:
             key = schema_key(self._cluster_id, number, SchemaObject.VOID)
             await persist(self._objects, key, void_object(number, position.store_id))
         return position

@@ -136,25 +136,25 @@ class _Reading:
 
 
 async def read_texts(
-    objects: ObjectStore, cluster_id: str, found: FoundJournal, keys: Collection[ItemKey]
+    objects: ObjectStore, cluster_id: str, journal: FoundJournal, keys: Collection[ItemKey]
 ) -> AsyncIterator[dict[ItemKey, Body]]:
     """Yield the texts of schemas, some at a time. What is damaged is added to the problems."""
     homes: dict[int, list[ItemKey]] = defaultdict(list)
     for key in keys:
-        homes[found.state.texts[key]].append(key)
+        homes[journal.state.texts[key]].append(key)
 
     async def read(number: int) -> dict[ItemKey, Body]:
         name = schema_key(cluster_id, number)
         try:
             texts = texts_in(JournalEntry.parse(await objects.get(name), key=name), homes[number])
         except CorruptObject as error:
-            found.problems.append((name, error.problem))
+            journal.problems.append((name, error.problem))
             return {}
         except ObjectNotFound:
-            found.problems.append((name, "it is not there, and had the text of a schema"))
+            journal.problems.append((name, "it is not there, and had the text of a schema"))
             return {}
         if len(texts) < len(homes[number]):
-            found.problems.append((name, "it lacks the text of a schema"))
+            journal.problems.append((name, "it lacks the text of a schema"))
         return texts
 
     numbers: Sequence[int] = sorted(homes)

@@ -14,16 +14,16 @@ QUALIFIED = "qualified"
 
 
 async def version_answer(
-    registry: SchemaRegistry, found: StoredVersion, options: Options
+    registry: SchemaRegistry, version: StoredVersion, options: Options
 ) -> dict[str, Any]:
     """Return a version as the API shows it."""
     answered: dict[str, Any] = {
-        "subject": found.subject,
-        "version": found.version,
-        "id": found.schema_id,
-        **await schema_answer(registry, found.subject, found.schema, options),
+        "subject": version.subject,
+        "version": version.version,
+        "id": version.schema_id,
+        **await schema_answer(registry, version.subject, version.schema, options),
     }
-    if found.is_deleted:
+    if version.is_deleted:
         answered["deleted"] = True
     return answered
 

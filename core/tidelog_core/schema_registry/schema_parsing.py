@@ -68,12 +68,12 @@ class SchemaParsing:
 
         return await self._in_thread(compare)
 
-    async def formatted(self, subject: str, schema: Schema, wanted: str) -> str:
+    async def formatted(self, subject: str, schema: Schema, format_name: str) -> str:
         """Return a stored schema's text in a format. Raises ``RegistryRefusal``."""
         known = await self._read.resolve(SubjectName.parse(subject), schema.references)
 
         def understand() -> str:
-            return parse(schema.schema_type, schema.text, known).formatted(wanted)
+            return parse(schema.schema_type, schema.text, known).formatted(format_name)
 
         return await self._in_thread(understand)
 

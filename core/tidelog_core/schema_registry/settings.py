@@ -64,7 +64,7 @@ class RegistrySettings:
         return dataclasses.replace(own, compatibility=own.compatibility or DEFAULT_COMPATIBILITY)
 
     async def set_config(
-        self, subject: str, given: RegistryConfig, *, cleared: Collection[str] = ()
+        self, subject: str, config: RegistryConfig, *, cleared: Collection[str] = ()
     ) -> RegistryConfig:
         """Set what is given, and take back the fields ``cleared``; return all that is set now.
 
@@ -77,11 +77,11 @@ class RegistrySettings:
             nonlocal after
             kept = _config_of(before)
             kept = dataclasses.replace(kept, **dict.fromkeys(cleared))
-            group = given.compatibility_group or kept.compatibility_group or ""
+            group = config.compatibility_group or kept.compatibility_group or ""
             after = dataclasses.replace(
                 before,
-                compatibility=given.compatibility or kept.compatibility,
-                normalize=kept.normalize if given.normalize is None else given.normalize,
+                compatibility=config.compatibility or kept.compatibility,
+                normalize=kept.normalize if config.normalize is None else config.normalize,
                 compatibility_group=group,
             )
             return after

@@ -128,16 +128,16 @@ class AclSet:
             if found is not None:
                 yield found
 
-    def candidates(self, wanted: AclFilter) -> Collection[Acl]:
+    def candidates(self, acl_filter: AclFilter) -> Collection[Acl]:
         """Return the ACLs that the filter may fit: all of them unless it names a resource."""
-        name = wanted.name
+        name = acl_filter.name
         if name is None:
             return self
         found: set[Acl] = set()
         for resource_type in ResourceType:
-            if wanted.resource_type not in (ResourceType.ANY, resource_type):
+            if acl_filter.resource_type not in (ResourceType.ANY, resource_type):
                 continue
-            if wanted.pattern_type is PatternType.MATCH:
+            if acl_filter.pattern_type is PatternType.MATCH:
                 some = self.matching(resource_type, name)
             else:
                 of_name = (

@@ -113,20 +113,20 @@ class _Sorting:
         self.unknown: dict[str, list[str]] = defaultdict(list)  # by the first part of the key
         self._segments: dict[str, SegmentObjects] = {}
 
-    def add(self, found: ObjectMeta) -> None:
-        key = found.key
+    def add(self, meta: ObjectMeta) -> None:
+        key = meta.key
         cluster_id, _, rest = key.partition("/")
         if rest == "cluster.json":
             self._cluster(cluster_id).has_manifest = True
         elif (parsed := parse_segment_key(key)) is not None:
-            self._add_segment(self._topic(key, parsed.topic_id), parsed, found)
+            self._add_segment(self._topic(key, parsed.topic_id), parsed, meta)
         elif (start := parse_log_start_key(key)) is not None:
             starts = self._topic(key, start.topic_id).log_starts
             starts[start.partition] = max(start.offset, starts.get(start.partition, 0))
         elif (topic_id := parse_topic_manifest_key(key)) is not None:
             self._topic(key, topic_id).has_manifest = True
         elif is_wal_key(key):
-            self._cluster(cluster_id).chain_objects.append(found)
+            self._cluster(cluster_id).chain_objects.append(meta)
         elif parse_schema_key(key) is not None:
             self._cluster(cluster_id).has_schemas = True
         elif is_heir_key(key) or is_probe_key(key) or parse_erasure_receipt_key(key) is not None:

@@ -43,12 +43,14 @@ class ChainFeeds:
         self._joins = asyncio.Semaphore(JOINS_AT_ONCE_MAX)
         self._is_closed = False
 
-    def note(self, replica: Replica, follower: FollowerState, said: Append) -> None:
+    def note(self, replica: Replica, follower: FollowerState, append: Append) -> None:
         """Take what the leader of a diskless partition says: up to where it is committed."""
         chains = follower.partition.wal
         if self._is_closed or not chains or chains[-1].leader_epoch != follower.leader_epoch:
             return  # The item is older than the answer.
-        fed = FedReplica(replica, follower, replica.log, said.high_watermark, said.log_start_offset)
+        fed = FedReplica(
+            replica, follower, replica.log, append.high_watermark, append.log_start_offset
+        )
         self._feed_of(chains[-1].chain).note(fed)
 
     async def close(self) -> None:

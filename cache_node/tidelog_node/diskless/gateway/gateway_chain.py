@@ -45,18 +45,18 @@ class GatewayChain:
         self._unnoted: list[GatewayBatch] = []  # that wait for a chain
         self._is_closed = False
 
-    def note(self, one: GatewayBatch) -> None:
+    def note(self, batch: GatewayBatch) -> None:
         """Have the next object get the batch."""
         chain = self._chain
         if chain is not None and not self._unnoted:
-            if chain.note_foreign(one.number, one.files):
+            if chain.note_foreign(batch.number, batch.files):
                 return
             if not chain.is_deposed:
                 # Its request may not wait for it yet.
                 stopping = ErrorCode.not_leader_or_follower, "this node is stopping"
-                asyncio.get_running_loop().call_soon(self._batches.end, one, *stopping)
+                asyncio.get_running_loop().call_soon(self._batches.end, batch, *stopping)
                 return
-        self._unnoted.append(one)
+        self._unnoted.append(batch)
         self._open()
 
     def on_deposed(self, chain: OwnedChain) -> None:

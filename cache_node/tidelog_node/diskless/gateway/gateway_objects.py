@@ -68,16 +68,18 @@ class GatewayObjects:
             self._looking.cancel()
             await asyncio.gather(self._looking, return_exceptions=True)
 
-    def settle(self, made: GatewayObject) -> None:
+    def settle(self, gateway_object: GatewayObject) -> None:
         """One more slice of the object has its result, or will get none."""
-        made.left_count -= 1
-        if made.left_count:
+        gateway_object.left_count -= 1
+        if gateway_object.left_count:
             return
-        if not made.unknown:
-            made.chain.committed.settle_foreign(made.sequence, made.ends)
+        if not gateway_object.unknown:
+            gateway_object.chain.committed.settle_foreign(
+                gateway_object.sequence, gateway_object.ends
+            )
             return
         wait_s = max(self._age_s(), REFERENCE_SECONDS_MAX)
-        self._unknown.append((self._loop.time() + wait_s, made))
+        self._unknown.append((self._loop.time() + wait_s, gateway_object))
         if self._looking is None and not self._is_closed:
             self._looking = asyncio.create_task(self._look(), name="gateway's unknown references")
 

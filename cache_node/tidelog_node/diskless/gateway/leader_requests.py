@@ -23,30 +23,33 @@ class LeaderRequests:
         """Yield the requests."""
         return iter(self._all)
 
-    def add(self, one: GatewayBatch, leader: Broker) -> bool:
+    def add(self, batch: GatewayBatch, leader: Broker) -> bool:
         """Add a committed batch; return whether it is the first one of a request."""
-        made = one.made
+        made = batch.made
         assert made is not None
         key = leader.broker_id, made
         last = self._last.get(key)
         if last is not None:
             batches, size_bytes = last
-            size_bytes += one.size_bytes
+            size_bytes += batch.size_bytes
             if len(batches) < SLICES_MAX and size_bytes <= BYTES_MAX:
-                batches.append(one)
+                batches.append(batch)
                 self._last[key] = batches, size_bytes
                 return False
-        batches = [one]
-        self._last[key] = batches, one.size_bytes
+        batches = [batch]
+        self._last[key] = batches, batch.size_bytes
         self._all.append((leader, made, batches))
         return True
 
 
-def request_of(made: GatewayObject, batches: Sequence[GatewayBatch]) -> GatewayAppend:
+def request_of(gateway_object: GatewayObject, batches: Sequence[GatewayBatch]) -> GatewayAppend:
     """Return the request that says where the object has the batches."""
-    chain = made.chain
+    chain = gateway_object.chain
     return GatewayAppend(
-        chain.name.chain_id, chain.committed_end, made.sequence, list(map(_slice_of, batches))
+        chain.name.chain_id,
+        chain.committed_end,
+        gateway_object.sequence,
+        list(map(_slice_of, batches)),
     )
 
 

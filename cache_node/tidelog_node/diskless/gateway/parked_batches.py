@@ -56,16 +56,16 @@ class ParkedBatches:
         """Whether nothing waits, and nothing is tried."""
         return not (self._partitions or self._deadlines)
 
-    def park(self, one: GatewayBatch, now_s: float) -> None:
+    def park(self, batch: GatewayBatch, now_s: float) -> None:
         """Have the batch wait."""
-        partition = self._partitions.get(one.name)
+        partition = self._partitions.get(batch.name)
         if partition is None:
-            partition = self._partitions[one.name] = _ParkedPartition(now_s + RETRY_SECONDS)
-        heappush(partition.batches, one.number)
-        self._waiting[one.number] = one
-        if one.number not in self._noted:
-            self._noted.add(one.number)
-            heappush(self._deadlines, (one.deadline_s, one.number))
+            partition = self._partitions[batch.name] = _ParkedPartition(now_s + RETRY_SECONDS)
+        heappush(partition.batches, batch.number)
+        self._waiting[batch.number] = batch
+        if batch.number not in self._noted:
+            self._noted.add(batch.number)
+            heappush(self._deadlines, (batch.deadline_s, batch.number))
 
     def due(self, now_s: float) -> list[PartitionName]:
         """Return the partitions to try now, and put the next try of each off."""

@@ -67,14 +67,14 @@ class PendingBatches:
         """Return the batch with the number, ``None`` once it has ended."""
         return self._batches.get(number)
 
-    def add(self, one: GatewayBatch) -> None:
+    def add(self, batch: GatewayBatch) -> None:
         """Add a batch; the numbers grow."""
-        self._batches[one.number] = one
-        if one.producer is not None:
-            self._numbers.setdefault(_producer_of(one), deque()).append(one.number)
+        self._batches[batch.number] = batch
+        if batch.producer is not None:
+            self._numbers.setdefault(_producer_of(batch), deque()).append(batch.number)
         self._traffic.batch_count += 1
-        self._traffic.batch_bytes += one.size_bytes
-        self._traffic.pending_bytes += one.size_bytes
+        self._traffic.batch_bytes += batch.size_bytes
+        self._traffic.pending_bytes += batch.size_bytes
         self._note_fullness()
 
     # -- the batches of one producer --
@@ -83,14 +83,14 @@ class PendingBatches:
         """Return whether batches of the producer and partition have no answer yet."""
         return (producer.partition, producer.producer_id) in self._numbers
 
-    def is_behind_lost(self, one: GatewayBatch) -> bool:
+    def is_behind_lost(self, batch: GatewayBatch) -> bool:
         """Return whether an earlier batch of its producer is lost and has not come again."""
-        return one.producer is not None and self.broken.blocks(one.producer, one.number)
+        return batch.producer is not None and self.broken.blocks(batch.producer, batch.number)
 
-    def is_behind_another(self, one: GatewayBatch) -> bool:
+    def is_behind_another(self, batch: GatewayBatch) -> bool:
         """Return whether an earlier batch of its producer is on its way."""
-        numbers = self._numbers.get(_producer_of(one))
-        return numbers is not None and numbers[0] < one.number
+        numbers = self._numbers.get(_producer_of(batch))
+        return numbers is not None and numbers[0] < batch.number
 
     def _later_of(self, one: GatewayBatch) -> Iterator[tuple[int, ProducerBatch]]:
         """Yield the later batches of the producer without an answer, with their numbers."""
@@ -101,30 +101,30 @@ class PendingBatches:
 
     # -- the end of a batch --
 
-    def lose(self, one: GatewayBatch, code: ErrorCode, message: str) -> None:
+    def lose(self, batch: GatewayBatch, code: ErrorCode, message: str) -> None:
         """End a batch that was not appended, or of which nobody knows."""
-        if one.producer is not None:
-            self.broken.lose(one.producer, one.number, self._later_of(one))
-        self.end(one, code, message)
+        if batch.producer is not None:
+            self.broken.lose(batch.producer, batch.number, self._later_of(batch))
+        self.end(batch, code, message)
 
-    def end(self, one: GatewayBatch, code: ErrorCode = ErrorCode.none, message: str = "") -> None:
+    def end(self, batch: GatewayBatch, code: ErrorCode = ErrorCode.none, message: str = "") -> None:
         """Forget the batch; its request fails if there is an error."""
-        if self._batches.pop(one.number, None) is None:
+        if self._batches.pop(batch.number, None) is None:
             return
-        self._traffic.pending_bytes -= one.size_bytes
-        numbers = self._numbers.get(_producer_of(one))
+        self._traffic.pending_bytes -= batch.size_bytes
+        numbers = self._numbers.get(_producer_of(batch))
         while numbers and numbers[0] not in self._batches:
             numbers.popleft()
         if not numbers:
-            self._numbers.pop(_producer_of(one), None)
+            self._numbers.pop(_producer_of(batch), None)
         if code is not ErrorCode.none:
             self._traffic.lost_count += 1
-            if one.waiter is not None:
-                one.waiter.fail(code, message)
-        if one.made is None:
-            self._spool.release(one.place)
+            if batch.waiter is not None:
+                batch.waiter.fail(code, message)
+        if batch.made is None:
+            self._spool.release(batch.place)
         else:
-            self._objects.settle(one.made)
+            self._objects.settle(batch.made)
         self._note_fullness()
 
     def _note_fullness(self) -> None:

@@ -273,7 +273,7 @@ def keep_slices(
     footer: WalFooter,
     names: Mapping[tuple[bytes, int], PartitionName],
     wanted: Mapping[PartitionName, WantedSlices],
-    found: FoundSlices,
+    slices: FoundSlices,
 ) -> set[PartitionName]:
     """Add the wanted slices of a committed object; ``names`` has the keys of ``wanted``.
 
@@ -287,14 +287,14 @@ def keep_slices(
             continue
         seen.add(name)
         if row.end_offset > wanted[name].start_offset:
-            found[name][chain].append(stored_slice(chain, sequence, row))
+            slices[name][chain].append(stored_slice(chain, sequence, row))
     for reference in footer.references:
         name = names.get((reference.topic_id, reference.partition))
         if name is None:
             continue
         seen.add(name)
         if reference.end_offset > wanted[name].start_offset:
-            found[name][chain].append(referenced_slice(sequence, reference))
+            slices[name][chain].append(referenced_slice(sequence, reference))
     return seen
 
 

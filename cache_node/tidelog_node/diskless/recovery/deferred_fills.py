@@ -126,12 +126,12 @@ class DeferredFills:
         replicas: Mapping[PartitionName, Replica],
         tails: Mapping[PartitionName, LogTail],
         listings: Mapping[ChainName, ListedChain],
-        found: ReadChains,
+        chains_read: ReadChains,
     ) -> dict[PartitionName, Fill]:
         """Have logs begin where their tails end; return what they lack.
 
-        ``found`` has producers and footers that need not be read. The logs of others stay as they
-        are. Raises the store's errors.
+        ``chains_read`` has producers and footers that need not be read. The logs of others stay as
+        they are. Raises the store's errors.
         """
         listed = {
             StoredObject(chain, one.sequence): one
@@ -141,7 +141,7 @@ class DeferredFills:
         turn = Turn()
         replays: dict[PartitionName, _TailReplay] = {}
         for name, tail in tails.items():
-            replay = _TailReplay(replicas[name], tail, found.producers.get(name))
+            replay = _TailReplay(replicas[name], tail, chains_read.producers.get(name))
             if all(StoredObject(one.chain, one.sequence) in listed for one in tail.slices):
                 replays[name] = replay
             await turn.step()  # Each copies its log's producers.
@@ -149,7 +149,7 @@ class DeferredFills:
         reads = list(plan_reads({name: replay.left for name, replay in replays.items()}))
 
         async def footer(read: ObjectRead) -> _Slices:
-            footer = found.footers.get(read.place)
+            footer = chains_read.footers.get(read.place)
             if footer is None:
                 footer = await self._footer(listed[read.place], read.place.chain)
             return {} if footer is None else _slices_of(footer, names)

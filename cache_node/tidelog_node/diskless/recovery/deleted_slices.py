@@ -47,13 +47,13 @@ def wanted_below(chains: EpochChains, log_start_offset: int) -> WantedSlices:
 async def stored_objects(
     chains: ChainStore,
     listings: Mapping[ChainName, ListedChain],
-    found: Iterable[Mapping[ChainName, Sequence[StoredSlice]]],
+    slices_by_chain: Iterable[Mapping[ChainName, Sequence[StoredSlice]]],
 ) -> StoredObjects:
     """Return the objects in the listings, and those of gateways that have some of the slices.
 
-    ``found`` has the slices of some partitions. Raises the store's errors.
+    ``slices_by_chain`` has the slices of some partitions. Raises the store's errors.
     """
-    slices = (one for of_chain in found for some in of_chain.values() for one in some)
+    slices = (one for of_chain in slices_by_chain for some in of_chain.values() for one in some)
     gateways = {one.chain for one in slices if one.is_reference} - listings.keys()
     listed = await list_chains(chains, sorted(gateways)[:GATEWAY_CHAINS_MAX])
     return {
@@ -64,7 +64,7 @@ async def stored_objects(
 
 def slices_below(
     chains: EpochChains,
-    found: Mapping[ChainName, Sequence[StoredSlice]],
+    slices_by_chain: Mapping[ChainName, Sequence[StoredSlice]],
     stored: StoredObjects,
     *,
     end_offset: int,
@@ -78,7 +78,7 @@ def slices_below(
     ends = [*(entry.first_offset for entry in chains[1:]), None]
     known: dict[int, StoredSlice] = {}  # by their ends
     for entry, following in zip(chains, ends, strict=True):
-        for one in found.get(entry.chain, ()):
+        for one in slices_by_chain.get(entry.chain, ()):
             is_of_epoch = one.leader_epoch == entry.leader_epoch
             is_acknowledged = following is None or one.end_offset <= following
             if is_of_epoch and is_acknowledged and one.sequence in stored.get(one.chain, ()):

@@ -433,7 +433,7 @@ class LogRecovery:
         known = {
             one.segment_id for one in stored if is_broken or one.state is SegmentState.COPY_FINISHED
         }
-        key = await segment_from(self._objects, prefix, offset, known=known)
+        key = await segment_from(self._objects, prefix, offset, known_ids=known)
         if key is not None:
             found = f"the segment {key}, which begins where its records end, or above"
             raise MetadataSetBack(replica.partition, known=describe_epoch(record.wal), found=found)

@@ -266,14 +266,14 @@ class LogRefill:
         else:
             await self._behind.urgent_ends_within(PAUSE_BEHIND_SECONDS)
 
-    async def read_slice(self, name: PartitionName, one: StoredSlice) -> bytearray:
+    async def read_slice(self, name: PartitionName, stored: StoredSlice) -> bytearray:
         """Return the slice's bytes. Raises ``CorruptObject``, and the store's errors."""
-        key = self._key(one)
+        key = self._key(stored)
         try:
-            data = await self._get_range(key, one.position, one.position + one.size_bytes)
+            data = await self._get_range(key, stored.position, stored.position + stored.size_bytes)
         except ObjectNotFound:
             raise _missing(key, name) from None
-        return self._checked(name, one, data)
+        return self._checked(name, stored, data)
 
     def _checked(
         self, name: PartitionName, one: StoredSlice, data: bytes | bytearray | memoryview

@@ -36,10 +36,14 @@ def append_slice(replica: RefillTarget, data: bytearray) -> None:
     replica.append_as_follower(memoryview(data)[position:])
 
 
-def placed(data: Buffer, one: StoredSlice, *, key: str) -> bytearray:
+def placed(data: Buffer, stored: StoredSlice, *, key: str) -> bytearray:
     """Return a gateway's slice with the offsets and the leader epoch of its reference."""
     return placed_batches(
-        data, one.base_offset, key=key, position=one.position, leader_epoch=one.leader_epoch
+        data,
+        stored.base_offset,
+        key=key,
+        position=stored.position,
+        leader_epoch=stored.leader_epoch,
     )
 
 

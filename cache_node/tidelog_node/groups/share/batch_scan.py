@@ -53,11 +53,11 @@ def scan_batches(read: LogRead, records: FileSlice, *, up_to: int) -> ReadBatche
     return found
 
 
-def slice_of(found: ReadBatches, acquired: Sequence[Acquired], records: FileSlice) -> FileSlice:
+def slice_of(batches: ReadBatches, acquired: Sequence[Acquired], records: FileSlice) -> FileSlice:
     """Return the part of the slice with the acquired records: whole batches."""
     first_offset, last_offset = acquired[0].first_offset, acquired[-1].last_offset
     start = end = 0
-    for batch, batch_end in zip(found.batches, found.ends, strict=True):
+    for batch, batch_end in zip(batches.batches, batches.ends, strict=True):
         if batch.last_offset < first_offset:
             start = batch_end
         if batch.base_offset > last_offset:

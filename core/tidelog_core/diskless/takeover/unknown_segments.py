@@ -28,19 +28,19 @@ from tidelog_core.tier.keys import (
 
 
 async def segment_from(
-    store: ObjectStore, prefix: str, offset: int, *, known: Collection[UUID] = ()
+    store: ObjectStore, prefix: str, offset: int, *, known_ids: Collection[UUID] = ()
 ) -> str | None:
-    """Return the key of a whole segment that begins at or above the offset, ``None``: no such.
+    """Return the key of the first whole segment at or above the offset, ``None`` if there is none.
 
-    ``prefix`` is that of the partition's keys. One listing, if there is none. What an upload or a
-    deletion has left, damaged ones, and those with ``known`` ids are passed over. Raises
-    ``StoreUnavailable``.
+    ``prefix`` is that of the partition's keys. Skips leftovers of uploads and deletions, damaged
+    segments, and those whose ids are in ``known_ids``. Costs one listing if it finds nothing.
+    Raises ``StoreUnavailable``.
     """
     after = f"{prefix}{offset - 1:020d}~" if offset else prefix
     index_key = ""  # of the last stem; the log's key follows it
     async for meta in store.list(prefix, start_after=after):
         parsed = parse_segment_key(meta.key)
-        if parsed is None or parsed.base_offset < offset or parsed.segment_id in known:
+        if parsed is None or parsed.base_offset < offset or parsed.segment_id in known_ids:
             continue
         if parsed.is_index:
             index_key = meta.key

@@ -10,7 +10,7 @@ from tidelog_core.schemas.parsed_schema import Steps
 _INTS = {"int": 2**31, "long": 2**63}
 
 
-def is_default_of(of: AvroType, value: Any, steps: Steps) -> bool:
+def is_default_of(schema: AvroType, value: Any, steps: Steps) -> bool:
     """Return whether the value is of the type. A union's may be of any branch, as Avro 1.12 has it.
 
     A record's field without a value has its own default, so a few records that have each other
@@ -18,7 +18,7 @@ def is_default_of(of: AvroType, value: Any, steps: Steps) -> bool:
     Java.
     """
     steps.take()
-    kind = of.kind
+    kind = schema.kind
     if kind in _INTS:
         return type(value) is int and -_INTS[kind] <= value < _INTS[kind]
     if kind in ("float", "double"):
@@ -29,7 +29,7 @@ def is_default_of(of: AvroType, value: Any, steps: Steps) -> bool:
         return value is None
     if kind in ("string", "bytes", "enum", "fixed"):
         return isinstance(value, str)
-    return _is_compound_default(of, value, steps)
+    return _is_compound_default(schema, value, steps)
 
 
 def _is_compound_default(of: AvroType, value: Any, steps: Steps) -> bool:

@@ -15,10 +15,10 @@ from tidelog_core.schemas.model import compact_json
 _LOGICAL_FIRST = ("logicalType", "precision", "scale")
 
 
-def print_avro(of: AvroType, references: Collection[AvroType] = ()) -> str:
+def print_avro(schema: AvroType, references: Collection[AvroType] = ()) -> str:
     """Return the schema's text. Types of ``references`` are named only."""
     printed = {one.full_name for one in references}
-    return compact_json(_value(of, "", printed))
+    return compact_json(_value(schema, "", printed))
 
 
 def _value(of: AvroType, namespace: str, printed: set[str]) -> Any:
@@ -73,9 +73,9 @@ def _short(alias: str, namespace: str) -> str:
     return name if space == namespace else alias
 
 
-def normalize(of: AvroType) -> AvroType:
+def normalize(schema: AvroType) -> AvroType:
     """Return the type with properties and aliases sorted; the parts of a record are its own."""
-    return _normalized(of, {})
+    return _normalized(schema, {})
 
 
 def _normalized(of: AvroType, done: dict[int, AvroType]) -> AvroType:

@@ -36,9 +36,9 @@ class Source:
 Read = Callable[[Source], Any]
 
 
-def reader_of(of: AvroType) -> Callable[[bytes], Any]:
+def reader_of(schema: AvroType) -> Callable[[bytes], Any]:
     """Return a function that reads values of the type; it raises ``UnreadableValue``."""
-    read = _Readers().of(of)
+    read = _Readers().of(schema)
 
     def read_whole(data: bytes) -> Any:
         source = Source(data)
@@ -55,9 +55,9 @@ def reader_of(of: AvroType) -> Callable[[bytes], Any]:
     return read_whole
 
 
-def branch_name(of: AvroType) -> str:
+def branch_name(schema: AvroType) -> str:
     """Return the name that a union's branch has in JSON."""
-    return of.full_name or of.kind
+    return schema.full_name or schema.kind
 
 
 class _Readers:
@@ -66,19 +66,19 @@ class _Readers:
     def __init__(self) -> None:
         self._named: dict[int, Read] = {}
 
-    def of(self, of: AvroType) -> Read:
+    def of(self, schema: AvroType) -> Read:
         """Return the function that reads the type."""
-        simple = _SIMPLE.get(of.kind)
+        simple = _SIMPLE.get(schema.kind)
         if simple is not None:
             return simple
         makers: dict[str, Callable[[AvroType], Read]] = {
             "union": self._union,
             "array": self._array,
             "map": self._map,
-            "enum": lambda of: _enum(of.symbols),
-            "fixed": lambda of: _fixed(of.size),
+            "enum": lambda schema: _enum(schema.symbols),
+            "fixed": lambda schema: _fixed(schema.size),
         }
-        return makers.get(of.kind, self._record)(of)
+        return makers.get(schema.kind, self._record)(schema)
 
     def _record(self, of: AvroType) -> Read:
         known = self._named.get(id(of))

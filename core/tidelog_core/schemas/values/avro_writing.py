@@ -20,10 +20,10 @@ _UNUSUAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-
 _BITS = {"int": 31, "long": 63}
 
 
-def write_avro(of: AvroType, value: Any) -> bytes:
+def write_avro(schema: AvroType, value: Any) -> bytes:
     """Return the value as the type's bytes. Raises ``UnreadableValue``."""
     parts = bytearray()
-    _Writer(parts).write(of, value, "the value", 0)
+    _Writer(parts).write(schema, value, "the value", 0)
     return bytes(parts)
 
 
@@ -40,15 +40,15 @@ class _Writer:
             "map": self._map,
         }
 
-    def write(self, of: AvroType, value: Any, where: str, depth: int) -> None:
+    def write(self, schema: AvroType, value: Any, where: str, depth: int) -> None:
         """Write a value of the type."""
         if depth > DEPTH_MAX:
             raise UnreadableValue(f"it nests more than {DEPTH_MAX} times")
-        write = self._writes.get(of.kind)
+        write = self._writes.get(schema.kind)
         if write is not None:
-            write(of, value, where, depth + 1)
+            write(schema, value, where, depth + 1)
         else:
-            self._parts += _simple(of, value, where)
+            self._parts += _simple(schema, value, where)
 
     def _record(self, of: AvroType, value: Any, where: str, depth: int) -> None:
         if not isinstance(value, dict):
