@@ -391,7 +391,7 @@ class Replica:
         self._changed.add(self)
         return info
 
-    def append_beside(self, log: LocalLog, batches: memoryview) -> AppendInfo:
+    def append_to_fill(self, log: LocalLog, batches: memoryview) -> AppendInfo:
         """Append records that this log lacks to another one, which fills it once it is whole.
 
         Raises as ``LocalLog.append_as_follower``.

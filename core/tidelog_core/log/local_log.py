@@ -360,7 +360,7 @@ class LocalLog(ReadableLog):
         unfilled = self._filling.missing
         assert unfilled is not None
         found = LocalLog.open(
-            self._filling.begin_beside(),
+            self._filling.begin_fill_log(),
             self.partition,
             config=self.config,
             clock_ms=self._clock_ms,
@@ -372,7 +372,7 @@ class LocalLog(ReadableLog):
             producer_snapshot=producer_snapshot,
             is_durable=False,
         )
-        self._filling.beside = found
+        self._filling.fill_log = found
         return found
 
     def begin_fill(self, other: LocalLog) -> PendingFill:

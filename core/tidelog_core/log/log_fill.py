@@ -1,9 +1,9 @@
-"""What one log lacks before its start, and the log beside it that gets it (``unfilled_range``).
+"""What one log lacks before its start, and the fill log that gets it (``unfilled_range``).
 
-Readers get from the log beside what it has so far, up to its own last stable offset: an abort
+Readers get from the fill log what it has so far, up to its own last stable offset: an abort
 that comes later in the missing records is not known there yet.
 
-Nothing of the log beside is durable before its segments are given away. A crash throws it away.
+Nothing of the fill log is durable before its segments are given away. A crash throws it away.
 Nor is anything of the log itself, before it counts as whole.
 """
 
@@ -29,7 +29,7 @@ from tidelog_core.log.unfilled_range import (
 from tidelog_core.log.values import LogRead
 
 
-class LogBeside(Protocol):
+class FillLog(Protocol):
     """The log that gets what another one lacks; ``LocalLog``."""
 
     @property
@@ -61,7 +61,7 @@ class LogFill:
         "_pending",
         "_segments",
         "_start",
-        "beside",
+        "fill_log",
         "missing",
     )
 
@@ -79,7 +79,7 @@ class LogFill:
         self._durability = durability
         self._is_interrupted = missing is not None
         self._pending: PendingFill | None = None
-        self.beside: LogBeside | None = None  # the log that gets what is missing
+        self.fill_log: FillLog | None = None  # the log that gets what is missing
         # What was missing when it began; some of it may be deleted since.
         self.missing = missing
 
@@ -107,18 +107,18 @@ class LogFill:
         return found is not None and self._segments.start_offset < found.end
 
     def lacks(self, offset: int) -> bool:
-        """Whether the offset is missing, and cannot be read from the log beside yet."""
+        """Whether the offset is missing, and cannot be read from the fill log yet."""
         found = self.missing
         if found is None or not found.start <= offset < found.end:
             return False
-        return self.beside_with(offset) is None
+        return self.fill_log_with(offset) is None
 
-    def beside_with(self, offset: int) -> LogBeside | None:
-        """Return the log beside if it has the offset, which is missing here, and may be read."""
-        found, beside = self.missing, self.beside
-        if found is None or beside is None or beside.is_offline:
+    def fill_log_with(self, offset: int) -> FillLog | None:
+        """Return the fill log if it has the offset, which is missing here, and may be read."""
+        found, fill_log = self.missing, self.fill_log
+        if found is None or fill_log is None or fill_log.is_offline:
             return None
-        return beside if found.start <= offset < beside.last_stable_offset else None
+        return fill_log if found.start <= offset < fill_log.last_stable_offset else None
 
     def mark(self, missing: Unfilled) -> UnfilledMark:
         """Return the mark that these offsets are missing, to be made durable by any thread."""
@@ -129,25 +129,25 @@ class LogFill:
     def begin(self, mark: UnfilledMark) -> None:
         """Note what is missing. The mark is durable; the log is truncated next."""
         mark.is_taken = True
-        self.missing, self._is_interrupted, self.beside = mark.unfilled, False, None
+        self.missing, self._is_interrupted, self.fill_log = mark.unfilled, False, None
 
-    def begin_beside(self) -> Path:
-        """Return the folder for a new log with what is missing; then set ``beside``."""
+    def begin_fill_log(self) -> Path:
+        """Return the folder for a new log with what is missing; then set ``fill_log``."""
         directory = self._segments.directory
-        self.beside = None
+        self.fill_log = None
         with self._segments.storage_errors("start of filling"):
             clear_filling(directory)
             remove_moved(directory, self._segments.start_offset)
         return directory / FILLING_DIRECTORY
 
     def begin_taking(self, found: LogSegments) -> PendingFill:
-        """Begin to put the sealed segments of the log beside before the first one.
+        """Begin to put the sealed segments of the fill log before the first one.
 
         Until ``is_done`` the caller runs ``PendingFill.run``, which may block, on any thread, and
         then calls ``go_on`` on the log's thread.
         """
         segments, durability = self._segments, self._durability
-        self.beside = None
+        self.fill_log = None
         # A flush that has begun would raise the recovery point again.
         durability.cancel()
         durability.recovery_point = min(durability.recovery_point, found.start_offset)
@@ -189,7 +189,7 @@ class LogFill:
         segments.cut_count += 1  # An erasure that is done has not seen these.
 
     def _forget(self) -> None:
-        self.missing = self.beside = self._pending = None
+        self.missing = self.fill_log = self._pending = None
 
     def end(self) -> None:
         """Note durably that nothing is missing any more. Blocks."""

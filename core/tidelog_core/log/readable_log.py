@@ -20,7 +20,7 @@ from tidelog_core.log.cleaned_segments import SegmentToClean
 from tidelog_core.log.cleaning import Cleaning
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.log_appender import LogAppender
-from tidelog_core.log.log_fill import LogBeside, LogFill
+from tidelog_core.log.log_fill import FillLog, LogFill
 from tidelog_core.log.log_producers import LogProducers
 from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
@@ -323,13 +323,13 @@ class ReadableLog:
         filling = self._filling
         return filling.missing is not None and filling.lacks(offset)
 
-    def beside_with(self, offset: int) -> LogBeside | None:
+    def fill_log_with(self, offset: int) -> FillLog | None:
         """Return the log that fills this one, if it has the record of an offset that is missing.
 
         It may be read up to its last stable offset.
         """
         filling = self._filling
-        return None if filling.missing is None else filling.beside_with(offset)
+        return None if filling.missing is None else filling.fill_log_with(offset)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, search: BatchSearch = find_record

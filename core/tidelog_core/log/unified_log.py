@@ -116,13 +116,13 @@ class UnifiedLog:
         is_local = offset >= local.local_log_start_offset or offset < local.log_start_offset
         if not is_local and local.lacks(offset):
             require_filled(local)
-        beside = None if is_local else local.beside_with(offset)
-        if beside is not None:
+        fill_log = None if is_local else local.fill_log_with(offset)
+        if fill_log is not None:
             local.check_online()
-            found = beside.read(
+            found = fill_log.read(
                 offset,
                 max_bytes=max_bytes,
-                up_to=min(up_to, beside.last_stable_offset),
+                up_to=min(up_to, fill_log.last_stable_offset),
                 min_one_batch=min_one_batch,
                 include_aborted=include_aborted,
             )
@@ -210,17 +210,17 @@ def require_filled(local: LocalLog) -> None:
         raise OffsetNotAvailable(f"{local.partition} is still being filled from its chains")
 
 
-def _as_of(local: LocalLog, beside: LogRead) -> LogRead:
-    """Return a read of the log that fills this one as one of this log."""
+def _as_of(local: LocalLog, read: LogRead) -> LogRead:
+    """Return a read of the fill log with the offsets of the partition's log."""
     return LogRead(
-        beside.slice,
-        beside.start_offset,
+        read.slice,
+        read.start_offset,
         local.high_watermark,
         local.last_stable_offset,
         local.log_start_offset,
         local.log_end_offset,
-        beside.aborted_transactions,
-        beside.end_offset,
+        read.aborted_transactions,
+        read.end_offset,
     )
 
 

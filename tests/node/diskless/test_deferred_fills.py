@@ -373,15 +373,15 @@ async def test_a_log_that_has_begun_again_is_filled_by_its_last_fill_alone(
         },
     )
     assert first.keys() == replicas.keys()
-    older = {name: tail_fills.Beside(fill) for name, fill in first.items()}
+    older = {name: tail_fills.FillReplica(fill) for name, fill in first.items()}
     for replica in replicas.values():
         replica.log.truncate_fully_and_start_at(0)
     second = await logs.begin(replicas, tails)
-    for name, beside in older.items():
+    for name, filling in older.items():
         data = await logs.refill.read_slice(name, tails[name].slices[0])
         with pytest.raises(StorageError):  # It would write to the files of the other fill.
-            beside.append_as_follower(memoryview(data))
-        beside.close()
+            filling.append_as_follower(memoryview(data))
+        filling.close()
     logs.fills.add(second)
     logs.fills.add(first)
     await until_all_filled(replicas)

@@ -4,9 +4,8 @@
 
 An object with a slice below a high watermark is committed, and so are those before it. So when one
 partition moves, all replicas of the chain on this node take what the object has for them, and the
-object is read once. A replica that does not continue where the feed is (new, behind, the object
-was collected) *joins*: it begins at the tier's end if that is better, then all footers of its
-chains are read, and its missing slices many at a time (``chain_joins``). The feed is one task.
+object is read once. A replica whose log does not end at the feed's position (it is new or behind,
+or the object was collected) *joins* the feed (``chain_joins``). The feed is one task.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class ChainFeed:
 
         ``on_grown`` is called after a replica has got records.
 
-        ``joins`` bounds the feeds of the node that read all footers of their chains at once.
+        ``joins`` limits how many feeds of the node read all footers of their chains at once.
         """
         self.chain = chain
         self._replicas = FedReplicas(on_grown)
@@ -80,7 +79,7 @@ class ChainFeed:
         return not left
 
     def note(self, fed: FedReplica) -> None:
-        """Take what the leader says of a partition."""
+        """Take the leader's high watermark and log start of a partition."""
         self._replicas.note(fed)
         if fed.is_behind:
             self._stir.set()
@@ -103,7 +102,7 @@ class ChainFeed:
                 await asyncio.sleep(RETRY_SECONDS)
                 self._stir.set()
             except Exception:
-                # Any failure is retried: consumers of this zone would wait for ever.
+                # Any failure is retried. Otherwise consumers of this zone would wait for ever.
                 logger.exception("following a chain broke, will retry")
                 await asyncio.sleep(RETRY_SECONDS)
                 self._stir.set()
@@ -122,11 +121,11 @@ class ChainFeed:
                 await self._read_next(1 if read_count <= OBJECTS_ONE_BY_ONE else OBJECTS_AT_ONCE)
 
     async def _read_next(self, count: int) -> None:
-        """Read the next objects and append what they have for the replicas.
+        """Read the next objects at once, and append their slices to the replicas in order.
 
-        They are read at once. An object that exists is committed if all before it do: they are
-        taken in order, up to the first that is missing or that no replica waits for. Raises the
-        store's errors, and ``CorruptObject``.
+        An object is committed if it and all objects before it exist. So this stops at the first
+        that is missing, or that no replica waits for. Raises the store's errors, and
+        ``CorruptObject``.
         """
         replicas = self._replicas
         first = replicas.next_sequence

@@ -44,7 +44,7 @@ class ChainFeeds:
         self._is_closed = False
 
     def note(self, replica: Replica, follower: FollowerState, append: Append) -> None:
-        """Take what the leader of a diskless partition says: up to where it is committed."""
+        """Take a leader's answer about a diskless partition, with its high watermark."""
         chains = follower.partition.wal
         if self._is_closed or not chains or chains[-1].leader_epoch != follower.leader_epoch:
             return  # The item is older than the answer.

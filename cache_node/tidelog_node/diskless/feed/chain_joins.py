@@ -1,13 +1,14 @@
-"""Brings replicas to where their feed is, or to what is known to be committed.
+"""Brings replicas to the position of their feed, or to the end of what is known to be committed.
 
-A replica that does not continue where the feed is *joins*: it is new or behind, or the object was
-collected. It begins at the tier's end if that is better, then all footers of its chains are read,
-and its missing slices many at a time. At a log start beyond the tier it begins with the last
-deleted records: it may lead next, and knows their producers by them alone.
+A replica whose log does not end at the feed's position *joins*: it is new or behind, or the object
+was collected. Its log begins at the tier's end if that saves reads. Then all footers of its chains
+are read, and its missing slices many at a time. If the log start is beyond the tier, the log begins
+with the last deleted records: the replica may lead next, and only these records name the producers.
 
-**What a log has above its own high watermark proves nothing.** It may be of a time when this node
-led, and was never committed; or the node has just started. So a replica that joins compares it with
-the chains, and cuts what differs. From then on its log ends at its high watermark.
+**Records above a log's own high watermark prove nothing.** This node may have appended them as a
+leader that never committed them, or it has just started. So a replica that joins compares them with
+the chains, and truncates its log where they differ. From then on its log ends at its high
+watermark.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class ChainJoins:
         catch_up: CatchUp,
         slots: asyncio.Semaphore,
     ) -> None:
-        """``slots`` bounds the feeds of the node that read all footers of their chains at once."""
+        """``slots`` limits how many feeds of the node read all footers of their chains at once."""
         self._chain = chain
         self._replicas = replicas
         self._chains = chains
@@ -81,7 +82,7 @@ class ChainJoins:
         self._without_deleted &= names
 
     async def join(self, names: Sequence[PartitionName]) -> None:
-        """Bring the replicas to where the feed is, or to what is known to be committed.
+        """Bring the replicas to the feed's position, or to their known committed end.
 
         Those that cannot be filled are tried again later, and do not hold the others up.
         """
@@ -98,7 +99,7 @@ class ChainJoins:
                     continue
                 if fed.is_current and fed.replica.log.log_end_offset >= tier_end:
                     starts[name] = max(tier_end, fed.replica.log.high_watermark)
-                else:  # Something has changed meanwhile.
+                else:  # The replica has changed while its slices were read.
                     self._replicas.put_off([name], RETRY_SECONDS)
             await self._fill(joining, starts)
         except (TidelogError, OSError) as error:
@@ -131,7 +132,7 @@ class ChainJoins:
     async def _fill(
         self, joining: Mapping[PartitionName, FedReplica], starts: Mapping[PartitionName, int]
     ) -> None:
-        """Append what the chains have above the starts; below, the logs are right.
+        """Append the records above ``starts`` from the chains; below, the logs are complete.
 
         Raises the store's errors, and ``CorruptObject``.
         """
@@ -207,7 +208,7 @@ class ChainJoins:
     async def _keep(
         self, fed: FedReplica, start_offset: int, slices: list[StoredSlice], end_offset: int
     ) -> list[StoredSlice]:
-        """Keep what the log has of the slices, and cut the rest; return those that it lacks."""
+        """Truncate the log behind its last matching slice; return the slices that it lacks."""
         log = fed.log
         if log.log_end_offset == log.high_watermark:
             return slices

@@ -1,8 +1,8 @@
-"""The replicas of this node that follow by one chain, and which have all that its feed has read.
+"""The replicas of this node that follow one chain, and those that are at the feed's position.
 
-The feed waits for the bucket. Meanwhile a partition may get another leader or epoch, or this node
-may begin to lead it and refill the same log. So each append looks again whether the replica still
-follows, and appends without waiting in between.
+While the feed waits for the bucket, a partition may get another leader or epoch, or this node may
+begin to lead it and refill the same log. So each append checks again that the replica still
+follows, and does not wait between the check and the append.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ RETRY_SECONDS = 0.5
 
 @dataclass(slots=True)
 class FedReplica:
-    """A replica of this node that follows by the chain, in one leader epoch."""
+    """A replica of this node that follows the chain, in one leader epoch."""
 
     replica: Replica
     follower: FollowerState
-    log: LocalLog  # the replica's; another one begins anew
+    log: LocalLog  # the replica's; a replica with another log joins the feed again
     high_watermark: int
     log_start_offset: int
 
@@ -40,10 +40,9 @@ class FedReplica:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the leader has committed more than the replica is known to have.
+        """Whether the replica lacks committed records, or has some that may not be committed.
 
-        Or the replica has records that are not known to be committed, or lacks some before its
-        start: then it begins where the tier ends.
+        Records before its log's start may be missing too: then it begins at the tier's end.
         """
         if not self.is_current:
             return False
@@ -58,7 +57,7 @@ class FedReplica:
         return log.log_end_offset == log.high_watermark == base_offset
 
     def lacks_deleted(self, start_offset: int) -> bool:
-        """Whether the log begins at a log start, and does not know who has written before."""
+        """Whether the log begins at a log start, and does not know the producers of before."""
         start = self.follower.partition.log_start_offset
         return lacks_deleted(self.log, log_start_offset=start, start_offset=start_offset)
 
@@ -75,11 +74,11 @@ class FedReplicas:
         self._on_grown = on_grown
 
     def get(self, name: PartitionName) -> FedReplica | None:
-        """Return what is known of the partition, ``None`` if its replica does not follow here."""
+        """Return the partition's replica, ``None`` if it does not follow this chain."""
         return self._fed.get(name)
 
     def note(self, fed: FedReplica) -> None:
-        """Take what the leader says of a partition."""
+        """Take the leader's high watermark and log start of a partition."""
         name = fed.replica.name
         known = self._fed.get(name)
         if known is None or known.follower is not fed.follower or known.log is not fed.log:
@@ -88,7 +87,7 @@ class FedReplicas:
         self._fed[name] = fed
 
     def drop_others(self) -> set[PartitionName]:
-        """Forget the replicas that follow elsewhere by now; return those that are left."""
+        """Forget the replicas that no longer follow this chain; return the remaining ones."""
         for name in [name for name, fed in self._fed.items() if not fed.is_current]:
             del self._fed[name]
             self.joined.discard(name)
@@ -96,11 +95,11 @@ class FedReplicas:
         return set(self._fed)
 
     def behind(self) -> list[PartitionName]:
-        """Return the replicas that lack something."""
+        """Return the replicas that are behind."""
         return [name for name, fed in self._fed.items() if fed.is_behind]
 
     def follows(self, name: PartitionName) -> bool:
-        """Return whether the replica follows by this chain."""
+        """Return whether the replica follows this chain."""
         fed = self._fed.get(name)
         return fed is not None and fed.is_current
 
@@ -131,7 +130,7 @@ class FedReplicas:
     ) -> None:
         """Append a slice, if the replica still follows and ends where the slice begins."""
         known = self._fed.get(name)
-        # In the same epoch, whatever was said since.
+        # In the same epoch, even if the leader has answered since.
         if known is None or known.follower is not fed.follower:
             return
         if not (fed.is_current and fed.continues_at(base_offset)):
@@ -141,7 +140,7 @@ class FedReplicas:
         self.prove(fed, end_offset)
 
     def prove(self, fed: FedReplica, end_offset: int) -> None:
-        """Take what the log has below the offset for committed."""
+        """Note that the log's records below the offset are committed."""
         replica = fed.replica
         replica.follow_leader(high_watermark=end_offset, log_start_offset=fed.log_start_offset)
         self._on_grown(replica)

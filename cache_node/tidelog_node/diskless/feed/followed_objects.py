@@ -2,8 +2,8 @@
 
     the first megabyte → footer → slices of wanted partitions, in order of offset → appended
 
-Most objects are read by one request. Of a gateway's slices the object has references: neighbours in
-the gateway's object are read together, and as many as memory may have.
+Most objects are read by one request. A gateway's slices are in the gateway's object, and this one
+has references to them: neighbours are read together, as many as memory allows.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FollowedObjects:
         return await self._read(self._key(sequence), 0, FIRST_READ_BYTES)
 
     async def take(self, read: bytes | memoryview) -> None:
-        """Append what the next object has for the replicas, given its first bytes.
+        """Append the next object's slices to the replicas, given the object's first bytes.
 
         Raises the store's errors, and ``CorruptObject``.
         """
@@ -81,7 +81,7 @@ class FollowedObjects:
             for row in footer.references
         ]
         foreign: Mapping[StoredSlice, bytearray] = {}
-        # The own slices come first in the object, whatever the offsets.
+        # The leader's own slices come first in the object, in any order of offsets.
         found = sorted((*own, *referenced), key=lambda one: one[1].base_offset)
         for at, (name, one) in enumerate(found):
             if one.is_reference and one not in foreign and self._wants(name, one) is not None:
@@ -91,7 +91,7 @@ class FollowedObjects:
     def _wanted_references(
         self, found: Sequence[tuple[PartitionName, StoredSlice]], at: int
     ) -> list[StoredSlice]:
-        """Return the references from there on that replicas want, as many as memory may have.
+        """Return the references from ``at`` on that replicas want, as many as memory allows.
 
         While a leader cannot store its objects, the references of many megabytes fit into one.
         """
@@ -130,7 +130,7 @@ class FollowedObjects:
         return await self._chains.footer(self._chain, listed)
 
     def _wants(self, name: PartitionName, one: StoredSlice) -> FedReplica | None:
-        """Return the replica that lacks the slice, if one follows by this feed in its epoch."""
+        """Return the replica that lacks the slice, if one follows this chain in its epoch."""
         fed = self._replicas.get(name)
         if fed is None or name not in self._replicas.joined or not fed.is_current:
             return None

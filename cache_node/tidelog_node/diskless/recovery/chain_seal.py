@@ -1,7 +1,7 @@
-"""Ends the chain of an earlier leader: carries out a ``ChainSealer``'s decisions.
+"""Seals the chain of an earlier leader: carries out a ``ChainSealer``'s decisions.
 
-The sealer retries what the store did not answer, for as long as its rounds last. So a store that is
-away holds a seal up, and nothing else.
+The sealer retries requests that the store did not answer, for a limited number of rounds. So an
+unreachable store delays a seal, and nothing else.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ HEADERS_AT_ONCE_MAX = 64
 
 
 class ChainStillOpen(StoreUnavailable):
-    """A chain could not be sealed: its owner goes on faster than its heir, or is not what it was.
+    """A chain could not be sealed: its owner writes faster than its heir, or it has changed.
 
-    Nothing of its partitions was taken. The next attempt begins again.
+    None of its partitions was taken over. The next attempt begins again.
     """
 
     def __init__(self, chain: ChainName, reason: str) -> None:
@@ -65,7 +65,7 @@ async def _carry_out(
     decision: SealerDecision,
     heir: ChainName,
 ) -> Sequence[SealerDecision]:
-    """Do one thing; return what the sealer decides on its outcome."""
+    """Carry out one decision; return what the sealer decides on its outcome."""
     try:
         if isinstance(decision, chain_sealer.ListChain):
             listed = await chains.list(sealer.chain, decision.start)

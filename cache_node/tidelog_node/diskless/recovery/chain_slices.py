@@ -1,14 +1,14 @@
-"""Where the committed records of partitions are in their chains, from the footers alone.
+"""Finds the committed records of partitions in their chains, by footers and indexes alone.
 
-A partition's item names its chains by leader epoch. Of each chain the indexes are read
+A partition's item names its chains by leader epoch. The indexes of each chain are read
 (``chain.index``), and the footers of objects that they lack, 64 at once; chains do not wait for
-each other. Only the slices that are wanted are kept: those above the end of the tier. The slices
-of a partition follow each other without a gap: a gap is an error, its records were acknowledged.
-Indexes also have producers of partitions at committed offsets: the last ones are kept, and so are
-some of the footers, because an heir that leads first has to know what producers have done since.
+each other. Only slices above the end of the tier are kept. The slices of a partition follow each
+other without a gap: a gap is an error, because its records were acknowledged. Indexes also have
+the producers of partitions at committed offsets. The last of these are kept, and so are some of the
+footers: an heir that leads before it has the records needs to know what producers did since.
 
-A damaged footer does not say whose records the object has. Partitions with records in an object
-above it are not concerned: if some of theirs were damaged, there would be a gap.
+A damaged footer does not say whose records the object has. It does not matter to partitions that
+have records in a later object: if theirs were damaged, there would be a gap.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ReadChains(NamedTuple):
     footers: Mapping[StoredObject, WalFooter]  # some of those that were read
 
     def damage_of(self, name: PartitionName, chain: ChainName) -> CorruptObject | None:
-        """Return the error of an object that may have the partition's end in this chain."""
+        """Return the error of a damaged object that may have the partition's last records."""
         last = self.last_seen.get((name, chain), -1)
         for sequence, error in sorted(self.damaged.get(chain, {}).items()):
             if sequence > last:
@@ -106,9 +106,9 @@ class ReadChains(NamedTuple):
                 raise error
 
     def is_end_certain(self, name: PartitionName, chain: ChainName) -> bool:
-        """Return whether every object of the chain was read that may have the partition's end.
+        """Return whether every object that may have the partition's last records was read.
 
-        Else it was collected, so the metadata store must know a tier that goes as far.
+        If not, one was collected, and the tier in the metadata store must reach as far.
         """
         whole_from = self.whole_from.get(chain)
         return whole_from is not None and self.last_seen.get((name, chain), -1) + 1 >= whole_from

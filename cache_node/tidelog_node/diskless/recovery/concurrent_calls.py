@@ -1,4 +1,4 @@
-"""Awaits several calls at once: an heir waits for a store's answers while producers wait for it."""
+"""Awaits several calls at once, because producers wait while an heir waits for a store."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ R = TypeVar("R")
 async def for_each(
     items: Iterable[T], call: Callable[[T], Awaitable[R]], *, at_once_max: int
 ) -> list[R]:
-    """Return the answers in the order of the items. The first error is raised, and ends the rest.
+    """Return the answers in the order of the items. Raises the first error, and ends the rest.
 
-    A call begins as soon as another one has ended, so a slow one holds up no other.
+    A call begins as soon as another one has ended, so a slow one delays no other.
     """
     answers: dict[int, R] = {}
     left = enumerate(items)

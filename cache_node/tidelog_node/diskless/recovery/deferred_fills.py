@@ -1,17 +1,17 @@
-"""Has logs begin where their tails end, so that partitions are led before any record is read.
+"""Starts logs at the ends of their tails, so that partitions are led before any record is read.
 
-    producers in an index of the chain → footers of what was committed since
+    producers in an index of the chain → footers of the objects committed since
     → producers, open transactions, leader epochs at the end
     → the log is truncated to its end, and led → ``TailFills`` reads the records in between
 
-A log that has none of a long tail gains nothing by waiting for it: what a leader has to know of it
-is in the batch rows of the footers. An owner writes down its producers every so often, at committed
-offsets, so only the footers above are read, however long the tail is. Footers are read object by
-object, as the records would be, and each for all partitions that share the object.
+A log that has none of a long tail gains nothing by waiting for it: all that a leader needs to know
+of the tail is in the batch rows of the footers. The owner of a chain stores its producers at
+committed offsets from time to time, so only the later footers are read, however long the tail is.
+Each footer is read once for all partitions that share the object.
 
-Only a tail that was found whole begins so. All others are refilled first: a log that has a part of
-its tail, a tail with gateways' slices (their rows are in other chains), and one of which an object
-or a footer is gone or damaged. Refilling it reports the fault.
+This needs a whole tail and a log without any of it. All other logs are refilled first: those that
+have a part of their tail, whose tail has slices of gateways (their rows are in other chains), or
+whose tail lacks an object or a footer. The refill reports the fault.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Fill(NamedTuple):
     """The records that a log lacks before its start, and the log as of where they begin."""
 
     replica: Replica
-    log: LocalLog  # the replica's; another one begins anew
+    log: LocalLog  # the replica's; another log of the replica has fills of its own
     slices: Sequence[StoredSlice]
     unfilled: Unfilled  # the log's, this very object
     leader_epochs: Sequence[tuple[int, int]]
@@ -74,7 +74,7 @@ class Fill(NamedTuple):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the log still lacks these records, and has not begun again since."""
+        """Whether the log still lacks these records, and was not truncated since."""
         log = self.log
         is_same = self.replica.opened_log is log and log.unfilled is self.unfilled
         return is_same and not log.is_offline
@@ -86,13 +86,13 @@ class Fill(NamedTuple):
 
 
 def may_defer_fill(tail: LogTail, start_offset: int) -> bool:
-    """Whether the log may begin at its tail's end: it ends where its long tail begins."""
+    """Whether the log may start at its tail's end: the tail is long, and the log has none of it."""
     log = tail.replica.log
     return log.log_end_offset == start_offset and log.unfilled is None and is_long(tail.slices)
 
 
 def is_long(slices: Sequence[StoredSlice]) -> bool:
-    """Whether a log that has nothing of the tail may begin at its end."""
+    """Whether the tail is long enough for a log to start at its end."""
     if sum(one.size_bytes for one in slices) < DEFERRED_BYTES_MIN:
         return False
     return not any(one.is_reference for one in slices)
@@ -101,7 +101,7 @@ def is_long(slices: Sequence[StoredSlice]) -> bool:
 def slices_to_replay(
     slices: Sequence[StoredSlice], start_offset: int, producers: ProducersAt | None
 ) -> Sequence[StoredSlice]:
-    """Return the slices of a tail whose footers say what its producers have done.
+    """Return the slices of a tail whose footers are needed to know its producers.
 
     Those are all from ``start_offset`` on, or those above the offset where they are known. If the
     first slice begins below the start, its footer is needed in any case.
@@ -115,7 +115,7 @@ def slices_to_replay(
 
 
 class DeferredFills:
-    """Begins logs at their ends. For the tasks of one event loop."""
+    """Starts logs at the ends of their tails. For the tasks of one event loop."""
 
     def __init__(self, chains: ChainStore, executor: Executor) -> None:
         self._chains = chains
@@ -128,7 +128,7 @@ class DeferredFills:
         listings: Mapping[ChainName, ListedChain],
         chains_read: ReadChains,
     ) -> dict[PartitionName, Fill]:
-        """Have logs begin where their tails end; return what they lack.
+        """Start logs at the ends of their tails; return the fills that they need.
 
         ``chains_read`` has producers and footers that need not be read. The logs of others stay as
         they are. Raises the store's errors.
@@ -181,7 +181,7 @@ class DeferredFills:
 
 
 class _TailReplay:
-    """A log as it is at the end of what was applied of its tail."""
+    """The state of a log at the end of the slices that were applied."""
 
     def __init__(self, replica: Replica, tail: LogTail, producers: ProducersAt | None) -> None:
         """``producers`` are the partition's at an offset of the tail, if they are known."""
@@ -208,7 +208,7 @@ class _TailReplay:
             self._note_epoch(one)
 
     def apply(self, name: PartitionName, wanted: Sequence[StoredSlice], found: _Slices) -> None:
-        """Apply the partition's slices of an object; without one of them all is given up."""
+        """Apply the partition's slices in an object; give the replay up if one is missing."""
         for one in wanted:
             if self._is_given_up:
                 return
@@ -230,7 +230,7 @@ class _TailReplay:
         self._slices_end = one.end_offset
 
     def _apply(self, one: CommittedSlice, start: int) -> None:
-        """Take the batches from the offset on, as a follower takes them by one append."""
+        """Apply the batches from the offset on, as a follower does in one append."""
         state = self._producers
         # Clients choose the batches' timestamps. A producer counts as seen when its leader put
         # the object: see ``PartitionReplay``.
@@ -243,7 +243,7 @@ class _TailReplay:
         state.advance_high_watermark(one.end_offset)
 
     async def begin(self, executor: Executor) -> Fill | None:
-        """Truncate the log to the tail's end, if it may begin there; return what it lacks then."""
+        """Truncate the log to the tail's end; return its fill, ``None`` if it may not be."""
         log, replica, producers = self._log, self._replica, self._producers
         if self._is_given_up or producers.end_offset != self._tail.end_offset:
             return None
@@ -265,7 +265,7 @@ class _TailReplay:
 
     @property
     def _is_unchanged(self) -> bool:
-        """Whether the log is as it was found, and nobody leads or follows with it."""
+        """Whether the log is unchanged, and the replica neither leads nor follows."""
         log, replica = self._log, self._replica
         is_same = replica.opened_log is log and log.log_end_offset == self._start_offset
         return is_same and not replica.is_leader and not replica.is_follower

@@ -1,10 +1,10 @@
-"""The last slices below a log start that is beyond the tier, for their producers.
+"""The last slices below a log start that is beyond the tier; a new log needs their producers.
 
 Records may be deleted before they were ever tiered. A log that begins at such a log start does not
-know who has written before, and would take a batch again whose ack was lost. Their objects stay
-until the tier has passed them, so the log begins some slices earlier, whether its node is to lead
-or to follow: a follower may lead next. Producers repeat what they have sent last: a megabyte of it
-is enough, and does not hold up the lead.
+know the producers of before, and would accept a repeated batch whose acknowledgement was lost. The
+objects of these records stay until the tier has passed them. So the log begins some slices earlier,
+on leaders and on followers, which may lead next. Producers repeat the batches that they sent last:
+one megabyte of slices is enough, and reading it delays no leader.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def lacks_deleted(log: LocalLog, *, log_start_offset: int, start_offset: int) ->
 
 
 def wanted_below(chains: EpochChains, log_start_offset: int) -> WantedSlices:
-    """Return what to read to have the slices below the log start, too."""
+    """Return the slices to read so that those below the log start are included."""
     return WantedSlices(chains, max(0, log_start_offset - DELETED_OFFSETS_MAX))
 
 
@@ -95,7 +95,7 @@ def slices_below(
 
 
 def begin_with_deleted(log: LocalLog, below: Sequence[StoredSlice]) -> None:
-    """Have an empty log begin where the slices do, with the leader epochs that it had there."""
+    """Start an empty log where the slices begin, with the leader epochs that it had there."""
     begin = below[0].base_offset
     epochs = [one for one in log.leader_epochs if one[1] <= begin]
     log.truncate_fully_and_start_at(begin, leader_epochs=epochs)

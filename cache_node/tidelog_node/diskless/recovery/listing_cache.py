@@ -1,16 +1,16 @@
-"""Listings of chains that were made ahead of a takeover, so that heirs list only the rest.
+"""Listings of chains that were made before a takeover, so that heirs list only the rest.
 
-    objects that follow each other without a gap      taken from the listing that was made ahead
+    objects that follow each other without a gap      taken from the earlier listing
     those before and behind                           listed again
 
-Such a listing is of a chain that is still written, and comes in pages. An object may be created
-after its page was listed, and the next page may have one whose header says that it exists. So an
-object that the listing lacks was not collected for certain, and an heir that took it for collected
-might end a partition before acknowledged records. An object that the listing has did exist, and
-below the committed end in a header it is committed: nothing is created there but a late seal, which
-ends nothing. What was collected since is not found by whoever reads it, as after any listing.
+The earlier listing is of a chain that is still written, and comes in pages. An object may be
+created after its page was listed, and the next page may have one whose header says that it exists.
+So an object that the listing lacks need not be collected. An heir that believed so might end a
+partition before acknowledged records. An object in the listing did exist, and below the committed
+end in a header it is committed: nothing is created there except a late seal, which ends nothing.
+Objects that were collected since are missing for their readers, as after any listing.
 
-After an hour of a chain in a bucket a listing takes dozens of requests, one after the other.
+Listing a chain of one hour takes dozens of requests, one after the other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Listed(NamedTuple):
 
 
 class ListingCache:
-    """The listings that are kept. For the tasks of one event loop."""
+    """The cached listings. For the tasks of one event loop."""
 
     def __init__(self) -> None:
         self._listed: dict[ChainName, _Listed] = {}

@@ -1,18 +1,19 @@
 """Recovers the logs of partitions from the tier and their chains, before they are led.
 
-The chains are listed first, then the tier is read: what a listing lacks had been collected, so the
-tier has it by then. A log that ends below the tier's end begins again there, with the producers and
-leader epochs of the last tiered segment; what follows comes from the chains. At a log start beyond
-the tier it begins with some of the deleted records, because the tier lacks their producers.
+The chains are listed first, then the tier is read: an object that a listing lacks was collected, so
+the tier has its records by then. A log that ends below the tier's end starts again there, with the
+producers and leader epochs of the last tiered segment; later records come from the chains. If the
+log start is beyond the tier, the log begins with some of the deleted records, because the tier
+lacks their producers.
 
-A log that lacks all of a long tail begins at its end instead, is led, and filled later
-(``deferred_fills``). The others are recovered in groups, those first whose logs lack least: so a
-tail does not hold up the others (``waves``). Each group is led before the next one is read.
+A log that lacks all of a long tail starts at the tail's end, is led, and filled later
+(``deferred_fills``). The others are recovered in groups, short tails first, so that a long tail
+does not delay the others (``waves``). Each group is led before the next one is read.
 
-A metadata store that was set back knows a tier that ends too early, and the objects of the chain
-are gone. Nothing else would show it: so unless the objects themselves say where a partition ends,
-the bucket is asked for segments above, and for a greater log start (``unknown_segments``). Nothing
-is lost with the latter, so the item gets it back, and the next try goes on from there.
+If the metadata store was set back, its tier ends too early, and the chain's objects for the rest
+are gone. Only the bucket shows that. So unless the objects prove where a partition ends, the bucket
+is searched for later segments, and for a greater log start (``unknown_segments``). A greater log
+start loses nothing: the item gets it back, and the next try goes on from there.
 """
 
 from __future__ import annotations
@@ -92,14 +93,14 @@ class RecoveredLog(NamedTuple):
 
 
 class Recovery(NamedTuple):
-    """What became of some partitions; those of which another try may help are in none."""
+    """The outcome for some partitions; those that another try may recover are left out."""
 
     logs: Mapping[PartitionName, RecoveredLog]
     refused: Mapping[PartitionName, MetadataSetBack]
 
 
 class _Tails(NamedTuple):
-    """What was found of the partitions that are recovered together."""
+    """The tails of the partitions that are recovered together."""
 
     replicas: Mapping[PartitionName, Replica]
     records: Mapping[PartitionName, Partition]
@@ -156,7 +157,7 @@ class LogRecovery:
         *,
         is_doubtful: bool = False,
     ) -> AsyncGenerator[Recovery]:
-        """Recover the logs of ``records``; yield those that could be, and those that never can.
+        """Recover the logs of ``records``; yield the recovered ones and those that never can be.
 
         ``seals`` has where the last chains end. ``is_doubtful`` says that later chains may have
         had records. Raises the store's errors.
@@ -175,7 +176,7 @@ class LogRecovery:
         *,
         is_doubtful: bool,
     ) -> AsyncGenerator[Recovery]:
-        # In this order: what a listing lacks was collected, and the tier has it by then.
+        # In this order: an object that a listing lacks was collected, so the tier has its records.
         names = sorted({entry.chain for record in records.values() for entry in record.wal})
         self.begun.notify(frozenset(name.broker_id for name in names))
         listings = await self.listings.list(self._chains, names)
@@ -229,7 +230,7 @@ class LogRecovery:
         found: ReadChains,
         listings: Mapping[ChainName, ListedChain],
     ) -> None:
-        """Have logs begin with the last deleted records, if the chains still have them.
+        """Start logs with the last deleted records, if the chains still have them.
 
         Raises the store's errors.
         """
@@ -258,7 +259,7 @@ class LogRecovery:
     async def _recover_tails(
         self, work: _Tails, listings: Mapping[ChainName, ListedChain]
     ) -> AsyncGenerator[Recovery]:
-        """Have the logs end where their tails do; yield those that can be led at once first."""
+        """Recover the logs up to the ends of their tails; yield those first that need no refill."""
         tails = work.tails
         first = {
             name: tail
@@ -284,7 +285,7 @@ class LogRecovery:
             self._fills.add(fills)  # After the others: their producers wait.
 
     async def _refill_wave(self, work: _Tails, wave: Collection[PartitionName]) -> Recovery:
-        """Refill the logs; what can never be led is refused."""
+        """Refill the logs, and refuse partitions that can never be led."""
         refused: dict[PartitionName, MetadataSetBack] = {}
         failures = await self._refill.refill({name: work.tails[name] for name in wave})
         self._without_deleted.difference_update(wave)
@@ -305,9 +306,9 @@ class LogRecovery:
     async def tier_ends(
         self, records: Mapping[PartitionName, Partition]
     ) -> dict[PartitionName, TierEnds]:
-        """Return where the partitions' tiers end, of those that can be read.
+        """Return the tier ends of the partitions whose tiers can be read.
 
-        The others are to be recovered: that says what is wrong, and holds up no other.
+        The recovery of the others reports the error, and delays no other partition.
         """
         ends: dict[PartitionName, TierEnds] = {}
 
@@ -328,7 +329,7 @@ class LogRecovery:
         names: Iterable[PartitionName],
         work: Callable[[PartitionName], Awaitable[None]],
     ) -> None:
-        """Do it for all partitions, some at once. The failure of one is logged."""
+        """Do ``work`` for all partitions, some at once; log the failure of one."""
 
         async def guarded(name: PartitionName) -> None:
             async with self._slots:
@@ -351,7 +352,7 @@ class LogRecovery:
                 group.create_task(guarded(name))
 
     async def _begin(self, replica: Replica, record: Partition) -> TierEnds:
-        """Have the log begin at or below the tier's end, or the log start; return both ends."""
+        """Start the log at or below the tier's end, or at the log start; return both ends."""
         if replica.opened_log is None:  # A new one waits for the disk, and there may be hundreds.
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._node.executor, replica.open)
@@ -366,7 +367,7 @@ class LogRecovery:
         *,
         is_doubtful: bool,
     ) -> LogTail:
-        """Return what the log is to have. Raises ``CorruptObject`` if offsets are missing."""
+        """Return the tail that the log needs. Raises ``CorruptObject`` if offsets are missing."""
         name = PartitionName(record.topic_id, record.partition)
         wanted = WantedSlices(record.wal, start_offset)
         cluster_id = self._node.view.image.cluster_id
@@ -384,7 +385,7 @@ class LogRecovery:
         return LogTail(replica, slices, end_offset)
 
     def _note_damaged(self, found: ReadChains) -> None:
-        """Say which objects are damaged: perhaps no partition needs them."""
+        """Log the damaged objects: perhaps no partition needs them, and nothing else names them."""
         for damaged in found.damaged.values():
             for error in damaged.values():
                 self._node.counters.chain.damaged_count += 1
@@ -393,7 +394,7 @@ class LogRecovery:
     async def _explain(
         self, replica: Replica, record: Partition, start_offset: int, error: Exception
     ) -> None:
-        """Raise ``MetadataSetBack`` if that is why the records are missing, else the error."""
+        """Raise ``MetadataSetBack`` if the store was set back, otherwise ``error``."""
         if isinstance(error, CorruptObject):  # Offsets are missing, or an object that has them.
             await self._require_no_segment(replica, record, start_offset, is_broken=True)
         raise error

@@ -1,12 +1,12 @@
-"""Makes local logs what the tier and the chains have, before their partitions are led.
+"""Completes local logs from the chains, before their partitions are led.
 
-    below the high watermark     this process has seen it committed
+    below the high watermark     kept: this process has seen it committed
     up to the chains' end        kept where the local bytes have the CRC of the chain's slice
-    the rest                     cut, and fetched from the chains' objects
+    the rest                     truncated, and fetched from the chains' objects
 
-The log is cut at the first slice that differs (``slice_comparison``). Objects are read for all
-partitions that need them (``object_reads``), and ahead, by count and by bytes. Slices are appended
-in order like a leader's: producers, transactions and leader epochs follow from the batches.
+The log is truncated at the first slice that differs (``slice_comparison``). Each object is read for
+all partitions that need it (``object_reads``); some objects are read ahead. Slices are appended in
+order, as on a leader: producers, transactions and leader epochs follow from the batches.
 
 Producers wait for some refills and consumers for others (``tail_fills``). The latter give way while
 partitions without a leader are recovered: they read little at once, and pause between appends.
@@ -65,7 +65,7 @@ class LogRefill:
         limits: RefillLimits = LIMITS,
         behind: LogRefill | None = None,
     ) -> None:
-        """``read`` reads the objects of chains. What is urgent of ``behind`` comes first."""
+        """``read`` reads the objects of chains. Urgent refills of ``behind`` come first."""
         self._node = node
         self.executor = node.executor
         self.kept = SliceComparison(node.executor)
@@ -76,7 +76,7 @@ class LogRefill:
         self._slots_behind = asyncio.Semaphore(limits.reads_behind_others)
         self._log_slots = asyncio.Semaphore(COMPARED_AT_ONCE_MAX)
         self._bytes_ahead = 0
-        self._urgent_count = 0  # of what is under way
+        self._urgent_count = 0  # refills and other urgent work that is under way
         self._has_nothing_urgent = asyncio.Event()
         self._has_nothing_urgent.set()
 
@@ -87,7 +87,7 @@ class LogRefill:
 
     @contextmanager
     def urgent(self) -> Iterator[None]:
-        """Have the refills behind this one give way meanwhile."""
+        """Have the refills behind this one give way within the context."""
         self._urgent_count += 1
         self._has_nothing_urgent.clear()
         try:
@@ -106,11 +106,11 @@ class LogRefill:
     async def refill(
         self, tails: Mapping[PartitionName, LogTail]
     ) -> dict[PartitionName, TidelogError | OSError]:
-        """Make the logs end where their tails do, with the slices' bytes; return the failures.
+        """Complete the logs up to the ends of their tails; return the failures.
 
-        A log holds, or begins at, the offset where its first slice is wanted. Nobody appends to
-        it meanwhile. A failure is ``CorruptObject`` with object and partition, or one of the store
-        or the log; a log that failed has some of the slices.
+        A log has, or begins at, the offset of its first missing slice. Nothing else may append to
+        it during the call. A failure is ``CorruptObject`` with object and partition, or one of the
+        store or the log; a log that failed has some of the slices.
         """
         with self.urgent():
             return await self._refill(tails)
@@ -143,7 +143,7 @@ class LogRefill:
     # -- the local bytes --
 
     async def _keep(self, tail: LogTail) -> list[StoredSlice]:
-        """Keep what the log has of the slices and cut the rest; return those that it lacks."""
+        """Truncate the log behind its last matching slice; return the slices that it lacks."""
         log, slices = tail.replica.log, tail.slices
         kept_count = await self.kept.count(log, slices)
         require_unled(tail.replica)
@@ -227,7 +227,7 @@ class LogRefill:
         gathered: GatheredSlices,
         failures: dict[PartitionName, TidelogError | OSError],
     ) -> None:
-        """Take what was read, if it is right; a partition that has failed takes nothing more."""
+        """Check and gather the slices that were read, except for partitions that have failed."""
         left = iter(parts)
         for name, slices in read.slices.items():
             found = [next(left) for _ in slices]
@@ -246,7 +246,7 @@ class LogRefill:
         gathered: GatheredSlices,
         failures: dict[PartitionName, TidelogError | OSError],
     ) -> None:
-        """Append what was gathered, by as few appends as the loop can bear."""
+        """Append the gathered slices, in as few appends as the event loop can bear."""
         failed: set[PartitionName] = set()  # here; of others, what came before is right
         for name, data in gathered.take():
             if name in failed:
@@ -260,7 +260,7 @@ class LogRefill:
             await self._give_way()
 
     async def _give_way(self) -> None:
-        """Let other tasks run; while others come first, let them run for a while."""
+        """Let other tasks run, and pause while urgent refills are under way."""
         if self._behind is None or not self._behind.is_busy:
             await asyncio.sleep(0)
         else:
@@ -315,5 +315,5 @@ def _places(read: ObjectRead) -> list[SlicePlace]:
 
 
 def _size_bytes(read: ObjectRead) -> int:
-    """Return the bytes that are read, with what is between slices that one request reads."""
+    """Return the number of bytes to read, with the gaps between slices of one request."""
     return sum(end - start for start, end in read_runs(_places(read)))

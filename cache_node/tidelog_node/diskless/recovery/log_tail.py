@@ -1,4 +1,4 @@
-"""The tail of a log, which is above the tier's end, and what a refill needs of a replica."""
+"""The tail of a log (its records above the tier's end), and the interface of logs to refill."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RefillTarget(Protocol):
 
 
 class LogTail(NamedTuple):
-    """The records that a log is to have behind those that the tier has."""
+    """The committed records of a partition above the tier's end."""
 
     replica: RefillTarget
     slices: Sequence[StoredSlice]  # in order of offset, without a gap
@@ -52,11 +52,11 @@ class LogTail(NamedTuple):
 
 
 class MissingSlice(CorruptObject):
-    """An object is gone that was there when its chain was read: lost, or collected since."""
+    """An object is gone that existed when its chain was read: lost, or collected since."""
 
 
 def require_unled(replica: RefillTarget) -> None:
-    """Raise ``StorageError`` if the replica leads or follows by now: its log is not ours to cut.
+    """Raise ``StorageError`` if the replica leads or follows by now: its log may not be truncated.
 
     A late write made the partition replicated, or another node was elected during a long refill.
     """
@@ -67,7 +67,7 @@ def require_unled(replica: RefillTarget) -> None:
 
 
 def finish(tail: LogTail) -> None:
-    """Take all of the log for committed. Raises ``StorageError`` if it ends elsewhere."""
+    """Note that all of the log is committed. Raises ``StorageError`` if it ends elsewhere."""
     log = tail.replica.log
     if log.log_end_offset != tail.end_offset:
         raise StorageError(

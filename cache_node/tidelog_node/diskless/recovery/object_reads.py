@@ -93,5 +93,5 @@ def _by_object(slices: Sequence[StoredSlice]) -> list[tuple[StoredObject, list[S
 def _best_of(
     ready: Mapping[StoredObject, Sequence[PartitionName]], needs: Mapping[StoredObject, int]
 ) -> StoredObject:
-    """Return the object that fewest partitions will need again."""
+    """Return the object that the fewest partitions will need again."""
     return min(ready, key=lambda place: (needs[place] - len(ready[place]), place))

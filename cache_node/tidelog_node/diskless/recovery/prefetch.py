@@ -1,20 +1,20 @@
-"""Reads ahead while a leader is doubted, so that an heir has the objects when it may decide.
+"""Prefetches the objects of a doubted leader, so that its heir has them when it is elected.
 
     a port refuses, or a broker has been silent for long
         → its partitions that this node would lead → list their chains → read where their tiers end
         → read indexes and footers of the chains, then the slices that the local logs lack,
-          but those of long tails
-        → meanwhile look at the chains that have had partitions of theirs (``SuccessorSearch``)
+          except those of long tails
+        → at the same time, read the chains that have had partitions of theirs (``SuccessorSearch``)
 
-The heir has to wait during that time anyway. The functions are those of the recovery. What they
-find is thrown away; ``RangeCache`` keeps the bytes that they have read, ``ListingCache`` what was
-listed of objects that are known to have existed. The recovery begins again after the seal, lists
-the others, and asks the store for what is not kept.
+The heir has to wait during that time anyway. The prefetch calls the functions of the recovery and
+drops their results; ``RangeCache`` keeps the bytes that they read, and ``ListingCache`` the listed
+objects that are known to have existed. The recovery begins again after the seal, lists the other
+objects, and reads from the store whatever is not cached.
 
 A wrong guess costs requests, so there are limits: by bytes, by partitions, and by time for a broker
-that is doubted again and again. Nothing more is read ahead once the recovery reads, or a third node
-leads one of the partitions. It goes on while this node is elected and seals the chain: that takes
-several answers of the store. What is kept is dropped when the doubt is over, or after a while.
+that is doubted again and again. The prefetch ends when the recovery begins to read, or when a third
+node leads one of the partitions. It goes on while this node is elected and seals the chain, which
+takes several answers of the store. The caches are emptied when the doubt is over, or after a while.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Prefetch:
         read_successors: Callable[[ChainName], Awaitable[None]] | None = None,
         listings: ListingCache | None = None,
     ) -> None:
-        """``read_successors`` looks ahead at the chains that have had partitions of a chain."""
+        """``read_successors`` prefetches the chains that have had partitions of a chain."""
         self._read_successors = read_successors
         self.listings = listings or ListingCache()
         self._node = node
@@ -96,14 +96,14 @@ class Prefetch:
         self._reading: dict[int, asyncio.Task[None]] = {}  # by the broker that is read for
 
     def end_for(self, broker_ids: Iterable[int]) -> None:
-        """Read nothing more of these brokers' chains: their recovery begins."""
+        """Stop the prefetch for these brokers' chains: their recovery begins."""
         for broker_id in broker_ids:
             reading = self._reading.get(broker_id)
             if reading is not None:
                 reading.cancel()
 
     async def run(self) -> None:
-        """Read ahead until cancelled."""
+        """Prefetch until cancelled."""
         unsubscribe = self._membership.doubts.subscribe(self._stir.set)
         try:
             while True:
@@ -128,7 +128,7 @@ class Prefetch:
         task.add_done_callback(self._tasks.discard)
 
     async def _probable(self, broker_id: int) -> dict[TopicPartition, Partition]:
-        """Return the broker's diskless partitions that this node would lead, some at most."""
+        """Return a limited number of the broker's diskless partitions that this node would lead."""
         membership, image = self._membership, self._node.view.image
         live = membership.live_brokers(image)
         found: dict[TopicPartition, Partition] = {}
@@ -145,7 +145,7 @@ class Prefetch:
         return found
 
     async def _attend(self, broker_id: int) -> None:
-        """Read for the broker's heir, and keep it while it may be of use."""
+        """Prefetch for the broker's heir, and keep the caches while they may be of use."""
         wanted = await self._probable(broker_id)
         if not wanted:
             self._began_s.pop(broker_id, None)
@@ -191,7 +191,7 @@ class Prefetch:
         except (TidelogError, OSError) as error:
             reason = str(error)
         except Exception:
-            # Any failure: it is an aid, and the recovery reads all that is not kept.
+            # Any failure: the recovery reads from the store whatever is not cached.
             logger.exception("reading ahead broke")
         logger.info(
             "objects of a doubted leader read ahead",
@@ -206,7 +206,7 @@ class Prefetch:
     async def _read_all(
         self, broker_id: int, wanted: Mapping[TopicPartition, Partition], read: RangeReader
     ) -> None:
-        """Read what an heir would, from seal to lead. Raises ``NoRoom``, and the store's errors."""
+        """Read all that a takeover reads. Raises ``NoRoom``, and the store's errors."""
         look = self._read_successors
         last = {one.wal[-1].chain for one in wanted.values()} if look is not None else set()
         looks = [asyncio.ensure_future(look(chain)) for chain in sorted(last) if look is not None]
@@ -221,7 +221,7 @@ class Prefetch:
     async def _read_tails(
         self, broker_id: int, wanted: Mapping[TopicPartition, Partition], read: RangeReader
     ) -> None:
-        """Read what a recovery would. Raises ``NoRoom``, and the store's errors."""
+        """Read all that the recovery reads. Raises ``NoRoom``, and the store's errors."""
         cluster_id = self._node.view.image.cluster_id
         chains = ChainStore(self._objects, cluster_id, read=read)
         names = sorted({entry.chain for one in wanted.values() for entry in one.wal})

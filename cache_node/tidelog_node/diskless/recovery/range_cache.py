@@ -1,8 +1,8 @@
-"""Ranges of objects that were read ahead, for an heir that needs them a moment later.
+"""Caches prefetched ranges of objects, for an heir that needs them a moment later.
 
-The objects of chains and of the tier never change. So a range stays right, no matter who writes the
-chain after the read and where it ends. Nothing is decided from kept ranges: a listing made after
-the seal says which objects there are, and the CRCs of each are checked as ever. A key whose object
+The objects of chains and of the tier never change. So a range stays valid, no matter who writes the
+chain after the read and where it ends. Cached ranges decide nothing: a listing made after the seal
+says which objects exist, and the CRCs of each are checked as always. A key whose object
 was collected may get a late seal. A seal has another size, so a reader of its footer asks for
 another range, and gets it from the store.
 """
@@ -17,14 +17,14 @@ _Range = tuple[int, int]  # of an object, ``[start, end)``
 
 
 class NoRoom(Exception):
-    """The kept ranges have reached their limit."""
+    """The cached ranges have reached their limit."""
 
 
 class RangeCache:
-    """Reads ranges, and has some of them in memory. For the tasks of one event loop."""
+    """Reads ranges, from memory if they are cached. For the tasks of one event loop."""
 
     def __init__(self, read: RangeReader, bytes_max: int = KEPT_BYTES_MAX) -> None:
-        """``read`` reads ranges that are not kept."""
+        """``read`` reads ranges that are not cached."""
         self._read = read
         self._bytes_max = bytes_max
         self._ranges: dict[str, dict[_Range, bytes]] = {}  # by key
@@ -32,12 +32,12 @@ class RangeCache:
         self.size_bytes = 0  # of the kept ranges, and of those that are being read
 
     async def read(self, key: str, start: int, end: int, /) -> bytes | memoryview:
-        """Return the range: from memory if exactly this one is kept."""
+        """Return the range: from memory if exactly this one is cached."""
         kept = self._ranges.get(key, {}).get((start, end))
         return await self._read(key, start, end) if kept is None else kept
 
     async def read_within(self, key: str, start: int, end: int, /) -> bytes | memoryview:
-        """Return the range: from memory if one is kept that has all of it."""
+        """Return the range: from memory if a cached range includes it."""
         kept = self._within(key, start, end)
         return await self._read(key, start, end) if kept is None else kept
 

@@ -1,4 +1,4 @@
-"""Reads ranges of objects for replicas, from a folder without the way through the worker."""
+"""Reads ranges of objects for replicas; those in a folder directly, without the worker."""
 
 from __future__ import annotations
 

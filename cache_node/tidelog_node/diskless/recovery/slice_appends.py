@@ -1,4 +1,4 @@
-"""Appends slices that were read from chains to logs: many by one append, because each costs."""
+"""Appends slices that were read from chains to logs, many in one append to save time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def append_slice(replica: RefillTarget, data: bytearray) -> None:
     if found is None:
         return  # The log had these.
     position, base_offset = found
-    if base_offset > log.log_end_offset:  # It was cut or replaced meanwhile.
+    if base_offset > log.log_end_offset:  # It was truncated or replaced since.
         raise StorageError(f"{replica.partition} lacks the offsets before {base_offset}")
     is_empty = log.log_end_offset == log.local_log_start_offset
     if base_offset < log.log_end_offset and is_empty:
@@ -48,7 +48,7 @@ def placed(data: Buffer, stored: StoredSlice, *, key: str) -> bytearray:
 
 
 class GatheredSlices:
-    """Slices that were read, until they are appended: many by one append, because each costs."""
+    """Slices that were read and are not appended yet: many go into one append."""
 
     def __init__(self) -> None:
         self.size_bytes = 0

@@ -1,4 +1,4 @@
-"""Compares bytes of a log's files with the CRCs of a chain's slices, many by one task."""
+"""Compares bytes of a log's files with the CRCs of a chain's slices, many in one task."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ READ_BYTES = 1 << 20
 
 
 def run_of(slices: Sequence[StoredSlice], first: int, end_offset: int) -> list[StoredSlice]:
-    """Return the slices from that one on that are compared together.
+    """Return the consecutive slices from index ``first`` on that are compared in one task.
 
-    Each begins where the one before ends. A task for each would cost more than its bytes.
+    A task for each would cost more than comparing its bytes.
     """
     run = [slices[first]]
     size_bytes = slices[first].size_bytes
@@ -33,7 +33,7 @@ def run_of(slices: Sequence[StoredSlice], first: int, end_offset: int) -> list[S
 
 
 def count_equal(ranges: Sequence[tuple[Path, int, int]], run: Sequence[StoredSlice]) -> int:
-    """Return how many of the first slices the ranges' bytes are. For any thread."""
+    """Return how many slices, from the first on, match the ranges' bytes. For any thread."""
     with _RangeBytes(ranges) as bytes_left:
         for number, one in enumerate(run):
             if bytes_left.crc_of_next(one.size_bytes) != one.crc32c:

@@ -1,8 +1,8 @@
-"""Finds the slices of a tail that its log has already, byte for byte.
+"""Finds the slices of a tail that its log already has, byte for byte.
 
-After an unclean stop a diskless log proves nothing: it was never flushed, and a machine that lost
-power may give back other bytes than it took. So every slice is compared with the CRC that its chain
-has, whatever the CRCs of its batches say.
+After an unclean stop a diskless log proves nothing: it was never flushed, and after a power loss
+its files may have other bytes than were written. So every slice is compared with the CRC in its
+chain, even if the CRCs of its batches match.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class SliceComparison:
         self._executor = executor
 
     async def count(self, log: LocalLog, slices: Sequence[StoredSlice]) -> int:
-        """Return how many of the first slices the log has, byte for byte.
+        """Return how many slices the log has, from the first on, byte for byte.
 
-        What is below the high watermark is right.
+        Slices below the high watermark are not compared: this process has seen them committed.
         """
         number = 0
         while number < len(slices):
@@ -53,7 +53,7 @@ class SliceComparison:
         return number
 
     async def _has_reference(self, log: LocalLog, one: StoredSlice) -> bool:
-        """Whether the log has a gateway's slice, with the offsets and the epoch it was given."""
+        """Whether the log has a gateway's slice, with the offsets and epoch of its reference."""
         loop = asyncio.get_running_loop()
         try:
             ranges = log.file_ranges(one.base_offset, one.end_offset)
@@ -69,7 +69,7 @@ class SliceComparison:
         return crc32c(foreign) == one.crc32c and placed == data
 
     async def _count_equal(self, log: LocalLog, run: Sequence[StoredSlice]) -> int:
-        """Return how many slices of a run the log has, one behind the other in its files."""
+        """Return how many slices of a run the log has, from the first on."""
         loop = asyncio.get_running_loop()
         first = run[0].base_offset
         try:

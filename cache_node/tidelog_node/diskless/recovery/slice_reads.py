@@ -21,7 +21,7 @@ RUN_BYTES_MAX = 8 << 20  # of one request, unless a slice is larger
 
 
 class SlicePlace(NamedTuple):
-    """Where an object has a slice, and the CRC-32C of its bytes."""
+    """The position and size of a slice in an object, and the CRC-32C of its bytes."""
 
     position: int
     size_bytes: int
@@ -49,7 +49,7 @@ async def read_places(
 async def read_unchecked(
     read: RangeReader, key: str, places: Sequence[SlicePlace]
 ) -> list[bytearray]:
-    """Return what the object has at these places, in their order; less if it is too short.
+    """Return the object's bytes at these places, in their order; fewer if it is too short.
 
     Raises ``ObjectNotFound`` and the store's errors.
     """

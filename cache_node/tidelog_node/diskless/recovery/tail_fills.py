@@ -1,16 +1,16 @@
 """Fills the logs of partitions that are led already with the records before their start.
 
-The records of a tail go into a log beside the partition's, as any refill does, and that one gives
-its segments away once it is whole. Until then consumers read from it what it has. Partitions that
-were taken together are filled in groups, short tails first, so that an object is read a few times
-at most. Refills of partitions that are not led yet come first.
+The records of a tail go into a second log, the fill log, whose segments move to the partition's log
+once all are there. Until then consumers read the missing records from the fill log. Partitions that
+were taken over together are filled in groups, short tails first, so that an object is read a few
+times at most. Refills of partitions that are not led yet come first.
 
-A fill that fails is tried again, less and less often, and goes on where it has stopped: an object
-that is damaged late in a tail does not have the ones before it read again. While the disk is full
-nothing is read, and what was filled is kept. A fill belongs to a log,
-not to a leader epoch: it goes on when the partition gets another leader, and ends when the log is
-truncated, which a node does that leads or follows anew. From then on it writes nothing: another
-fill of the log may have files of the same names.
+A fill that fails is retried less and less often, and goes on where it stopped: a damaged object
+late in a tail does not cause the ones before it to be read again. While the disk is full nothing is
+read, and the fill log is kept. A fill belongs to a log, not to a leader epoch: it goes on when the
+partition gets another leader. It ends when the log is truncated, because the node begins to lead or
+to follow again. Then it writes nothing more: another fill of the log may have files of the same
+names.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ LOGS_AT_ONCE_MAX = 200
 FILL_LIMITS = RefillLimits(reads_at_once=16, bytes_ahead=16 << 20, reads_behind_others=4)
 
 
-class Beside:
-    """A log beside a partition's, as ``LogRefill`` sees a replica."""
+class FillReplica:
+    """A fill log, as ``LogRefill`` sees a replica."""
 
     is_leader = False
     is_follower = False
@@ -69,7 +69,7 @@ class Beside:
         """Append the records. Raises as ``LocalLog.append_as_follower``."""
         if not self._fill.is_wanted:
             raise StorageError(f"the log of {self.partition} has begun again, this fill has ended")
-        info = self._replica.append_beside(self.log, batches)
+        info = self._replica.append_to_fill(self.log, batches)
         # This process has seen it committed, and readers may have it.
         if self.log.advance_high_watermark(self.log.log_end_offset):
             self._replica.wake_readers(UNCOUNTED_BYTES)
@@ -79,7 +79,7 @@ class Beside:
         """Nothing of this log is flushed or tiered before it is whole."""
 
     def close(self) -> None:
-        """Close the files without a flush: what was filled is thrown away, or was given away."""
+        """Close the files without a flush: the segments were moved, or are thrown away."""
         self.log.take_offline()
         self.log.close()
 
@@ -98,7 +98,7 @@ class TailFills:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, fills: Mapping[PartitionName, Fill]) -> None:
-        """Begin to fill these logs, but for those that have begun again since."""
+        """Begin to fill these logs, except those that were truncated since."""
         wanted = _wanted(fills)
         if wanted:
             now_s = time.monotonic()
@@ -116,81 +116,81 @@ class TailFills:
 
     async def _fill_all(self, fills: dict[PartitionName, Fill]) -> None:
         seconds = RETRY_SECONDS
-        besides: dict[PartitionName, Beside] = {}
+        fill_replicas: dict[PartitionName, FillReplica] = {}
         try:
             while True:
                 for names in _groups(fills):
                     try:
-                        await self._fill({name: fills[name] for name in names}, besides)
+                        await self._fill({name: fills[name] for name in names}, fill_replicas)
                     except Exception:
                         # Any failure: consumers wait for these records.
                         logger.exception("filling logs broke, will retry")
                         for name in names:
-                            _close(besides, name)
+                            _close(fill_replicas, name)
                     self._count()
                 left = _wanted(fills)
                 for name in fills.keys() - left.keys():
-                    _close(besides, name)
+                    _close(fill_replicas, name)
                 fills = left
                 if not fills:
                     return
                 await asyncio.sleep(seconds)
                 seconds = min(2 * seconds, RETRY_SECONDS_MAX)
         finally:
-            for name in tuple(besides):
-                _close(besides, name)
+            for name in tuple(fill_replicas):
+                _close(fill_replicas, name)
 
     async def _fill(
-        self, fills: Mapping[PartitionName, Fill], besides: dict[PartitionName, Beside]
+        self, fills: Mapping[PartitionName, Fill], fill_replicas: dict[PartitionName, FillReplica]
     ) -> None:
-        """Fill the logs, or go on; a failure is logged, and a sound log beside is kept."""
+        """Fill the logs, or go on; log failures, and keep the fill logs whose disk works."""
         fills = {name: fill for name, fill in fills.items() if not fill.replica.is_disk_full}
-        failures = await self._open(fills, besides)
+        failures = await self._open(fills, fill_replicas)
         tails = {
-            name: LogTail(besides[name], fill.slices, fill.unfilled.end)
+            name: LogTail(fill_replicas[name], fill.slices, fill.unfilled.end)
             for name, fill in fills.items()
-            if name in besides and fill.is_wanted
+            if name in fill_replicas and fill.is_wanted
         }
         failures |= await self._refill.refill(tails)
         for name in tails:
-            fill, beside = fills[name], besides[name]
+            fill, fill_replica = fills[name], fill_replicas[name]
             if name not in failures and fill.is_wanted:
                 try:
-                    await self._put_in(fill, beside)
+                    await self._put_in(fill, fill_replica)
                     self._note_filled(fill)
                 except (TidelogError, OSError) as error:
                     failures[name] = error
                     if isinstance(error, StorageError | OSError):
                         fill.replica.note_failure(error)
-                _close(besides, name)
-            elif beside.log.is_offline or _has_disk_failed(failures.get(name)):
-                _close(besides, name)
+                _close(fill_replicas, name)
+            elif fill_replica.log.is_offline or _has_disk_failed(failures.get(name)):
+                _close(fill_replicas, name)
         for name, failure in failures.items():
             await self._note_failure(name, fills[name], failure)
 
-    async def _put_in(self, fill: Fill, beside: Beside) -> None:
-        """Give the log the segments of the one beside it. Raises ``StorageError``."""
+    async def _put_in(self, fill: Fill, fill_replica: FillReplica) -> None:
+        """Move the fill log's segments to the partition's log. Raises ``StorageError``."""
         loop, log = asyncio.get_running_loop(), fill.log
-        pending = log.begin_fill(beside.log)
+        pending = log.begin_fill(fill_replica.log)
         while not pending.is_done:
             await loop.run_in_executor(self._refill.executor, pending.run)
             log.go_on_filling(pending)
 
     async def _open(
-        self, fills: Mapping[PartitionName, Fill], besides: dict[PartitionName, Beside]
+        self, fills: Mapping[PartitionName, Fill], fill_replicas: dict[PartitionName, FillReplica]
     ) -> dict[PartitionName, TidelogError | OSError]:
-        """Have logs beside those that are to be filled; return the failures."""
+        """Open a fill log for each of the fills; return the failures."""
         failures: dict[PartitionName, TidelogError | OSError] = {}
         for name, fill in fills.items():
-            if name in besides or not fill.is_wanted:
+            if name in fill_replicas or not fill.is_wanted:
                 continue
             try:
                 if fill.log.is_filled:
                     fill.log.forget_unfilled()
                     self._note_filled(fill)
                 else:
-                    _make_room(besides, fills)
-                    besides[name] = Beside(fill)
+                    _make_room(fill_replicas, fills)
+                    fill_replicas[name] = FillReplica(fill)
             except (TidelogError, OSError) as error:
                 failures[name] = error
             await asyncio.sleep(0)  # Each opening waits for the disk.
@@ -233,8 +233,8 @@ class TailFills:
             extra={
                 "partition": str(fill.replica.partition),
                 "reason": str(error),
-                "hint": "consumers wait for them, and nothing of the partition is tiered meanwhile;"
-                f" {_remedy(error)}",
+                "hint": "consumers wait for them, and the partition is not tiered until they are"
+                f" read; {_remedy(error)}",
             },
         )
 
@@ -246,19 +246,21 @@ def _groups(fills: Mapping[PartitionName, Fill]) -> Iterator[list[PartitionName]
             yield wave[at : at + LOGS_AT_ONCE_MAX]
 
 
-def _make_room(besides: dict[PartitionName, Beside], fills: Container[PartitionName]) -> None:
-    """Close a log that waits for its next try if another one may not be open else."""
-    if len(besides) >= LOGS_AT_ONCE_MAX:
-        for name in tuple(besides):
+def _make_room(
+    fill_replicas: dict[PartitionName, FillReplica], fills: Container[PartitionName]
+) -> None:
+    """Close a fill log that waits for its next try if too many are open for another one."""
+    if len(fill_replicas) >= LOGS_AT_ONCE_MAX:
+        for name in tuple(fill_replicas):
             if name not in fills:
-                _close(besides, name)
+                _close(fill_replicas, name)
                 return
 
 
-def _close(besides: dict[PartitionName, Beside], name: PartitionName) -> None:
-    beside = besides.pop(name, None)
-    if beside is not None:
-        beside.close()
+def _close(fill_replicas: dict[PartitionName, FillReplica], name: PartitionName) -> None:
+    fill_replica = fill_replicas.pop(name, None)
+    if fill_replica is not None:
+        fill_replica.close()
 
 
 def _has_disk_failed(failure: TidelogError | OSError | None) -> bool:

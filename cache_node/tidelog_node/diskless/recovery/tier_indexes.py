@@ -1,7 +1,7 @@
-"""Reads index objects of the tier for heirs: the producers and leader epochs of where it ends.
+"""Reads index objects of the tier for heirs: the producers and leader epochs at the tier's end.
 
-The tier worker caches what consumers read. It begins with the first call, like any process of
-Python, and producers would wait for that. So an heir reads as it reads the chains.
+The tier worker would do it too, but it is a process that starts with the first call, and producers
+would wait for that. So an heir reads them itself, as it reads the chains.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog_node.diskless.recovery.range_reader import RangeReader
 
 
 class TierIndexes:
-    """Index objects, without a cache. For the tasks of one event loop."""
+    """Reads index objects without a cache. For the tasks of one event loop."""
 
     def __init__(self, read: RangeReader, executor: Executor) -> None:
         self._read = read

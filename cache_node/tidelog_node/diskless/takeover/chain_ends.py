@@ -1,4 +1,4 @@
-"""Ends the chains of earlier leaders, and notes in them who may get their partitions."""
+"""Seals the chains of earlier leaders, after a note in them of who may take their partitions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ NOTES_MAX = 256  # that are remembered
 
 
 class ChainEnds:
-    """For the tasks of one event loop. Raises the stores' errors, and those of ``seal_chain``."""
+    """Seals chains for takeovers. Raises the stores' errors, and those of ``seal_chain``.
+
+    For the tasks of one event loop.
+    """
 
     def __init__(self, node: NodeContext, chains: ChainStore) -> None:
         self._node = node
@@ -31,7 +34,7 @@ class ChainEnds:
         self._noted: OrderedDict[tuple[ChainName, ChainName], float] = OrderedDict()
 
     async def seal(self, sealer: ChainSealer, own: LeaderChain) -> int:
-        """Note in the chain who may get its partitions, and seal it; return the seal's sequence."""
+        """Note this node as an heir in the chain, and seal it; return the seal's sequence."""
         noting = asyncio.create_task(self.note_heir(sealer.chain, own))
         try:
             sealed_at = await seal_chain(self._node, self._chains, sealer, heir=own.name)
@@ -43,9 +46,9 @@ class ChainEnds:
         return sealed_at
 
     async def note_heir(self, before: ChainName, own: LeaderChain) -> None:
-        """Note it, unless a note of before says so: then it has a lesser sequence.
+        """Note this node as an heir in the chain, unless it was noted lately.
 
-        Partitions whose records are damaged are tried again every second, and notes stay for long.
+        Takeovers of damaged partitions are tried again every second, and notes stay for long.
         """
         now_s = asyncio.get_running_loop().time()
         noted_s = self._noted.get((before, own.name))

@@ -1,4 +1,4 @@
-"""Makes partitions that this node leads what their topics say: diskless, or replicated.
+"""Converts the partitions that this node leads between replicated and diskless.
 
     to diskless: all sealed segments tiered → enter the own chain at the active segment's start,
                  put what it has → the leader writes that the chain commits
@@ -38,7 +38,7 @@ PIECE_BYTES = 4 << 20  # less than an object
 
 
 class Conversions:
-    """For the node's event loop. ``run`` is one task."""
+    """Begins conversions and feeds the chain. For the node's event loop; ``run`` is one task."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Conversions:
             self._unsubscribe()
 
     async def visit(self) -> None:
-        """Go on with every partition that is led here. Raises the stores' errors."""
+        """Take the next step of every partition's conversion. Raises the stores' errors."""
         wanted = self._replicas.to_convert
         for replica in self._returning - wanted:
             if replica.leader is not None:
@@ -111,7 +111,7 @@ class Conversions:
         if not (leader.may_enter and self._is_ready(replica)):
             return
         own = await self._own_chain()
-        # Who restores from the bucket alone must know the topic of every acknowledged record.
+        # A restoration from the bucket alone needs the topic of every acknowledged record.
         await self._manifests.ensure({replica.topic_id})
         # From here on nothing waits: the chain is notified of every append to the log.
         is_same = replica.leader is leader and leader.may_enter and not own.is_deposed

@@ -1,7 +1,7 @@
-"""When partitions whose records are damaged or missing are tried again: less and less often.
+"""Retries takeovers of partitions whose records are damaged or missing less and less often.
 
-Only a person helps, by restoring an object. Until then each try reads chains and writes an error
-into the log. Other failures pass by themselves, so their partitions are tried again soon.
+Only an operator can help, by restoring an object. Until then each try reads chains and logs an
+error. Other failures pass by themselves, so their partitions are tried again soon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class DamagedPartitions:
         self._found.add(name)
 
     def forget(self, names: Iterable[PartitionName]) -> None:
-        """Note that the partitions are led, or are not to be led here any more."""
+        """Note that the partitions are led, or that this node shall not lead them any more."""
         for name in names:
             self._tries.pop(name, None)
             self._found.discard(name)
@@ -35,9 +35,9 @@ class DamagedPartitions:
     def delays(
         self, names: Iterable[PartitionName], first: float, longest: float
     ) -> dict[float, list[PartitionName]]:
-        """End a try of the partitions in vain; return them by the seconds until the next one.
+        """Note that a try failed; return the partitions by the seconds until their next try.
 
-        These are ``first``, and grow up to ``longest`` for damaged ones.
+        These are ``first``; for damaged partitions they grow up to ``longest``.
         """
         after: dict[float, list[PartitionName]] = {}
         for name in names:

@@ -1,4 +1,4 @@
-"""What entering partitions needs of the chain that they enter."""
+"""The interface of this node's chain that takeovers and conversions use."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class LeaderChain(Protocol):
 
     @property
     def is_deposed(self) -> bool:
-        """Whether it takes nothing more, because somebody sealed it."""
+        """Whether another node has sealed it, so that it takes nothing more."""
 
     @property
     def next_sequence(self) -> int:
         """The sequence of its next object."""
 
     def has_uncommitted(self, replica: Replica) -> bool:
-        """Whether something of the partition is not committed yet; then it takes it later."""
+        """Whether records of the partition are not committed yet: then it cannot enter yet."""
 
     def enter(
         self,
@@ -46,19 +46,19 @@ class LeaderChain(Protocol):
         previous_sequence: int,
         tail_count: int,
     ) -> None:
-        """Take the partition, of which the tier lacks what is in ``tail_count`` objects.
+        """Add the partition to the chain; ``tail_count`` objects have records that are not tiered.
 
         Raises ``ValueError`` unless the last of ``stored`` names this chain.
         """
 
 
 def require_committed(own: LeaderChain, group: Mapping[PartitionName, Replica]) -> None:
-    """Raise ``StoreUnavailable`` if the chain has something pending of any partition."""
+    """Raise ``StoreUnavailable`` if the chain has uncommitted records of any of the partitions."""
     if any(map(own.has_uncommitted, group.values())):
         raise StoreUnavailable("records of an earlier epoch are still pending in the own chain")
 
 
 def require_chain(own: LeaderChain) -> None:
-    """Raise ``OwnChainEnded`` if the chain takes nothing any more."""
+    """Raise ``OwnChainEnded`` if the chain was sealed by another node."""
     if own.is_deposed:
-        raise OwnChainEnded(f"the chain {own.name} has ended in the meantime")
+        raise OwnChainEnded(f"the chain {own.name} has ended")

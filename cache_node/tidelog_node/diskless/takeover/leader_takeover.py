@@ -3,12 +3,12 @@
     read the items → find the slices; then for groups of partitions, short tails first: refill the
     logs → one conditional write: next epoch, own chain, end offset → enter → lead
 
-``Takeover`` decides; this carries it out. A partition that fails is left out. The chain before has
-ended when it begins, or its leader has handed the partitions over.
+``Takeover`` decides; this carries it out. A partition that fails is left out. When it begins, the
+former leader's chain is sealed, or that leader has handed the partitions over.
 
 **A metadata store that was set back names an old chain.** A partition whose acknowledged records it
 does not know of is refused: in the next epoch their offsets would be given to others. It stays
-without a leader until another one is elected, and then it is looked at again.
+without a leader until the next election, and is then tried again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TakenPartitions:
     write_count: int = 0
 
     def part(self, names: Iterable[PartitionName]) -> TakenPartitions:
-        """Return some of the partitions, to be written and led on their own."""
+        """Return the named partitions as a group that is written and led on its own."""
         return dataclasses.replace(
             self,
             group={name: self.group[name] for name in names},
@@ -75,7 +75,7 @@ class TakenPartitions:
         )
 
     def stored(self) -> dict[PartitionName, StoredChains]:
-        """Return what the items say of chains, as last read."""
+        """Return the chains that the items name, as last read."""
         return {
             name: StoredChains(
                 record.version, record.wal, record.leader_epoch, leader=record.leader
@@ -107,7 +107,7 @@ class LeaderTakeover:
         steps: Takeover,
         decisions: Sequence[takeover.TakeoverDecision],
     ) -> None:
-        """Do what was decided, and what follows from it. Raises the stores' errors."""
+        """Carry out the decisions and those that follow from them. Raises the stores' errors."""
         try:
             while decisions:
                 decision, *rest = decisions
@@ -165,7 +165,7 @@ class LeaderTakeover:
         items: Mapping[PartitionName, StoredChains],
         seals: Mapping[ChainName, int],
     ) -> AsyncGenerator[dict[PartitionName, int]]:
-        """Make the logs what tier and chains have; yield the ends of some partitions at a time.
+        """Recover the logs from tier and chains; yield the log ends, some partitions at a time.
 
         Raises the store's errors.
         """
@@ -197,9 +197,9 @@ class LeaderTakeover:
     async def _followed(
         self, taken: TakenPartitions, items: Mapping[PartitionName, StoredChains]
     ) -> dict[PartitionName, int]:
-        """Return the ends of what was handed over and is in the log already, all of it.
+        """Return the log ends of handed-over partitions whose logs here are complete already.
 
-        This node has followed the leader to its end: what a process has seen committed is right.
+        This node has followed the leader up to the hand-over, and has seen all of it committed.
         """
         ends: dict[PartitionName, int] = {}
         for name, stored in items.items():

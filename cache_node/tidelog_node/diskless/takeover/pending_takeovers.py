@@ -1,4 +1,4 @@
-"""Which partitions this node is to lead and does not lead yet, and when each one is tried.
+"""The partitions that this node is to lead and does not lead yet, and when each is tried.
 
 noted → taken, by the chain that their items name last → led
                                                        → failed: noted again after a while
@@ -39,7 +39,7 @@ class _Failed(NamedTuple):
     version: int  # of the item, as this node knew it
 
     def is_of(self, replica: Replica, partition: Partition) -> bool:
-        """Whether nothing has changed since."""
+        """Whether the partition has not changed since it failed."""
         return replica is self.replica and partition.version == self.version
 
 
@@ -107,7 +107,7 @@ class PendingTakeovers:
         self._refused[name] = leader_epoch
 
     def end(self, group: Mapping[PartitionName, Replica], *, is_urgent: bool) -> None:
-        """Note that a group was tried. What is not led is tried again, at once if ``is_urgent``."""
+        """Note that a group was tried; retry those that are not led, at once if ``is_urgent``."""
         self._entering -= group.keys()
         self._count_refused()
         left = {name: one for name, one in group.items() if self.unentered(one) is not None}
@@ -118,10 +118,10 @@ class PendingTakeovers:
         self.changed.set()
 
     def _try_again(self, replicas: Sequence[Replica], seconds: float) -> None:
-        """Note the replicas after this time, but for those whose items change before.
+        """Note the replicas again after this time, or sooner if their items change.
 
-        Others note them, too: they are noted with all changes of other partitions of the topic.
-        Damaged partitions of a large topic would be tried all the time.
+        A change of any partition of a topic notes all of the topic's replicas. Without the delay,
+        damaged partitions of a large topic would be tried all the time.
         """
         loop = asyncio.get_running_loop()
         due_s = loop.time() + seconds

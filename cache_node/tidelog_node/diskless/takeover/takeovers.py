@@ -1,7 +1,7 @@
-"""Brings the diskless partitions that this node is to lead into its chain; then it leads them.
+"""Takes over the diskless partitions that this node was elected to lead.
 
-    elected → note in the chain before who may get its partitions, seal it
-            → look at the chains that others have noted → read the items
+    elected → note this node as an heir in the former leader's chain, seal that chain
+            → read the chains of the heirs that others have noted → read the items
             → find its slices; then for groups of partitions, short tails first: refill the logs
             → one conditional write: next epoch, own chain, end offset → enter → lead
 
@@ -14,14 +14,14 @@ the next epoch. A new partition has no chain: its first leader only writes.
 to the end offset there, and gets nothing more of it. So it is neither sealed nor searched for
 successors: the leader epoch of that write began after this process had read the cluster, so the
 metadata store was not set back since. The chain goes on with its other partitions. After any later
-election the item says nothing of the sort, and the chain is sealed.
+election the item no longer says that the epoch has ended, and the chain is sealed.
 
 **A partition whose item names this node's own chain** has left it, and nobody has led it elsewhere
 since: a log was opened again, or the successor of a handover never entered. An epoch that has left
-does not come back, so it enters the same chain in another one. Nothing of it is pending, so
-what is committed is its end.
+does not come back, so it enters the same chain in another one. Nothing of it is pending, so its
+committed records are all that it has.
 
-Partitions with the same chain before are taken together. A partition whose records cannot be read
+Partitions with the same former chain are taken together. A partition whose records cannot be read
 stays without a leader and is tried again; the others go on.
 """
 
@@ -59,7 +59,7 @@ CHAINS_AT_ONCE_MAX = 8
 
 
 class Takeovers:
-    """Enters the partitions that ``RoleChanges.unentered_lead`` names. ``run`` is one task."""
+    """Takes over the partitions that ``RoleChanges.unentered_lead`` names. ``run`` is one task."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Takeovers:
         manifests: BucketManifests,
         successors: SuccessorSearch | None = None,
     ) -> None:
-        """``own_chain`` returns the chain that takes partitions now: after a deposal another.
+        """``own_chain`` returns the node's current chain, another one after a deposal.
 
         It raises the store's errors, and ``InvalidConfig`` if chains cannot be kept in this store.
         """
@@ -85,7 +85,7 @@ class Takeovers:
         self._leads = PendingTakeovers(node, replicas)
         self._taking = LeaderTakeover(node, replicas=replicas, recovery=recovery, leads=self._leads)
         recovery.damaged.subscribe(self._leads.damaged.note)
-        # By the chain before: groups whose items are not read yet. Elections come some at a time,
+        # By the former chain: groups whose items are not read yet. Elections come some at a time,
         # and each group lists its chain and reads its footers.
         self._open: dict[Before, dict[PartitionName, Replica]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -132,7 +132,7 @@ class Takeovers:
                 "diskless partitions not led yet, will retry",
                 extra={"count": len(group), "chain": str(before.chain), "reason": str(error)},
             )
-            if isinstance(error, CorruptObject):  # It does not say whose records it has.
+            if isinstance(error, CorruptObject):  # It may have records of any of the partitions.
                 for name in group:
                     self._leads.damaged.note(name)
         except Exception:
@@ -163,11 +163,11 @@ class Takeovers:
             now_ms = self._node.membership.now_ms()
             sealer = ChainSealer(chain, known_end=known_end, now_ms=now_ms)
             sealed_at = await self._ends.seal(sealer, own)
-            # Before the items are read: then a healthy store's have all epochs of the chains.
+            # The items are read afterwards: those of a healthy store know all epochs of the chains.
             successors = await self._successors.find(chain, sealed_at, own=own.name)
         self._close(before, group)
         require_committed(own, group)
-        # Who restores from the bucket alone must know the topic of every acknowledged record.
+        # A restoration from the bucket alone needs the topic of every acknowledged record.
         await self._manifests.ensure({name.topic_id for name in group})
         taken = TakenPartitions(dict(group), own, sealed_at, successors)
         steps = Takeover(sealer, own.name, unsealed=unsealed)
