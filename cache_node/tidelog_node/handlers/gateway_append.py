@@ -1,15 +1,15 @@
 """GatewayAppend: appends batches that another zone's node has put into its own chain.
 
-The request says where the batches are in a committed object. They are read from the bucket, those
-of one object by as few requests as possible, appended as a producer's are, and the chain gets
-references to them instead of their bytes. The answer comes when the references are committed.
+The request names the positions of the batches in a committed object. They are read from the bucket
+by as few requests as possible, and appended as a producer's batches are. The chain gets references
+to them instead of their bytes. The answer comes when the references are committed.
 
 From version 1 on the request has the headers, too. Then the batches are appended before they are
-read, and the references are put meanwhile (``UnreadBatches``).
+read, while their references are put (``UnreadBatches``).
 
-Requests of one gateway are appended in the order in which they came, whatever the reads take, also
-if it has begun another chain: so a producer's batches stay in order. A batch whose transaction must
-be verified first waits with those of its own transactional id.
+Requests of one gateway are appended in the order in which they came, no matter how long the reads
+take, also if it has begun another chain: so a producer's batches stay in order. A batch whose
+transaction must be verified first waits with those of its own transactional id.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class _TooEarly(RequestTimedOut):
 
 
 class _NotFirst(UnknownProducerId):
-    """An earlier batch of the producer may be one that was missed."""
+    """An earlier batch of the producer may be one that could not be appended."""
 
 
 class GatewayAppends:
@@ -87,7 +87,7 @@ class GatewayAppends:
         gate: ProduceGate,
         unknown_producers: UnknownProducers,
     ) -> None:
-        """``unknown_producers`` is the node's: clients that write to it ask it as well."""
+        """``unknown_producers`` is the node's table, which Produce requests of clients use too."""
         self._node = node
         self._replicas = replicas
         self._gate = gate
@@ -142,7 +142,7 @@ class GatewayAppends:
         return gateway_append.encode_answer(correlation_id, results)
 
     async def append(self, broker_id: int, request: GatewayAppend) -> list[GatewayResult]:
-        """Append what the broker of that id has in its chain; return the results."""
+        """Append batches from the chain of the broker of that id; return the results."""
         gateway = ChainName(broker_id, request.chain_id)
         before, turn = self._take_turn(broker_id)
         waits: list[GatewayAck | asyncio.Task[GatewayAck]] = []
@@ -162,7 +162,7 @@ class GatewayAppends:
                 self._missed.note(_name_of(one))
             if not turn.done():
                 turn.set_result(None)
-            if unread:  # Something unexpected has happened: nobody else would read them.
+            if unread:  # After an unexpected error nobody else would read them.
                 self._unread.fill_later(broker_id, key, unread)
         return await results_of(waits)
 
@@ -174,7 +174,7 @@ class GatewayAppends:
         waits: list[GatewayAck | asyncio.Task[GatewayAck]],
         unread: list[UnreadBatch],
     ) -> None:
-        """Add what each slice's answer waits for, and the batches that are to be read."""
+        """Append the headers; add to ``waits`` what each slice's answer waits for."""
         if before is not None:
             await asyncio.wait([before])
         size_bytes_max = self._node.static_config.socket_request_max_bytes
@@ -193,7 +193,7 @@ class GatewayAppends:
         before: Turn | None,
         waits: list[GatewayAck | asyncio.Task[GatewayAck]],
     ) -> None:
-        """Add what each slice's answer waits for. The bytes go when this returns."""
+        """Read and append the batches in turn; add to ``waits`` what each answer waits for."""
         parts = await self._read(key, request)
         if before is not None:
             await asyncio.wait([before])
@@ -363,7 +363,7 @@ class GatewayAppends:
         return ack
 
     def _led(self, one: GatewaySlice) -> tuple[Replica, ChainPartition]:
-        """Return the led replica, and its place in the chain. Raises if there is none."""
+        """Return the led replica, and its partition in the chain. Raises if there is none."""
         topic = one.topic_id.bytes
         replica = self._replicas.led_by_id.get(topic, {}).get(one.partition)
         if replica is None:

@@ -43,7 +43,7 @@ class PassedBatches:
     ) -> list[PendingAck]:
         """Take the records and add a result. Return the acks that the answer waits for.
 
-        Raises ``NotLeaderOrFollower`` or what else says that this node does not take them.
+        Raises ``NotLeaderOrFollower`` or another error if this node does not take them.
         """
         version = context.api_version
         replica, gateway = self.replica_of(context, name, index), self.gateway

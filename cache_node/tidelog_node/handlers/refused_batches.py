@@ -1,20 +1,19 @@
-"""Keeps a producer's batches in order when this node refuses one that may be taken later.
+"""Keeps a producer's batches in order when this node refuses one that may be accepted later.
 
-A log takes any sequence as the first one of a producer that it does not know. If it took a
-producer's second batch, librdkafka would take the first one for delivered. So every refusal of an
-idempotent batch that its producer repeats passes ``RefusedBatches.note``, whoever has refused it
-and whether this node leads the partition or not: it may in the next turn, when the next batch
-comes. Later batches of the producer are refused until the first one comes again
-(``BrokenProducers``). A log that knows the producer refuses them by itself.
+A log accepts any sequence first from a producer that it does not know. If it accepted a producer's
+second batch, librdkafka would count the first one as delivered. So every refusal of an idempotent
+batch that its producer will repeat passes ``RefusedBatches.note``, also while another node leads:
+this node may lead when the next batch comes. Later batches of the producer are refused until the
+first one is repeated (``BrokenProducers``). A log that knows the producer refuses them by itself.
 
     refused     the batch is noted
-    appended    when the lead ends, what is not committed may be cut from the log: it is noted then
+    appended    when this node stops leading, uncommitted batches may be truncated: they are noted
     damaged     its header cannot be trusted: for a time, producers that the log does not know must
                 begin with sequence 0 (``MissedBatches``, ``UnknownProducers``)
 
-This node may stop leading a partition in the next turn. As a gateway it then takes what was sent
-behind the refused batch, so the gateway must know of it, too; and when the node begins to lead, the
-batches that it took as a gateway come first.
+This node may stop leading a partition at any time. As a gateway it then gets the batches sent after
+the refused one, so the gateway must know of it, too. When the node begins to lead, the batches that
+it took as a gateway come first.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class RefusedBatches:
         unknown_producers: UnknownProducers,
         now_s: Callable[[], float],
     ) -> None:
-        """``unknown_producers`` is the node's: gateways ask it as well."""
+        """``unknown_producers`` is the node's table, which gateways' requests use too."""
         self._replicas = replicas
         self._passed = passed
         self._broken = BrokenProducers(now_s)
@@ -85,7 +84,7 @@ class RefusedBatches:
         *,
         error: TidelogError,
     ) -> None:
-        """Note a batch that was refused with this error, if its producer repeats it then."""
+        """Note a batch that was refused with this error, if its producer will repeat it."""
         if not error.retriable or isinstance(error, BehindRefused | BehindLost):
             return
         is_id = context.api_version >= TOPIC_ID_FROM
@@ -108,10 +107,10 @@ class RefusedBatches:
     def require_takes(
         self, replica: Replica, records: memoryview | None, session: Session, *, can_serve: bool
     ) -> None:
-        """Raise what keeps a led replica from taking the client's batch, whatever is in it.
+        """Raise unless a led replica may append the client's batch, before its content is checked.
 
-        ``NotLeaderOrFollower``, and ``RequestTimedOut`` if an earlier batch of its producer was
-        refused and has not come again.
+        Raises ``NotLeaderOrFollower``, and ``RequestTimedOut`` if an earlier batch of its producer
+        was refused and has not come again.
         """
         if not (can_serve or replica.is_diskless):
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
@@ -127,7 +126,7 @@ class RefusedBatches:
             self._broken.lose(producer, 0)
             raise NotLeaderOrFollower("earlier batches of the producer are on their way")
         if self._broken.blocks(producer, 0):
-            # Another node may have led meanwhile, and have appended it.
+            # Another node may have led since, and have appended it.
             log = replica.log
             self._broken.note_log(producer, 0, log.producers.state, log.log_end_offset)
         is_behind = gateway is not None and gateway.has_lost_before(producer, replica.log)
@@ -154,9 +153,10 @@ class RefusedBatches:
         raise BehindRefused("an earlier batch of the producer may be with a gateway")
 
     def _note_uncommitted(self, replica: Replica) -> None:
-        """Note what is not committed of a partition whose lead ends: it may be cut from the log.
+        """Note the uncommitted batches of a partition that this node stops leading.
 
-        A log may know a hundred thousand producers: only those are looked at that have appended it.
+        They may be truncated. A log may know a hundred thousand producers: only those that have
+        appended such batches are visited.
         """
         log = replica.opened_log
         if log is None or log.log_end_offset <= log.high_watermark:
@@ -179,6 +179,6 @@ class RefusedBatches:
 
 
 def _is_known(replica: Replica, producer: ProducerBatch) -> bool:
-    """Return whether the log knows the producer, and so asks for every sequence."""
+    """Return whether the log knows the producer, and so checks its sequences."""
     log = replica.opened_log
     return log is not None and log.producers.state.entry(producer.producer_id) is not None

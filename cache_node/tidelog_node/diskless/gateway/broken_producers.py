@@ -1,19 +1,19 @@
-"""Producers of whom a batch got lost on its way: nothing that they sent after it may be appended.
+"""Producers that lost a batch on its way: no batch that they sent after it may be appended.
 
-A log that does not know a producer takes any sequence as its first one, since it may have forgotten
-those before. So if a producer's first batch fails between the gateway and the log, and the second
-one does not, the log begins with the second one. librdkafka takes the first one for delivered
-then: it knows that a log takes no batch without those before. A client that speaks to the leader
-itself has one connection for both.
+A log that does not know a producer accepts any sequence first, since it may have forgotten the
+producer. So if a producer's first batch fails between the gateway and the log, and the second does
+not, the log begins with the second. librdkafka then counts the first as delivered: it relies on
+logs to refuse batches out of sequence. A client that writes to the leader itself has one connection
+for both.
 
-    a batch is lost               later ones of its producer are refused, wherever they are
-    the producer sends it again   what it sends from then on is taken, what it sent before is not
-    its next epoch begins         the same: sequences begin with 0, and every log asks for that
-    a log turns out to have it    the same: the producer repeats nothing, and goes on behind it
+    a batch is lost               later batches of its producer are refused
+    the producer repeats it       it and the batches sent after the repetition are accepted
+    its next epoch begins         its batches are accepted: every log requires sequence 0 first
+    a log turns out to have it    later batches are accepted: the producer will not repeat it
 
-Producers repeat what was refused with NOT_LEADER_OR_FOLLOWER, in order. They give a batch up sooner
-than it is forgotten here. All topics share the room: one whose producers break more often than
-those of others loses its own first.
+Producers repeat batches that were refused with NOT_LEADER_OR_FOLLOWER, in order. They give a batch
+up before it is forgotten here. All topics share the table: a topic whose producers lose more
+batches than those of others loses its own entries first.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _Key = tuple[PartitionName, int]  # of a producer
 
 
 class _Break:
-    """The first batch that was lost."""
+    """The first lost batch of a producer."""
 
     __slots__ = ("epoch", "lost_s", "sequence", "until")
 
@@ -71,10 +71,10 @@ class _Break:
 
 
 class BrokenProducers:
-    """What was lost of each producer and partition. Batches have rising numbers."""
+    """The first lost batch of each producer and partition. Batches have ascending numbers."""
 
     def __init__(self, now_s: Callable[[], float], *, producers_max: int = PRODUCERS_MAX) -> None:
-        """Of a topic with more than its share the producers that broke first are forgotten."""
+        """If the table is full, the oldest producers of a topic with more than its share go."""
         self._now_s = now_s
         self._breaks: OrderedDict[_Key, _Break] = OrderedDict()  # the last one is the newest
         self._room: FairEviction[UUID, _Key] = FairEviction(producers_max)  # of topics
@@ -84,7 +84,7 @@ class BrokenProducers:
         return len(self._breaks)
 
     def take(self, batch: ProducerBatch, number: int) -> None:
-        """A client has sent a batch: it may be the repetition of a lost one."""
+        """Note that a client has sent a batch, which may be the repetition of a lost one."""
         found = self._find(batch)
         if found is not None and found.until is None and not _is_behind(batch, found):
             found.until = number
@@ -101,10 +101,10 @@ class BrokenProducers:
     def lose(
         self, batch: ProducerBatch, number: int, later: Iterable[tuple[int, ProducerBatch]] = ()
     ) -> None:
-        """A batch has failed, or it is not known whether it was appended.
+        """Note that a batch has failed, or that nobody knows whether it was appended.
 
-        ``later`` yields what its producer has sent after it, in order, with the numbers. It may
-        have sent the batch again already, because its request has timed out.
+        ``later`` yields the batches that its producer has sent after it, in order, with their
+        numbers. The repetition may be among them, if the producer's request timed out.
         """
         key = (batch.partition, batch.producer_id)
         found = self._find(batch)
@@ -120,14 +120,14 @@ class BrokenProducers:
             del self._breaks[gone]
 
     def blocks(self, batch: ProducerBatch, number: int) -> bool:
-        """Return whether an earlier batch of the producer is lost, so that this one must be."""
+        """Return whether an earlier batch of the producer is lost, so this one must be refused."""
         found = self._find(batch)
         return found is not None and self._blocks(found, batch, number)
 
     def note_log(
         self, batch: ProducerBatch, number: int, producers: ProducerState, end_offset: int
     ) -> None:
-        """Take this batch and later ones if a log has the lost batch below the offset.
+        """Accept this batch and later ones if a log has the lost batch below the offset.
 
         The producer has got that answer from another node, or from this one as a leader. It does
         not repeat the batch, and would be refused for ever.
@@ -139,7 +139,7 @@ class BrokenProducers:
                 found.until = number
 
     def _find(self, batch: ProducerBatch) -> _Break | None:
-        """Return what was lost of the producer, and forget what was lost long ago."""
+        """Return the producer's lost batch, and forget batches that were lost long ago."""
         before_s = self._now_s() - BREAK_SECONDS
         while self._breaks:
             key, oldest = next(iter(self._breaks.items()))

@@ -1,10 +1,11 @@
-"""Which keys of a bounded table go when it is full: those of an owner with more than its share.
+"""Selects the key to evict from a full table: one of an owner with more than its share.
 
     put        the key is the newest one of its owner
-    is full    the owner's oldest key goes if it has more than its share, else the largest owner's
+    is full    the owner's oldest key is evicted if it has more than its share, else the oldest of
+               the owner with the most keys
 
-So an owner that names more and more keys pushes out its own. Thousands of owners may share the
-table: the largest one is always at hand.
+So an owner that adds more and more keys evicts its own. Thousands of owners may share the table:
+the owner with the most keys is found without a search.
 """
 
 from __future__ import annotations
@@ -32,10 +33,9 @@ class FairEviction(Generic[Owner, Key]):
         return len(self._owners)
 
     def put(self, owner: Owner, key: Key) -> Key | None:
-        """Make the key the newest one of its owner, the first that has put it.
+        """Make the key the newest one of its owner, which is the owner that first put it.
 
-        Returns the key that the table has to forget, which is removed here; ``None`` if there is
-        room.
+        Returns the evicted key, which the table must remove too; ``None`` if there is room.
         """
         owner = self._owners.setdefault(key, owner)
         keys = self._keys.setdefault(owner, OrderedDict())
@@ -60,7 +60,7 @@ class FairEviction(Generic[Owner, Key]):
             del self._keys[owner]
 
     def _least_needed(self, keys: OrderedDict[Key, None]) -> Key:
-        """Return the oldest of these if they are more than their share, else of the largest."""
+        """Return the oldest of these keys if they exceed their share, else of the largest owner."""
         if len(keys) * len(self._keys) <= self._keys_max:
             keys = self._keys[next(iter(self._of_sizes[self._size_max]))]
         return next(iter(keys))

@@ -1,12 +1,12 @@
-"""Tells leaders of a gateway's committed batches, and takes their answers.
+"""Forwards a gateway's committed batches to their leaders, and handles the answers.
 
     forward    batches of an object are committed
-    send       their leaders are told, those of one leader and object by one request
+    send       one request to each leader names its batches of the object
     answer     the batch has its offsets, or is refused, or waits for the next leader
-    park       a partition without a leader that may be told: its batches wait in order
+    park       there is no leader to send to: the partition's batches wait in order
 
-A partition's batches are with one process of a leader at a time: while that has not answered,
-nothing is sent to the next one, and what it does not answer soon then counts as lost.
+Only one leader process at a time has a partition's batches: while it has not answered, nothing is
+sent to the next leader. If it then does not answer soon, its batches count as lost.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOVED = (
 )
 # A leader closes the connection at ``REQUESTS_MAX`` without an answer; some may be lost on the way.
 UNDER_WAY_MAX = REQUESTS_MAX * 9 // 10
-# What a log says of a batch whose predecessor it does not have.
+# The errors of a log that lacks the batch before.
 SKIPPED = (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id)
 
 NO_LEADER = ErrorCode.not_leader_or_follower, "the partition has no leader"
@@ -89,7 +89,7 @@ class Forwarder:
             task.cancel()
 
     def forward(self, batches: Iterable[GatewayBatch]) -> None:
-        """Tell the leaders of committed batches, which are in the order of the chain."""
+        """Forward committed batches to their leaders. They must be in the order of the chain."""
         requests = LeaderRequests()
         for one in batches:
             if one not in self._batches:
@@ -103,7 +103,7 @@ class Forwarder:
         self._send_all(requests)
 
     def give_up_late(self, name: PartitionName) -> None:
-        """Lose what a former leader has had for too long."""
+        """Note as lost the batches that a former leader has had for too long."""
         sent = self._sent.get(name)
         if sent is None:
             return
@@ -138,9 +138,9 @@ class Forwarder:
         return image.brokers.get(found.leader)
 
     def _may_send(self, name: PartitionName, leader: Broker) -> bool:
-        """Return whether no other process has an answer about the partition pending.
+        """Return whether no other process owes an answer about the partition.
 
-        What it has had for too long is lost: it may be the batch before the next one.
+        Batches that it has had for too long count as lost: one may be the batch before the next.
         """
         sent = self._sent.get(name)
         if sent is None or sent.leader == leader.incarnation:
@@ -200,7 +200,7 @@ class Forwarder:
                 self._wake(name)
 
     def _note_answered(self, process: UUID) -> None:
-        """Let partitions go on that wait for answers of the process, once it has given some."""
+        """Send batches of partitions that wait for answers of the process, now that some came."""
         self._under_way[process] -= 1
         if stays_full(self._under_way[process], UNDER_WAY_MAX, was_full=True):
             return
@@ -284,7 +284,7 @@ class Forwarder:
             self._try(self._parked.of_topics(changed_topics))
 
     def _try(self, names: Iterable[PartitionName]) -> None:
-        """Send the first batch of each of the partitions: the others follow if it is taken."""
+        """Send the first batch of each of the partitions; the others follow if it is accepted."""
         firsts: list[GatewayBatch] = []
         for name in names:
             if name in self._sent:  # The answer wakes the partition.

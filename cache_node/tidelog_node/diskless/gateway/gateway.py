@@ -2,20 +2,19 @@
 
     take       the batch is checked, and kept in a spool file
     chain      it becomes a foreign slice of this node's next object
-    forward    once that object is committed, the leader is told where the slice is
+    forward    once that object is committed, the leader gets the slice's position in it
     leader     reads it from the bucket, appends it, and puts a reference into its own chain
     answer     comes when the reference is committed, with the offsets
 
-A batch is forwarded in the order of the chain, so a producer's batches stay in order. Where the
-leader does not lead any more, or does not answer, the batches of the partition wait in order, at
-most as long as their requests (``ParkedBatches``). If it is not known whether a leader has appended
-a batch, its producer gets NOT_LEADER_OR_FOLLOWER, and sends it again; an idempotent one gets the
-old offset.
+Batches are forwarded in the order of the chain, so a producer's batches stay in order. If the
+leader no longer leads, or does not answer, the batches of the partition wait in order, at most as
+long as their requests (``ParkedBatches``). If nobody knows whether a leader has appended a batch,
+its producer gets NOT_LEADER_OR_FOLLOWER, and sends it again; an idempotent producer gets the old
+offset.
 
-**A log must not get a batch whose predecessor was lost** (``BrokenProducers``). So a partition's
-batches are with one process of a leader at a time: while that has not answered, nothing is sent to
-the next one, and what it does not answer soon then counts as lost. Once a batch is lost, its
-producer's later ones are, until it comes again.
+**A log must not get a batch whose predecessor was lost** (``BrokenProducers``). So only one leader
+process at a time has a partition's batches (``Forwarder``). Once a batch is lost, the later ones of
+its producer are refused until it is repeated.
 """
 
 from __future__ import annotations
@@ -74,10 +73,10 @@ class Gateway:
         append_here: Callable[[int, GatewayAppend], Awaitable[list[GatewayResult]]],
         log_ends: LogEnds,
     ) -> None:
-        """``send`` tells the broker of that id, as ``LeaderLinks.send``.
+        """``send`` sends a request to the broker of that id, as ``LeaderLinks.send``.
 
-        ``append_here`` appends as a leader what the broker of that id has forwarded. ``log_ends``
-        asks leaders where their logs end, as ``LeaderLogEnds.of``.
+        ``append_here`` appends batches that the broker of that id has forwarded to this node as a
+        leader. ``log_ends`` asks leaders for their log ends, as ``LeaderLogEnds.of``.
         """
         self._node = node
         self._spool = spool
@@ -120,7 +119,7 @@ class Gateway:
         produced: ProduceParameters,
         waiter: GatewayWaiter | None,
     ) -> None:
-        """Take one batch, which is changed in place. ``waiter`` is told once, later.
+        """Take one batch, which is changed in place. ``waiter`` gets the outcome later, once.
 
         Raises the errors of ``check_headers``, ``StorageError``, ``RequestTimedOut`` if too many
         batches wait, ``NotLeaderOrFollower`` if an earlier batch of the producer is lost and has
@@ -141,7 +140,7 @@ class Gateway:
             offset_count = self._check(replica, batch, produced)
             place = self._spool.write(batch)
         except TidelogError as error:
-            # Of a damaged batch nobody knows the producer.
+            # Nobody knows the producer of a damaged batch.
             if producer is not None and not isinstance(error, CorruptRecordBatch):
                 self._broken.lose(producer, number)
             raise
@@ -161,7 +160,7 @@ class Gateway:
         self._chain.note(one)
 
     def _check(self, replica: Replica, batch: memoryview, produced: ProduceParameters) -> int:
-        """Make a foreign slice of the batch; return the number of its offsets."""
+        """Turn the batch into a foreign slice; return the number of its offsets."""
         transactional_id = produced.transactional_id
         if transactional_id is not None and len(transactional_id) > TRANSACTIONAL_ID_BYTES_MAX:
             # The leader would close the connection, on which other batches wait for answers.
@@ -194,7 +193,7 @@ class Gateway:
         return self._broken.blocks(producer, self._number)
 
     def has_come(self, producer: ProducerBatch) -> None:
-        """Note that this node takes the batch as the leader."""
+        """Note that this node appends the batch as the leader."""
         self._broken.has_come(producer)
 
     def refuse(self, producer: ProducerBatch) -> None:
@@ -205,11 +204,11 @@ class Gateway:
     # -- its life --
 
     def on_deposed(self, chain: OwnedChain) -> None:
-        """Put what the chain has not committed into the next one: nobody can have seen it."""
+        """Put uncommitted batches into the next chain: nobody can have seen them."""
         self._chain.on_deposed(chain)
 
     async def close(self) -> None:
-        """Give up what is pending."""
+        """Give up the pending batches."""
         self._is_closed = True
         self._forwarding.close()
         self._chain.close()

@@ -1,4 +1,4 @@
-"""The batches that a gateway has taken, and the requests that have brought them."""
+"""A gateway's batches, and the interface of the requests that wait for them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ WAIT_SECONDS_MAX = 30.0  # for another leader
 
 
 class GatewayWaiter(Protocol):
-    """Waits for what becomes of a batch."""
+    """Waits for the outcome of a batch."""
 
     def on_placed(self, base_offset: int) -> None:
-        """The batch is committed, with offsets from here on."""
+        """Take the batch's base offset: it is committed."""
 
     def fail(self, code: ErrorCode, message: str) -> None:
-        """The batch has failed, or it is not known."""
+        """Take the batch's error: it has failed, or nobody knows."""
 
 
 class GatewayBatch:
@@ -79,7 +79,7 @@ class GatewayBatch:
 
     @property
     def deadline_s(self) -> float:
-        """Until when it waits for a leader."""
+        """The time until which it waits for a leader, by the loop's clock."""
         return self.taken_s + min(max(self.produced.timeout_ms, 0) / 1000, WAIT_SECONDS_MAX)
 
     @property
@@ -89,7 +89,7 @@ class GatewayBatch:
 
 
 class SentBatches:
-    """The batches of a partition that a leader has not answered, all by the same process."""
+    """The batches of a partition that one leader process has and has not answered."""
 
     __slots__ = ("batches", "leader", "left_s")
 

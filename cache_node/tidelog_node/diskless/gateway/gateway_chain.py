@@ -1,7 +1,7 @@
-"""Brings a gateway's batches into the node's chain, and says which are committed.
+"""Puts a gateway's batches into the node's chain, and reports the committed ones.
 
-The chain is opened with the first batch. If it ends, what it has not committed goes into the next
-one: nobody can have seen it.
+The chain is opened with the first batch. If it ends, its uncommitted batches go into the next one:
+nobody can have seen them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class GatewayChain:
         self._is_closed = False
 
     def note(self, batch: GatewayBatch) -> None:
-        """Have the next object get the batch."""
+        """Put the batch into the next object."""
         chain = self._chain
         if chain is not None and not self._unnoted:
             if chain.note_foreign(batch.number, batch.files):
@@ -60,7 +60,7 @@ class GatewayChain:
         self._open()
 
     def on_deposed(self, chain: OwnedChain) -> None:
-        """Put what the chain has not committed into the next one."""
+        """Put the chain's uncommitted batches into the next chain."""
         if chain is not self._chain:
             return
         self._chain = None
@@ -68,7 +68,7 @@ class GatewayChain:
         self._open()
 
     def close(self) -> None:
-        """Open no chain any more."""
+        """Open no more chains."""
         self._is_closed = True
         if self._opening is not None:
             self._opening.cancel()

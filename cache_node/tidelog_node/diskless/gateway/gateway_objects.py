@@ -1,11 +1,11 @@
-"""Keeps a gateway's objects while a reference to their slices is needed.
+"""Keeps a gateway's objects while references to their slices may need them.
 
-The leader's answer says where the references end. If none came, nobody knows whether there is one.
-A leader that has not made it after ``diskless.wal.max.age.ms`` never will, nor after
-``REFERENCE_SECONDS_MAX`` if that is longer. So the leader is asked then where its log ends, with
-what it has not committed yet: a reference is below. The log of this node says nothing about it. It
-ends at the high watermark, which may stay below the reference for as long as the leader cannot
-store it, or cannot read the slice. While no leader answers, the object stays.
+The leader's answer says where the references end. If no answer came, nobody knows whether there is
+a reference. After ``diskless.wal.max.age.ms`` (or ``REFERENCE_SECONDS_MAX``, if that is longer) a
+leader makes no new one. Then the leader is asked for its log end, uncommitted records included: a
+reference is below. The log of this node cannot tell. It ends at the high watermark, which may stay
+below the reference for as long as the leader cannot store it, or cannot read the slice. The object
+stays until a leader answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A leader's reads of gateways' objects: bounded in time, and repeated where they take long."""
+"""A leader's reads of gateways' objects: limited in time, and repeated if they take long."""
 
 from __future__ import annotations
 

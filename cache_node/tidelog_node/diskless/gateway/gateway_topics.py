@@ -1,4 +1,4 @@
-"""Which topics have gateways: those whose leader does not change the batches of producers."""
+"""Tells which topics may have gateways: those whose leaders do not change producers' batches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Asks leaders where their logs end, with what is not committed: by OffsetForLeaderEpoch.
+"""Asks leaders for their log ends, uncommitted records included, by OffsetForLeaderEpoch.
 
-It is the end of the leader epoch that the partition's item names. A process that leads in another
-epoch, or does not lead yet, refuses.
+The answer is the end of the leader epoch that the partition's item names. A process that leads in
+another epoch, or does not lead yet, refuses.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BrokerRequests(Protocol):
 
 
 class LeaderLogEnds:
-    """For the tasks of the node's event loop."""
+    """Asks leaders for log ends. For the tasks of the node's event loop."""
 
     def __init__(self, node: NodeContext, peers: BrokerRequests, replicas: ReplicaManager) -> None:
         self._node = node
@@ -46,10 +46,10 @@ class LeaderLogEnds:
         self._replicas = replicas
 
     async def of(self, replicas: Collection[Replica]) -> dict[Replica, int]:
-        """Return the log ends of those partitions whose leaders answer.
+        """Return the log ends of the partitions whose leaders answer.
 
-        Some replicas may be dropped: other nodes have the partition now. That of a deleted topic
-        has no end: its objects stay until it is known that the topic is deleted.
+        Replicas may be dropped, because other nodes have the partition now. A partition of a
+        deleted topic has no end: its objects stay until the deletion is known.
         """
         ends: dict[Replica, int] = {}
         by_leader: dict[int, list[tuple[Replica, Partition]]] = defaultdict(list)

@@ -1,10 +1,10 @@
-"""Partitions of which a leader has not appended a batch that a gateway has forwarded.
+"""Partitions with a forwarded batch that their leader has not appended.
 
-Their gateways have sent later batches before they learn it. Those of the same producer must not be
-appended (``broken_producers``). A log that knows the producer refuses them by their sequence, one
-that does not would begin with the first of them. The batch could perhaps not be read, so nobody
-here knows its producer. So for a time all producers of the partition that the log does not know
-have to begin with sequence 0 (``UnknownProducers``).
+Before a gateway learns of it, it may have sent later batches, and those of the same producer must
+not be appended (``broken_producers``). A log that knows the producer refuses them by their
+sequence; one that does not would begin with the first of them. If the batch could not be read,
+nobody here knows its producer. So for a time all producers that the partition's log does not know
+must begin with sequence 0 (``UnknownProducers``).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Committed batches that wait until a leader may be told of them, in order, each with a deadline.
+"""Committed batches that wait for a leader, in order, each with a deadline.
 
-    park         a batch waits, and all later ones of its partition behind it
-    take_first   a try: the leader is told of the partition's first batch alone
-    take_all     the leader has taken it, or nothing keeps the others back any more
+    park         the batch waits, and all later ones of its partition behind it
+    take_first   a try: the leader gets the partition's first batch alone
+    take_all     the leader has accepted it, or nothing blocks the others any more
 
-A leader that does not lead yet reads an object before it can say so. With one batch a try that
-costs it one read, however much waits. Tries of a partition are further and further apart, so what
-waits costs the loop little. Every batch leaves in time: ``expired`` yields it at its deadline.
+A node that does not lead yet reads an object before it can say so. A try with one batch costs it
+one read, no matter how many wait. The tries of a partition are further and further apart, so
+waiting batches cost the event loop little. ``expired`` yields every batch at its deadline.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The batches of a gateway without an answer, and what was lost of their producers.
+"""A gateway's batches without an answer, and the lost batches of their producers.
 
-add     the batch is taken
-end     it has its answer: nothing of it is needed here any more
-lose    it was not appended, or nobody knows: it ends, and what its producer has sent after it
-        is refused until the producer sends it again (``BrokenProducers``)
+add     the gateway has taken the batch
+end     it has its answer: it is no longer needed here
+lose    it was not appended, or nobody knows: it ends, and later batches of its producer are
+        refused until the producer repeats it (``BrokenProducers``)
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PendingBatches:
         self._numbers: dict[tuple[PartitionName, int], deque[int]] = {}
 
     def __iter__(self) -> Iterator[GatewayBatch]:
-        """Yield the batches in order; they may end meanwhile."""
+        """Yield the batches in order; they may end while this is iterated."""
         return iter(tuple(self._batches.values()))
 
     def __contains__(self, one: GatewayBatch) -> bool:
@@ -102,7 +102,7 @@ class PendingBatches:
     # -- the end of a batch --
 
     def lose(self, batch: GatewayBatch, code: ErrorCode, message: str) -> None:
-        """End a batch that was not appended, or of which nobody knows."""
+        """End a batch that was not appended, or whose outcome nobody knows."""
         if batch.producer is not None:
             self.broken.lose(batch.producer, batch.number, self._later_of(batch))
         self.end(batch, code, message)

@@ -1,10 +1,10 @@
-"""What a gateway keeps of a Produce request."""
+"""The parameters of a Produce request that a gateway keeps with its batches."""
 
 from __future__ import annotations
 
 
 class ProduceParameters:
-    """The request that has brought a batch."""
+    """Parameters of the request that brought a batch."""
 
     __slots__ = ("acks", "timeout_ms", "transactional_id", "version")
 

@@ -1,8 +1,8 @@
-"""Bounds the objects of gateways that a leader reads at once, and keeps one gateway from all slots.
+"""Limits the reads of gateways' objects on a leader, for each gateway and in all.
 
-A request holds its slot until it is its turn to be appended, with the bytes that it has read. So a
-gateway whose objects are slow to read would soon hold every slot. A gateway has some at most, and
-all together have some. But a gateway that has none gets one in any case: so it waits for nobody.
+A request holds its slot, and the bytes that it has read, until it is its turn to be appended. So
+without a limit of its own a gateway whose objects are slow to read would soon hold every slot. A
+gateway that holds no slot always gets one, even if all are taken, so it waits for no other gateway.
 """
 
 from __future__ import annotations

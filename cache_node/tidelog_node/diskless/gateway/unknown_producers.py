@@ -1,18 +1,17 @@
-"""Producers that a leader does not know, and that do not begin with their first batch.
+"""Producers that a leader does not know, and that do not begin with sequence 0.
 
 A client whose gateway changes sends its next batch through the new one, while the former gateway
-has no answer to the one before yet. If that is the producer's first batch, the log would take
-the second one before it. A gateway answers or gives a batch up in less time than is waited here,
-and then the producer repeats it. So a producer that is still unknown after that time is one that
-the log has forgotten, and it may go on: with the first of the batches that were refused here. Some
-of them may have come just before that time, and the next one just after it.
+may have no answer to the batch before. If that is the producer's first batch, the log would accept
+the second one before it. So the later batch is refused for ``UNKNOWN_SECONDS``. In less time a
+gateway answers a batch or gives it up, and then the producer repeats it. A producer that is still
+unknown afterwards was forgotten by the log, and may go on with the first of its refused batches.
 
-Where a batch of the partition has got lost whose producer nobody knows, each of them may be the
-one behind it, and the producer of that batch may repeat it longer. The time is longer then. It
-counts from the producer's own first batch: what others lose keeps nobody out any longer.
+If a batch of the partition was lost and nobody knows its producer, it may be the batch before, and
+its producer may repeat it for longer. So the wait is longer then. It counts from the first refused
+batch of the producer itself: batches that others lose do not extend it.
 
-A node has one table, whichever way a batch has come: by a gateway or from the client itself. Those
-who name producers share it, so one who names ever new ones pushes out only its own.
+A node has one table for batches from gateways and from clients. Each source has a share of it, so a
+source that names more and more producers evicts only its own.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ _Key = tuple[PartitionName, int, int]  # of a producer's epoch
 
 
 def client_source(session: Session) -> ClientSource:
-    """Return who sends on the session's connection."""
+    """Return the source of batches on the session's connection."""
     return ClientSource(session.principal, session.client_host)
 
 
 class _Unknown(NamedTuple):
-    """What was refused of an unknown producer."""
+    """The refused batches of an unknown producer."""
 
     since_s: float  # when its first later batch came
     first: ProducerBatch  # the earliest one

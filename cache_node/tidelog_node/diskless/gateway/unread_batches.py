@@ -1,19 +1,20 @@
-"""Batches of gateways that a leader has given their offsets before it has read them.
+"""Batches of gateways that a leader appends before it has read their records.
 
-The batch's header came with the request. The log gets it with zeros for the records, and the chain
-a reference, whose object is put while the gateway's object is read.
+The request has the batch's header. The leader appends the header with zeros for the records, and
+puts a reference into its chain, while it reads the gateway's object.
 
-    append     the log has the header; the high watermark stays at or below the batch
-    read       the records are checked against the header, and written to their place in the log
-    no read    it is tried again for as long as this node leads, and the partition waits: its
-               offsets are given, so nothing can take its place. Gateways are refused meanwhile
-    lead ends  the log is cut before the first batch that was not read: no log keeps zeros
+    append      the log has the header; the high watermark stays at or below the batch
+    read        the records are checked against the header, and written to their place in the log
+    not read    the read is repeated for as long as this node leads, and the partition waits: the
+                batch has its offsets, so no other can replace it. Gateways are refused until then
+    lead ends   the log is truncated before the first batch that was not read: no log keeps zeros
 
-The gateway's object was committed before this node heard of it, so its bytes exist whatever happens
-to the gateway. Who leads next reads them by the reference, as it reads all slices that it lacks.
+The gateway's object was committed before the gateway sent the request, so its bytes exist even if
+the gateway fails. The next leader reads them by the reference, as it reads all slices that it
+lacks.
 
-What a log has above the high watermark counts for nothing: it is served to nobody, not tiered,
-and compared with the chains before this node leads or follows again, also after a crash.
+The records above the high watermark are provisional: they are not served or tiered, and they are
+compared with the chains before this node leads or follows again, also after a crash.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ LATE_MAX = 1_000  # requests whose batches could not be read at once
 
 
 class UnreadBatch(NamedTuple):
-    """A batch of which a log has the header."""
+    """A batch whose header alone is in the log."""
 
     partition: ChainPartition
     base_offset: int
@@ -87,14 +88,14 @@ class UnreadBatches:
         replicas.roles.ending_lead.subscribe(self._cut)
 
     async def close(self) -> None:
-        """End the reads. The logs are cut where their leads end."""
+        """End the reads. The logs are truncated when this node stops leading."""
         self._is_closed = True
         for task in self._late:
             task.cancel()
         await asyncio.gather(*self._late, return_exceptions=True)
 
     def require_room(self, partition: ChainPartition) -> None:
-        """Raise ``RequestTimedOut`` while what was appended before cannot be read."""
+        """Raise ``RequestTimedOut`` while earlier batches of the partition cannot be read."""
         if len(self._late) >= LATE_MAX:
             raise RequestTimedOut("too many gateways' batches cannot be read")
         since_s = next(iter(partition.unread.values()), None)
@@ -145,7 +146,7 @@ class UnreadBatches:
             async with self._slots.of(gateway):
                 try:
                     batches = await self._try(key, batches)
-                except Exception:  # Else the partitions would wait for ever.
+                except Exception:  # Otherwise the partitions would wait for ever.
                     logger.exception("the read of a gateway's object broke, it is tried again")
 
     async def _try(self, key: str, batches: Sequence[UnreadBatch]) -> list[UnreadBatch]:
@@ -173,7 +174,7 @@ class UnreadBatches:
         ]
 
     def _take(self, one: UnreadBatch, data: bytearray, key: str) -> bool:
-        """Write a batch's records into the log; return false if its header is of others."""
+        """Write a batch's records into the log; return false if they do not match its header."""
         if not one.is_wanted:
             return True
         try:
@@ -206,7 +207,7 @@ class UnreadBatches:
             one.partition.note_read(one.base_offset)
             if not one.partition.unread:
                 self._forget(one.partition)
-        else:  # The log has lost it. The next lead begins by comparing log and chains.
+        else:  # The log has lost it. The next takeover compares log and chains.
             self._replicas.end_lead(replica)
 
     def _forget(self, partition: ChainPartition) -> None:
@@ -214,7 +215,7 @@ class UnreadBatches:
             del self._partitions[partition.replica]
 
     def _cut(self, replica: Replica) -> None:
-        """Cut the log of a partition whose lead ends before the first batch that was not read."""
+        """Truncate the log of a partition that is led no more before its unread batches."""
         partition = self._partitions.pop(replica, None)
         log = replica.opened_log
         if partition is None or log is None or not partition.unread:
