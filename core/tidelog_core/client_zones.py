@@ -1,4 +1,4 @@
-"""Says in which zone a client is, by what it sends and where it connects from.
+"""Finds the zone of a client, by its rack and the address and listener of its connection.
 
 The first source that knows decides:
 

@@ -515,7 +515,7 @@ class TierRewritten(TidelogError):
 
 
 class MetadataSetBack(TidelogError):
-    """The bucket has acknowledged records of a partition that its item does not know of.
+    """The bucket has acknowledged records of a partition that its item does not cover.
 
     The metadata store was set back to an earlier time. A leader would now assign the offsets of
     these records to other records.
@@ -533,7 +533,7 @@ class MetadataSetBack(TidelogError):
 
 
 class SchemasMovedOn(TidelogError):
-    """The bucket's journal of schemas does not continue what this metadata store has.
+    """The bucket's journal of schemas does not continue the schemas of this metadata store.
 
     The store was set back, or the journal was restored into another one. An id that was given out
     now could have been given to another schema.

@@ -1,4 +1,4 @@
-"""The version of this program, and how nodes tell it: by the name of a feature in ApiVersions.
+"""The version of this program, which nodes announce by the name of a feature in ApiVersions.
 
 Kafka's protocol has no field for it. A feature has a name and numbers of 16 bits, too few for a
 version, so the name has it: ``tidelog.version.0.1.0``. Clients pass over features that they do not
@@ -21,11 +21,11 @@ def tidelog_version() -> str:
 
 
 def feature_of(text: str) -> str:
-    """Return the name of the feature that tells a version."""
+    """Return the name of the feature that announces a version."""
     return f"{_PREFIX}{text}"
 
 
 def version_in(features: Iterable[str]) -> str | None:
-    """Return the version that a node tells by these features, ``None`` if it tells none."""
+    """Return the version that a node announces by these features, ``None`` if it announces none."""
     found = [name.removeprefix(_PREFIX) for name in features if name.startswith(_PREFIX)]
     return found[0] if found else None

@@ -54,7 +54,7 @@ def drain_leader(partition: Partition, broker_id: int, peers: PeerLeases) -> Par
 def drain_diskless(
     partition: Partition, broker_id: int, live: Iterable[int]
 ) -> PartitionChange | None:
-    """Return the write by which another live broker is to lead a diskless partition, or ``None``.
+    """Return the write that moves a diskless partition to another live leader, or ``None``.
 
     The leader is asked to hand over (``LeaderState``), so that its chain goes on. Raises
     ``EligibleLeadersNotAvailable`` if no other broker lives.

@@ -49,7 +49,7 @@ def reassignment(target: Sequence[int] | None, *, view: ClusterView, may_resize:
 def _move_diskless(
     partition: Partition, target: Sequence[int], broker_ids: Set[int]
 ) -> PartitionChange | None:
-    """Return the write by which the first of the target leads, or is to lead.
+    """Return the write that makes the target's first broker the leader, now or after a hand-over.
 
     There are no records to copy. The leader is asked to hand over (``LeaderState``), so that its
     chain goes on.
@@ -66,7 +66,7 @@ def _move_diskless(
 
 
 def _stay(partition: Partition) -> PartitionChange:
-    """Return the write that takes back what the leader was asked for. Its epoch goes on."""
+    """Return the write that withdraws the request to hand over. The leader's epoch goes on."""
     original = [b for b in partition.replicas if b not in partition.adding]
     original.sort(key=lambda broker_id: broker_id != partition.leader)  # stable: it comes first
     return change_followers(partition, tuple(original))

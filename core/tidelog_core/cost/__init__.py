@@ -1,1 +1,1 @@
-"""What a cluster costs: counted things, their prices, and the ledger that keeps the counts."""
+"""The costs of a cluster: counts, their prices, and the ledger that keeps the counts."""

@@ -1,4 +1,4 @@
-"""Turns what stores count into the ledger's items. Pure."""
+"""Turns the counts of stores into the ledger's items. Pure."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ FRESH_MS = 15_000  # Nodes write once a minute, and a reading of a large cluster
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """A calendar month or day, and what it may cost."""
+    """A calendar month or day, and its budget."""
 
     period: Period
     forecast: Forecast
@@ -46,7 +46,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What the ledger says at one time."""
+    """The ledger's costs and budgets at one time."""
 
     now_ms: int
     counted: dict[Period, Counted]
@@ -57,7 +57,7 @@ class Overview:
 async def read_overview(
     store: MetadataStore, prices: PriceTable, config: NodeConfig, *, now_ms: int
 ) -> Overview:
-    """Return what the ledger says now. Raises the store's errors."""
+    """Return an overview of the ledger, read now. Raises the store's errors."""
     day_start_ms = period_start_ms(Period.DAY, now_ms)
     month_bounds, today_bounds = calendar_month(now_ms), calendar_day(now_ms)
     recent = await read_hours(store, first_hour=day_start_ms // HOUR_MS)
@@ -118,7 +118,7 @@ class CostReader:
         return self._prices
 
     async def overview(self) -> Overview:
-        """Return what the ledger said a short time ago.
+        """Return an overview of the ledger that may be a short time old.
 
         Raises ``InvalidConfig`` and the store's errors.
         """

@@ -1,4 +1,4 @@
-"""Prices, and what counted things cost by them.
+"""Prices, and the costs of counts by them.
 
 A price file is TOML, and ``us-east-1.toml`` beside this module is the one that is used unless
 ``cost.price.file`` names another. Every item has a price there; ``parse_prices`` reports all
@@ -38,7 +38,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one item costs."""
+    """The costs of one item."""
 
     item: Item
     units: float

@@ -77,7 +77,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a calendar month or day has cost, and will have cost at its end."""
+    """The costs of a calendar month or day so far, and at its end."""
 
     start_ms: int
     end_ms: int
@@ -120,7 +120,7 @@ def add_entries(
     start_ms: int,
     now_ms: int,
 ) -> Counted:
-    """Return the sum of the entries from ``start_ms`` until now, of which none is in another."""
+    """Return the sum of the entries from ``start_ms`` until now; the entries must not overlap."""
     both: list[CostHour | CostDay] = [*hours, *days]
     entries = [entry for entry in both if start_ms <= _period_start_ms(entry) <= now_ms]
     start_ms = max(start_ms, min(map(_entry_start_ms, entries), default=now_ms))
@@ -137,7 +137,7 @@ def add_entries(
 
 
 def report_of(counted: Counted, prices: PriceTable, *, topics_max: int) -> Report:
-    """Return what the counts cost; topics beyond the ``topics_max`` dearest become one."""
+    """Return the costs of the counts; topics beyond the ``topics_max`` dearest become one."""
     few = limited([counted.topic_counts], Limits(prices, topics_max))
     topics = [
         TopicCost(topic, prices.dollars(counts), prices.charges(counts))
@@ -151,7 +151,7 @@ def report_of(counted: Counted, prices: PriceTable, *, topics_max: int) -> Repor
 def forecast(
     spent: Counted, rate: Counted, prices: PriceTable, *, bounds: tuple[int, int]
 ) -> Forecast:
-    """Return what ``spent`` becomes at the end of the bounds, if it goes on as in ``rate``."""
+    """Return the costs at the end of the bounds, if ``spent`` goes on to grow at ``rate``."""
     start_ms, end_ms = bounds
     dollars = prices.dollars(spent.counts)
     per_ms = prices.dollars(rate.counts) / rate.duration_ms

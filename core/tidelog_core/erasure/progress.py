@@ -1,4 +1,4 @@
-"""How far an erasure has come, so that another process can continue it.
+"""The progress of an erasure, so that another process can continue it.
 
 The position is small; the process that runs the erasure stores it. The receipt lists the replaced
 segments; it may be large, and is in the bucket. A segment is noted in the receipt before it is
@@ -22,7 +22,7 @@ NOT_ENDED = "the erasure has not ended"
 
 
 class Phase(Enum):
-    """What an erasure does, in this order."""
+    """The phases of an erasure, in order."""
 
     REQUESTING = "requesting"  # of the replicas
     WAITING = "waiting"  # for them

@@ -91,7 +91,7 @@ async def erase_key(
 
 
 class ErasureRun:
-    """Brings an erasure from where its progress is to its end. For one use."""
+    """Carries an erasure on from its progress to its end. For one use."""
 
     def __init__(
         self,

@@ -60,7 +60,7 @@ class WalCopies:
     async def left(
         self, frontier: Frontier, names: Collection[PartitionName]
     ) -> set[PartitionName]:
-        """Return the partitions of which chains may have records from before the frontier.
+        """Return the partitions whose records from before the frontier may still be in chains.
 
         Raises the store's errors.
         """
@@ -89,7 +89,7 @@ class WalCopies:
         return left
 
     async def collect(self) -> None:
-        """Delete what nobody needs of the sealed chains. Raises the stores' errors."""
+        """Delete the unneeded objects of sealed chains. Raises the stores' errors."""
 
         async def read_unneeded(names: Collection[PartitionName]) -> UnneededEnds:
             return await read_unneeded_ends(self._store, names, keeps_restored=True)

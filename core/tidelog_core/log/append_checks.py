@@ -137,7 +137,7 @@ def check_headers(
 
 
 def check_header(header: BatchHeader, config: TopicConfig, *, now_ms: int) -> None:
-    """Check a client's batch of which only the header is here. Raises as ``check_produced``."""
+    """Check a client's batch by its header alone. Raises as ``check_produced``."""
     if header.size_bytes > config.max_message_bytes:
         raise _message_too_large(header.size_bytes, config)
     validate_fields(header)

@@ -147,7 +147,7 @@ class Durability:
                 self._segments.seal_file.give_up(pending.seals)
 
     def may_count(self, offset: int) -> bool:
-        """Return whether what is at this offset is flushed, or a flush under way may say so."""
+        """Return whether the record at this offset is flushed, or may be by a flush under way."""
         pending = self._pending
         return self.recovery_point > offset or (
             pending is not None and pending.recovery_point > offset

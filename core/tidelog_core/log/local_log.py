@@ -405,14 +405,14 @@ class LocalLog(ReadableLog):
         self._notify_moved()
 
     def forget_unfilled(self) -> None:
-        """Note that log or tier have what was missing. Blocks. Raises ``StorageError``."""
+        """Note that log or tier have all missing records. Blocks. Raises ``StorageError``."""
         self._settle()
         self._filling.end()
         # A log start may have moved into what was missing.
         self._start.remove_segments_below(self._start.offset)
 
     def _settle(self) -> None:
-        """Finish what other threads do with the log's files. Blocks. Raises ``StorageError``."""
+        """Finish the work of other threads on the log's files. Blocks. Raises ``StorageError``."""
         self._filling.settle()
         self._cleaning.settle()
 

@@ -1,4 +1,4 @@
-"""What one log lacks before its start, and the fill log that gets it (``unfilled_range``).
+"""The records that a log lacks before its start, and the fill log for them (``unfilled_range``).
 
 Readers get from the fill log what it has so far, up to its own last stable offset: an abort
 that comes later in the missing records is not known there yet.
@@ -30,7 +30,7 @@ from tidelog_core.log.values import LogRead
 
 
 class FillLog(Protocol):
-    """The log that gets what another one lacks; ``LocalLog``."""
+    """The log that gets the records that another log lacks; ``LocalLog``."""
 
     @property
     def is_offline(self) -> bool:
@@ -38,7 +38,7 @@ class FillLog(Protocol):
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what may be read of it, exclusive."""
+        """The end of the records that may be read from it, exclusive."""
 
     def read(
         self,
@@ -73,7 +73,7 @@ class LogFill:
         *,
         missing: Unfilled | None,
     ) -> None:
-        """``missing`` is what another process has left, ``None`` if it began to fill nothing."""
+        """``missing`` is the range that an earlier process left unfilled, if any."""
         self._segments = segments
         self._start = start
         self._durability = durability
@@ -102,7 +102,7 @@ class LogFill:
 
     @property
     def is_filled(self) -> bool:
-        """Whether all but the end is done: only ``end`` is to be tried again."""
+        """Whether the log is filled, and only ``end`` must be tried again."""
         found = self.missing
         return found is not None and self._segments.start_offset < found.end
 
@@ -127,12 +127,12 @@ class LogFill:
             return UnfilledMark(self._segments.directory, missing)
 
     def begin(self, mark: UnfilledMark) -> None:
-        """Note what is missing. The mark is durable; the log is truncated next."""
+        """Note the missing range. Its mark is durable; the log is truncated next."""
         mark.is_taken = True
         self.missing, self._is_interrupted, self.fill_log = mark.unfilled, False, None
 
     def begin_fill_log(self) -> Path:
-        """Return the folder for a new log with what is missing; then set ``fill_log``."""
+        """Return the folder of a new fill log; the caller then sets ``fill_log``."""
         directory = self._segments.directory
         self.fill_log = None
         with self._segments.storage_errors("start of filling"):
@@ -170,7 +170,7 @@ class LogFill:
         segments.check_online()
 
     def settle(self) -> None:
-        """Finish what has begun. Blocks. Whoever waits for it finds a failure there."""
+        """Finish a pending move of segments. Blocks. Its waiters get any failure."""
         pending, self._pending = self._pending, None
         while pending is not None and not pending.is_done and pending.error is None:
             pending.run()
@@ -178,7 +178,7 @@ class LogFill:
                 pending.go_on()
 
     def cancel(self) -> None:
-        """Do nothing more of what has begun: the log was given up."""
+        """Give up a pending move of segments, because the log was given up."""
         if self._pending is not None:
             self._pending.cancel()
 
@@ -192,7 +192,7 @@ class LogFill:
         self.missing = self.fill_log = self._pending = None
 
     def end(self) -> None:
-        """Note durably that nothing is missing any more. Blocks."""
+        """Note durably that no records are missing any more. Blocks."""
         if self.missing is None:
             return
         segments = self._segments
@@ -201,6 +201,6 @@ class LogFill:
         self._forget()
 
     def end_if_deleted(self) -> None:
-        """Forget what was missing if it is below the log start by now."""
+        """Forget the missing range if it is below the log start by now."""
         if self.unfilled is None:
             self.end()

@@ -52,7 +52,7 @@ class PendingFill:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is missing any more, durably."""
+        """Whether it is durable that no records are missing any more."""
         return not self._steps
 
     def run(self) -> None:

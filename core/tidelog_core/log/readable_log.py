@@ -34,7 +34,7 @@ from tidelog_core.records.batch import find_record
 
 
 class ReadableLog:
-    """The state of one log, and what can be read of it. Made as a ``LocalLog``."""
+    """The state of one log, and its reads. Made as a ``LocalLog``."""
 
     __slots__ = (
         "__weakref__",
@@ -243,7 +243,7 @@ class ReadableLog:
 
     @property
     def is_filled(self) -> bool:
-        """Whether ``fill`` has done all but the end: ``forget_unfilled`` is to be tried again."""
+        """Whether the log is filled, and only ``forget_unfilled`` must be tried again."""
         return self._filling.is_filled
 
     # -- reading --
@@ -452,7 +452,7 @@ class ReadableLog:
         return tuple(segment for segment in found if segment.base_offset < up_to)
 
     def _settled(self, offset: int) -> int:
-        """Return the end of what may be rewritten of the records below the offset."""
+        """Return the end of the records below the offset that may be rewritten."""
         held = self._start.held
         return offset if held is None else min(offset, held[0])
 

@@ -474,7 +474,7 @@ class LogSegment:
             self._indexes = None
 
     def forget_log(self) -> None:
-        """Note that the log was deleted: no index is rebuilt any more."""
+        """Note that the log was deleted: its indexes are not rebuilt any more."""
         self._rebuild = _refuse_to_rebuild
 
     def close(self) -> None:

@@ -58,7 +58,7 @@ class Unfilled(NamedTuple):
 
 
 def read_unfilled(directory: Path) -> Unfilled | None:
-    """Return what the file says; of a damaged one, that everything is missing.
+    """Return the file's range; for a damaged file, that all records are missing.
 
     Removes what was filled before the log was opened.
     """
@@ -75,17 +75,17 @@ def read_unfilled(directory: Path) -> Unfilled | None:
 
 
 class UnfilledMark:
-    """The file that says what a log lacks, on its way to the disk. Made by the log's thread.
+    """The file with a log's unfilled range, while it is written. Made by the log's thread.
 
-    It is written by descriptors: the log may be deleted meanwhile, and its name be another one's. A
-    file that nobody knows of would have the log thrown away when it is next opened: so ``close``
-    removes it unless the log has begun so.
+    It is written through a descriptor of the folder: another log may get the name if this one is
+    deleted. If the log did not begin at this range, ``close`` removes the file: the next opening
+    would throw the log away.
     """
 
     def __init__(self, directory: Path, unfilled: Unfilled) -> None:
         """Raises ``OSError``."""
         self.unfilled = unfilled
-        self.is_taken = False  # the log has begun so
+        self.is_taken = False  # the log begins at the range
         self._lock = Lock()
         self._may_be_there = False
         self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -110,9 +110,9 @@ class UnfilledMark:
 
 
 def remove_unfilled(directory: Path) -> None:
-    """Remove the file, durably, and what was filled. Raises ``OSError``.
+    """Remove the file, durably, and the fill log. Raises ``OSError``.
 
-    A file that came back after a crash would have a whole log thrown away.
+    If the file came back after a crash, the next opening would throw a whole log away.
     """
     clear_filling(directory)
     (directory / UNFILLED_FILE).unlink(missing_ok=True)
@@ -120,11 +120,11 @@ def remove_unfilled(directory: Path) -> None:
 
 
 def end_filling(directory: Path, start_offset: int) -> None:
-    """Make durable what a log goes on from at its first segment; then remove the mark.
+    """Make a filled log's start, producers and leader epochs durable; then remove the mark.
 
-    Its batches need not be durable: what a power cut takes of them is cut when the log is opened,
-    and read again. Producers and leader epochs of before its start cannot be read again. Raises
-    ``OSError``.
+    Its batches need not be durable: those that a power cut damages are truncated when the log is
+    opened, and read again. The producers and leader epochs before its start cannot be read again.
+    Raises ``OSError``.
     """
     for path in (
         snapshot_path(directory, start_offset),
@@ -137,7 +137,7 @@ def end_filling(directory: Path, start_offset: int) -> None:
 
 
 def clear_filling(directory: Path) -> None:
-    """Remove what was filled and is not in the log. Raises ``OSError``."""
+    """Remove the fill log's folder. Raises ``OSError``."""
     with suppress(FileNotFoundError):
         shutil.rmtree(directory / FILLING_DIRECTORY)
 

@@ -104,7 +104,7 @@ def read_whole_batches(
 
 
 class _BatchReader:
-    """Reads batches of one file, any of which may be damaged."""
+    """Reads batches of one file that may be damaged."""
 
     def __init__(self, descriptor: int, size_bytes: int, limit: int, last_gap_max: int) -> None:
         self._descriptor = descriptor

@@ -102,7 +102,7 @@ class QuotaRecords:
     quotas: ClientQuotas = field(default_factory=ClientQuotas)
 
     def with_changes(self, changed: Mapping[str, EntityQuotas | None]) -> QuotaRecords:
-        """Return it with these records by their ``quota_id``; ``None`` is for one that is gone."""
+        """Return it with these records by their ``quota_id``; ``None`` removes one."""
         records = {**self.records, **changed}
         kept = {key: record for key, record in records.items() if record is not None}
         by_entity = {record.entity: record.values for record in kept.values()}

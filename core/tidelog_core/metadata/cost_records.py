@@ -1,4 +1,4 @@
-"""The records of the ledger: what one writer has counted in an hour, and in a day.
+"""The records of the ledger: the counts of one writer in an hour, and in a day.
 
 A writer is a node, or a function. It adds what it has counted since its last write, with a token
 of that addition; the newest tokens are kept, so a repeated addition is recognised. An hour that is
@@ -30,13 +30,13 @@ Counted = Annotated[Mapping[str, int], Checked(_check_counts)]
 
 @key_form
 def cost_hour_key(hour: int, writer: str) -> ItemKey:
-    """Return the key of what a writer has counted in an hour."""
+    """Return the key of a writer's counts in an hour."""
     return ItemKey(COST_HOUR_COLLECTION, f"{hour:010d}-{writer}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostHour(Record):
-    """What a writer has counted in an hour, by item."""
+    """The counts of a writer in an hour, by item."""
 
     KEY = cost_hour_key
 
@@ -51,13 +51,13 @@ class CostHour(Record):
 
 @key_form
 def cost_day_key(day: int, writer: str) -> ItemKey:
-    """Return the key of what a writer has counted in a day."""
+    """Return the key of a writer's counts in a day."""
     return ItemKey(COST_DAY_COLLECTION, f"{day:010d}-{writer}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostDay(Record):
-    """What a writer has counted in those hours of a day that are over."""
+    """The counts of a writer in the finished hours of a day."""
 
     KEY = cost_day_key
 

@@ -1,4 +1,4 @@
-"""How often a request to DynamoDB is sent again, and after which waits."""
+"""Limits the retries of requests to DynamoDB, and waits between them."""
 
 from __future__ import annotations
 

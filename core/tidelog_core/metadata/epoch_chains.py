@@ -1,4 +1,4 @@
-"""Which chain has which leader epoch of a diskless partition: values, and how its item has them.
+"""The chains of a diskless partition by leader epoch: values, and their form in its item.
 
 The item has a list ``[leader epoch, broker id, chain id, first offset]`` for each epoch, in order.
 A row is added only where leadership changes, in the write that changes it. Rows that nobody needs
@@ -53,7 +53,7 @@ def end_epoch(chains: EpochChains, end_offset: int, *, next_epoch: int) -> Epoch
 
 
 def cut_tiered(chains: EpochChains, tiered_end: int) -> EpochChains:
-    """Return the list without the epochs of which the tier has, or has had, every record.
+    """Return the list without the epochs whose records are, or were, all in the tier.
 
     The last one stays.
     """
@@ -66,7 +66,7 @@ def cut_tiered(chains: EpochChains, tiered_end: int) -> EpochChains:
 
 
 def cut_history(chains: EpochChains, *, copied_end: int, log_start_offset: int) -> EpochChains:
-    """Return the list that an heir stores: without what the tier has, or has had.
+    """Return the list that an heir stores: without epochs that are, or were, all in the tier.
 
     ``copied_end`` is the tier's end, -1 if it has had nothing. A log start beyond it means that
     records were deleted before they were tiered: then the chains alone know who has written them.

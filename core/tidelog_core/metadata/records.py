@@ -245,7 +245,7 @@ def partition_key(topic_id: UUID, partition: int) -> ItemKey:
 
 
 class AckedBy(StrEnum):
-    """Who has the records that a partition's leader acknowledges."""
+    """The copies that a leader's acknowledgement waits for: replicas, or the chain."""
 
     CHAIN = "chain"  # the object store: the partition is diskless
     REPLICAS = "replicas"  # the ISR, though chains may still have records that the tier lacks

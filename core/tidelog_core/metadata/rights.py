@@ -1,4 +1,4 @@
-"""What clients may do by the ACLs and roles of one image."""
+"""The rights of clients by the ACLs and roles of one image."""
 
 from __future__ import annotations
 

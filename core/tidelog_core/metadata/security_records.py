@@ -101,7 +101,7 @@ def _with_logins(
     scram: Mapping[ItemKey, UserScramCredential | ScramDecoySecret | None],
     tokens: Mapping[str, DelegationToken | None],
 ) -> SecurityRecords:
-    """Return the records with the changes of what clients log in with."""
+    """Return the records with the changes of users and delegation tokens."""
     if scram:
         known = known._replace(scram_users=known.scram_users.with_changes(scram))
     if tokens:

@@ -1,4 +1,4 @@
-"""What a metadata store has been asked for, and what that has cost.
+"""Counts the requests to a metadata store, and the units that they cost.
 
 Counted where a store sends its requests, so retries count too. Plain integers: a store is used by
 the tasks of one event loop, or counts on its one thread.

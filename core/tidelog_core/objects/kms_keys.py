@@ -1,4 +1,4 @@
-"""Objects that are to be encrypted with a key of AWS KMS, in stores that cannot do so."""
+"""Refuses objects that need a key of AWS KMS, in stores that cannot encrypt with it."""
 
 from __future__ import annotations
 

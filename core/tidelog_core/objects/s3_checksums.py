@@ -1,4 +1,4 @@
-"""Which checksum an upload to S3 has, and whether its signature covers the bytes.
+"""Selects the checksum of uploads to S3, and whether the signature covers the bytes.
 
 The store compares a checksum with the bytes before it keeps them, and a bucket with Object Lock
 refuses uploads without one. SHA-256 costs half a second of a processor per GB, CRC-64/NVME a

@@ -52,7 +52,7 @@ class S3Clients:
 
     @cached_property
     def copying(self) -> S3Store:
-        """The client that copies what was uploaded in parts; it repeats nothing."""
+        """The client that copies objects uploaded in parts; it repeats nothing."""
         return self._connect(0, self._signed, REQUEST_TIMEOUT_S)
 
     def _connect(self, retries_max: int, checksum: S3Config, read_timeout_s: float) -> S3Store:

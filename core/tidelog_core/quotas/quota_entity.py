@@ -1,4 +1,4 @@
-"""Whom a quota is for. Source: KIP-55 (users and client ids), KIP-612 (addresses)."""
+"""The entities of quotas. Source: KIP-55 (users and client ids), KIP-612 (addresses)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a quota limits, and the values that it may have.
+"""The limits that quotas may set, and their valid values.
 
 Source: Kafka's ``QuotaConfig``, ``ClientQuotaControlManager``.
 """

@@ -15,7 +15,7 @@ class TokenBucket:
         self._filled_ms = 0
 
     def take(self, amount: float, rate: float, now_ms: int) -> None:
-        """Take tokens, of which the bucket gets ``rate`` a second."""
+        """Take tokens from a bucket that gets ``rate`` of them a second."""
         self._tokens = min(self._burst_seconds * rate, self._refilled(rate, now_ms) - amount)
 
     def is_overdrawn(self, rate: float, now_ms: int) -> bool:

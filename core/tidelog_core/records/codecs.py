@@ -98,7 +98,7 @@ def decompress_view(
     *,
     size_bytes_max: int = DECOMPRESSED_SIZE_BYTES_MAX,
 ) -> bytes | memoryview:
-    """Return what ``decompress`` does, where a decoder has put it. Raises as it does."""
+    """Return the bytes of ``decompress`` as a view of a decoder's buffer. Raises as it does."""
     if codec is CompressionType.NONE:
         return data
     try:

@@ -79,7 +79,7 @@ def copies_required(partition: Partition, min_insync_replicas: int) -> int:
 
 
 def become_diskless(partition: Partition, chain: EpochChain) -> PartitionChange:
-    """Return the write by which the chain commits. It has what the tier lacks.
+    """Return the write after which the chain commits. It has all records that the tier lacks.
 
     The leader is the first replica from then on: another one there asks it to hand over.
     """

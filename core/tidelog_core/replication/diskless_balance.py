@@ -45,14 +45,14 @@ _Heirs = dict[_Key, tuple[Partition, int]]
 
 @dataclass(frozen=True, slots=True)
 class DisklessMove:
-    """The replicas that a partition is to have, its leader first."""
+    """The new replicas of a partition, its leader first."""
 
     partition: Partition
     replicas: tuple[int, ...]
 
     @property
     def leader(self) -> int:
-        """The broker that is to lead: the same as before, or another one."""
+        """The broker that shall lead: the same as before, or another one."""
         return self.replicas[0]
 
 

@@ -1,4 +1,4 @@
-"""Says which brokers follow what a broker leads of diskless topics: one a zone, always the same.
+"""Selects the followers of a broker's diskless partitions: one in each zone, always the same.
 
 A follower reads each object of its leader's chain once, for all partitions that it follows there.
 So the fewer brokers of a zone follow a leader, the fewer requests an object costs. This is the

@@ -165,7 +165,7 @@ class LeaderElector:
     def inherit(
         self, partition: Partition, peers: PeerLeases, live: Iterable[int]
     ) -> PartitionChange | None:
-        """Return the write by which this broker is to lead a diskless partition, if it should.
+        """Return the write that elects this broker for a diskless partition, if it should lead.
 
         It may lead once it has entered the partition into its chain. ``live`` are the brokers that
         can serve, this one among them. Its own lease must allow it to act. A leader that was
@@ -422,7 +422,7 @@ def move_lead(
     replicas: tuple[int, ...] = (),
     end_offset: int | None = None,
 ) -> PartitionChange:
-    """Return the write that names the broker as the one that is to lead a diskless partition.
+    """Return the write that elects the broker as the leader of a diskless partition.
 
     Its records are in chains and in the tier, so the broker need not have been a replica. The
     leader before, if it keeps a replica, is in sync again once it follows. ``replicas``, the broker

@@ -21,7 +21,7 @@ from tidelog_core.replication.peer_leases import PeerLeases
 
 
 class LeaderConversion:
-    """What one leader epoch is to become, if anything."""
+    """The conversion that one leader epoch prepares, if any."""
 
     __slots__ = ("_return", "entering", "has_left_chain", "is_tiered", "needs_epoch")
 
@@ -42,7 +42,7 @@ class LeaderConversion:
 
     @property
     def is_returning(self) -> bool:
-        """Whether the partition is to be replicated again."""
+        """Whether the partition becomes replicated again."""
         return self._return is not None
 
     @property

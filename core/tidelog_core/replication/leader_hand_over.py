@@ -1,4 +1,4 @@
-"""How a leader hands its partition over: whom it waits for, and when it writes or gives up.
+"""The hand-over of a leadership: the brokers to wait for, and when to write it or give up.
 
 - *To a member of the ISR.* Nothing is appended any more. Once everything is replicated, the write
   names the successor. It must have fetched since: otherwise it may have died within its lease, and
@@ -41,7 +41,7 @@ class _Wanted:
 
 
 class LeaderHandOver:
-    """The hand-over that one leader epoch is to end with, if any."""
+    """The hand-over that ends one leader epoch, if any."""
 
     __slots__ = ("_asked_from_ms", "_asked_ms", "_broker_id", "_wanted")
 

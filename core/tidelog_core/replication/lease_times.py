@@ -1,4 +1,4 @@
-"""How long a lease lasts, and when others notice that it is not renewed any more.
+"""The duration of leases, and the time after which others notice that one has lapsed.
 
 Theory of operation. A broker renews its lease by writing its item with the counter one
 higher; another broker takes it for dead when a reading, begun a whole lease after the

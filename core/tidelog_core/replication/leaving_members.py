@@ -1,4 +1,4 @@
-"""Which members leave the ISR, as the leader decides it.
+"""Decides, for a leader, which members leave the ISR.
 
 A replica leaves when it has not been caught up for ``lag_time_max_ms``; or when its lease has
 expired (``election_coordinators`` write that for all leaders, so the leader first waits for them);

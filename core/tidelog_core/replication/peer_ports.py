@@ -1,4 +1,4 @@
-"""What one observer has seen of the ports of brokers that lead diskless partitions.
+"""One observer's findings about the ports of brokers that lead diskless partitions.
 
 The kernel closes a process's connections in the moment in which it dies, and refuses new ones from
 then on. So refusals say that a process has ended, unless the cause is elsewhere:

@@ -1,4 +1,4 @@
-"""The writes of a partition's item that its leader has proposed, and what they may have changed.
+"""The writes of a partition's item that its leader has proposed, and the states that may result.
 
 The store may apply a write before, after or without the leader's knowledge. A proposal may still
 land as long as the item has the version that it expects; a reading that shows the old version
@@ -104,7 +104,7 @@ class Proposals:
         self._count(partition)
 
     def _count(self, partition: Partition) -> None:
-        """Derive what may be stored from the known item and the open proposals."""
+        """Derive the possible stored states from the known item and the open proposals."""
         members, count = set(partition.isr), len(partition.isr)
         self.may_lead_elsewhere = self.may_convert = False
         self.end_max = INT64_MAX

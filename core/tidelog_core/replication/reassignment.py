@@ -88,7 +88,7 @@ def ask_to_lead(partition: Partition, successor: int) -> PartitionChange | None:
 
 
 def asked_leader(partition: Partition) -> int:
-    """Return the broker that is to lead a diskless partition once its leader has handed it over.
+    """Return the broker that leads a diskless partition once its leader has handed it over.
 
     It is the first of the replicas, which is the leader itself if nobody asks for anything.
     """

@@ -1,4 +1,4 @@
-"""Seals every chain of a cluster before it is read: what it has is then fixed for good.
+"""Seals every chain of a cluster before it is read, so that its contents are final.
 
 A node of the old cluster that is still alive meets the seal with its next PUT, and acknowledges
 nothing more.

@@ -1,4 +1,4 @@
-"""Joins what the chains have of a diskless partition to its tiered segments.
+"""Joins the slices of a diskless partition in chains to its tiered segments.
 
 The log goes on in the chains where the tier ends: by leader epoch, then by offset. Nothing is
 copied. The partition's item gets the list of its chains, and the next leader reads them as after
@@ -85,7 +85,7 @@ def _outdated(run: EpochRun, tiered_end: int, tiered_epoch: int) -> Remark:
 
 
 def _fork(left_out: EpochRun, start_offset: int, reason: str) -> Remark:
-    """Return the problem of records that were acknowledged and are in no log any more.
+    """Return the problem of acknowledged records that are in no log any more.
 
     An epoch begins where the chain before was sealed, and has one chain.
     """
@@ -97,7 +97,7 @@ def _fork(left_out: EpochRun, start_offset: int, reason: str) -> Remark:
 
 
 def _chains(runs: list[EpochRun]) -> EpochChains:
-    """Return the epochs and their chains, without epochs of which later ones have left nothing."""
+    """Return the epochs and their chains, except epochs whose records later ones replace."""
     chains: list[EpochChain] = []
     for run in runs:
         if chains and run.leader_epoch <= chains[-1].leader_epoch:

@@ -56,7 +56,7 @@ _READ_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class RestoredSchemas:
-    """What was restored of a registry."""
+    """The restored schemas of a registry."""
 
     subject_count: int = 0
     schema_count: int = 0

@@ -86,7 +86,7 @@ class RewrittenGroup:
 
 @dataclass(frozen=True, slots=True)
 class PreparedGroup:
-    """A group and the new segment that is to replace it."""
+    """A group and the new segment that will replace it."""
 
     group: SegmentGroup  # the groups that were joined
     new: SegmentMeta | None  # its objects exist, its item is COPY_STARTED; None: unchanged

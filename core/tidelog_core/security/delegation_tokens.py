@@ -1,4 +1,4 @@
-"""The HMAC of a delegation token, and what a server derives from it.
+"""The HMAC of a delegation token, and the keys that a server derives from it.
 
     HMAC       = HMAC-SHA512(secret key, token id)
     password   = base64(HMAC)                  clients log in with it, by SCRAM

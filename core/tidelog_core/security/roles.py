@@ -82,7 +82,7 @@ class RoleSet:
         return self._member_count
 
     def changing(self, changed: Mapping[str, tuple[str, ...] | None]) -> Steps[RoleSet]:
-        """Return the set with these members of roles, in steps; ``None``: the role is gone.
+        """Return the set with these members of roles, in steps; ``None`` removes the role.
 
         Takes time for the changes, and to copy two tables of pointers.
         """

@@ -69,7 +69,7 @@ async def _problems(
 async def _differences(
     objects: ObjectStore, cluster_id: str, store: MetadataStore, item: Item
 ) -> dict[str, str]:
-    """Return what the metadata store has otherwise than the journal up to its position."""
+    """Return the differences between the metadata store and the journal up to its position."""
     position = SchemaJournal.from_item(item)
     found = await read_journal(objects, cluster_id, up_to=position.sequence)
     compared = await compare(store, found)

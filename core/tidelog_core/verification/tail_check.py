@@ -146,7 +146,7 @@ class TailCheck:
     async def _read_indexes(
         self, chain: ChainName, checkpoints: Iterable[WalKey]
     ) -> tuple[_Indexed, list[Problem]]:
-        """Return what the chain's checkpoints say of its objects, and which are damaged."""
+        """Return the objects that the chain's checkpoints index, and the damaged checkpoints."""
         indexed: _Indexed = {}
         problems: list[Problem] = []
         for name in checkpoints:

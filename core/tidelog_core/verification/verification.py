@@ -103,7 +103,7 @@ class Truth(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CheckPosition:
-    """How far a verification has come: partitions before this one are checked."""
+    """The progress of a verification: the partitions before this one are checked."""
 
     partition: TopicPartition
     start: int | None  # segments of it that begin before this offset are checked; None: all are

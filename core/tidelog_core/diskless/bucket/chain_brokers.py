@@ -1,4 +1,4 @@
-"""Which brokers have chains in the bucket: also those that no item names any more.
+"""Finds the brokers that have chains in the bucket, also chains that no item names any more.
 
 Brokers are taken out of the cluster, and a metadata store may be set back to before they joined. A
 chain of theirs without a seal is never collected, so somebody has to learn of it.

@@ -34,7 +34,7 @@ class EpochRun(NamedTuple):
 
 @dataclass(slots=True)
 class ChainedPartition:
-    """What the chains have of a partition."""
+    """The slices of a partition in the chains."""
 
     runs: list[EpochRun] = field(default_factory=list)  # by leader epoch and offset
     log_start_offset: int = 0  # the greatest that a leader has put into a chain
@@ -44,7 +44,7 @@ class ChainedPartition:
 
 @dataclass(slots=True)
 class ChainSurvey:
-    """What all chains have."""
+    """The contents of all chains."""
 
     partitions: dict[PartitionName, ChainedPartition] = field(default_factory=dict)
     problems: list[tuple[str, str]] = field(default_factory=list)  # key and sentence
@@ -73,7 +73,7 @@ async def survey_chains(
     *,
     on_read: Callable[[int], None] = lambda _: None,
 ) -> ChainSurvey:
-    """Return what the chains of a listing have. Nobody may write meanwhile.
+    """Return the contents of the chains in a listing. Nobody may write them during the call.
 
     A damaged object is a problem; the others are read. Raises ``StoreUnavailable``.
     """
@@ -102,7 +102,7 @@ class _ChainReading:
         self._chain = chain
 
     def add(self, footer: WalFooter) -> None:
-        """Add what the object has."""
+        """Add the slices of the object."""
         for one in committed_slices(footer):
             self._add_slice(one, footer.header.sequence)
         for epoch in footer.epochs:

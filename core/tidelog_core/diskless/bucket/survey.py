@@ -1,4 +1,4 @@
-"""What the bucket alone says of chains: where they end, and what they have of each partition.
+"""Finds, from the bucket alone, the ends of chains and their slices of each partition.
 
 Nothing else is needed to find every acknowledged record, as long as nobody writes meanwhile: who
 restores a cluster seals all chains first.

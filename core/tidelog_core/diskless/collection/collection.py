@@ -1,4 +1,4 @@
-"""Which objects of a chain may be deleted.
+"""Decides which objects of a chain may be deleted.
 
 An object is needed until every slice in it is tiered, or below a log start that a checkpoint has.
 An owner deletes only what the header of its last committed object says to have existed. An heir

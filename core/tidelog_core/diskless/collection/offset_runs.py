@@ -1,4 +1,4 @@
-"""Which objects end at which offset of one partition, in a few bytes for each.
+"""The end offsets of one partition by object, in a few bytes for each.
 
 A chain of an hour has tens of thousands of objects, and each may have slices of a thousand
 partitions. Sequences and offsets grow, so only their differences are stored, as varints.

@@ -1,4 +1,4 @@
-"""Which objects of gateways the references in all chains name.
+"""Finds the objects of gateways that references in any chain name.
 
 A gateway's slice has its offsets in another chain, so a collector of the gateway's chain must look
 for references everywhere. Once no object has a reference any more, the tier has the records.

@@ -1,4 +1,4 @@
-"""Deletes what nobody needs of a sealed chain, for processes that are no node.
+"""Deletes unneeded objects of a sealed chain, for processes that are not nodes.
 
 1. Find the seal. Whatever is below is fixed for good; without one, nothing is touched.
 2. Read the footers: which offsets of which partitions each object ends at.
@@ -49,7 +49,7 @@ once."""
 
 @dataclass(slots=True)
 class CollectedChain:
-    """What was done to a chain."""
+    """The result of a collection."""
 
     sealed_at: int | None  # None: it is not sealed, so nothing was done
     deleted: list[int] = field(default_factory=list)  # sequences
@@ -68,7 +68,7 @@ async def collect_sealed(
     on_read: Callable[[int], None] = lambda _: None,
     read_referenced: Callable[[], Awaitable[Referenced]] | None = None,
 ) -> CollectedChain:
-    """Delete what nobody needs of the chain, if it is sealed. Idempotent.
+    """Delete the chain's unneeded objects, if it is sealed. Idempotent.
 
     ``read_referenced`` is called after the listing, once, if the chain is a gateway's. Give it only
     if no reference to the chain can come any more. Without it what a gateway has is kept.

@@ -33,7 +33,7 @@ ROUNDS_MAX = 16  # of listings in one refresh; what they leave open is seen by t
 
 
 class Refreshed(NamedTuple):
-    """What a refresh has found."""
+    """The result of a refresh."""
 
     is_grown: bool  # objects were committed
     is_collected: bool  # the tier has more than before: read it again
@@ -96,7 +96,7 @@ class TailReader:
     # -- partitions --
 
     async def _want(self, partitions: Collection[PartitionName]) -> bool:
-        """Read what objects of before have of partitions that are new; return if some are gone."""
+        """Read new partitions' slices in earlier objects; return whether some objects are gone."""
         wanted = set(partitions)
         for name in self._tails.keys() - wanted:
             del self._tails[name]
@@ -186,7 +186,7 @@ class TailReader:
     async def _footers(
         self, name: ChainName, listed: Sequence[ListedObject]
     ) -> dict[int, WalFooter | None]:
-        """Return the footers by sequence, ``None`` for an object that is gone."""
+        """Return the footers by sequence, ``None`` for an object that no longer exists."""
 
         async def read(one: ListedObject) -> WalFooter | None:
             async with self._calls:

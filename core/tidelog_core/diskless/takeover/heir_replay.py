@@ -1,4 +1,4 @@
-"""Computes from footers alone where partitions end, their producers, and what an heir must fetch.
+"""Computes, from footers alone, partitions' ends and producers, and the slices an heir must fetch.
 
 Each partition goes on from the end of its tier through its epochs in order, each one in the chain
 that its item names. The footers may be given in any order. Those of objects whose records the tier
@@ -35,7 +35,7 @@ class ReplayGap(Exception):
 
 
 class ReplayStart(NamedTuple):
-    """Where the replay of a partition begins."""
+    """The offset and producers from which the replay of a partition begins."""
 
     chains: EpochChains  # of its item
     tier: ProducerState  # as of the end of the tier; read after the chains were listed
@@ -96,7 +96,7 @@ def replay_partitions(
 
 
 class _Begun(NamedTuple):
-    """A partition with what its tier and the best checkpoint say."""
+    """A partition as its tier and the best checkpoint describe it."""
 
     chains: EpochChains
     replay: PartitionReplay

@@ -41,14 +41,14 @@ CHAINS_KNOWN_MAX = 256  # that need not be read again
 
 
 class LaterEpoch(NamedTuple):
-    """The last leader epoch of a partition of which a chain has records."""
+    """The last leader epoch of a partition that has records in a chain."""
 
     leader_epoch: int
     chain: ChainName
 
 
 class Successors(NamedTuple):
-    """What the chains have that got partitions of a chain, directly or by others."""
+    """The slices in the chains that got partitions of a chain, directly or through others."""
 
     epochs: Mapping[PartitionName, LaterEpoch]
     # Whether every object of them could be read. Else others may have had later epochs.
@@ -78,7 +78,7 @@ class SuccessorSearch:
         self._known: OrderedDict[ChainName, _Known] = OrderedDict()
 
     async def find(self, chain: ChainName, sealed_at: int, *, own: ChainName) -> Successors:
-        """Return what the successors of a sealed chain have, without the caller's ``own`` chain.
+        """Return the slices of a sealed chain's successors, except the caller's ``own`` chain.
 
         Items are to be read after that. Raises the store's errors.
         """

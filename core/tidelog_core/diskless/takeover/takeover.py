@@ -213,7 +213,7 @@ class Handover:
     def __init__(
         self, partition: PartitionName, successor: int, *, stored: StoredChains, end_offset: int
     ) -> None:
-        """``successor`` is the broker that is to lead; it need not have a chain yet."""
+        """``successor`` is the broker that shall lead; it need not have a chain yet."""
         self._partition = partition
         self._successor = successor
         self._stored = stored
