@@ -61,7 +61,7 @@ class PendingReply:
         self._received_at = 0.0
 
     def count_in(self, durations: Durations, received_at: float) -> None:
-        """Have the time from then, by ``time.monotonic``, until it is settled counted."""
+        """Count the time from ``since``, by ``time.monotonic``, until it is settled."""
         self._durations = durations
         self._received_at = received_at
         if self.is_settled:

@@ -108,7 +108,7 @@ async def _read_request(reader: asyncio.StreamReader) -> tuple[int, bool] | None
 def ask_for_nodes(
     data_dir: Path, count: int, said: Callable[[Said], None], *, force: bool = False
 ) -> Said:
-    """Have the cluster run so many nodes; return the last line of the answer.
+    """Ask the cluster to run so many nodes; return the last line of the answer.
 
     ``said`` gets the lines before. ``force``: also if partitions would be offline. Raises
     ``OSError`` if no cluster runs there, or it ends.

@@ -1,4 +1,4 @@
-"""What a node counts while it serves: plain integers, which ``monitoring`` reads at a scrape.
+"""The counters of a node: plain integers, which ``monitoring`` reads at a scrape.
 
 Counting is part of every request, so nothing here locks, allocates or calls a library. Counters
 only grow and begin at 0 with the process. They are for the node's event loop, except where noted.
@@ -86,7 +86,7 @@ class SchemaTraffic:
 
 
 class TopicTraffic:
-    """What clients have produced to a topic here, and fetched from it."""
+    """The bytes and records of a topic that clients have produced and fetched here."""
 
     __slots__ = (
         "fetched_bytes",

@@ -1,4 +1,4 @@
-"""Which names a request may give in ``Host``: the defence against DNS rebinding. No I/O.
+"""Checks the ``Host`` of HTTP requests: the defence against DNS rebinding. No I/O.
 
 A page of any site can have its own name resolved to 127.0.0.1, and then read the answers of servers
 there, because the browser takes them for the page's own site. The browser still names the page's

@@ -29,7 +29,7 @@ Handle = Callable[[Any, RequestContext], Awaitable[object]]
 
 
 class Handler(Protocol):
-    """What serves some APIs."""
+    """The handler of some APIs."""
 
     def routes(self) -> Iterable[Route]:
         """Return its routes."""
@@ -51,7 +51,7 @@ _importing = ThreadPoolExecutor(1, "tidelog-imports")  # has no thread before it
 
 
 async def imported(load: Callable[[], T]) -> T:
-    """Return what ``load`` returns, which the thread for imports calls."""
+    """Call ``load`` on the thread for imports; return its result."""
     return await asyncio.get_running_loop().run_in_executor(_importing, load)
 
 

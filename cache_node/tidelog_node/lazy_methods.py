@@ -90,7 +90,7 @@ def _create_late(
     locals: dict[str, object] | None = None,
     return_type: object = dataclasses.MISSING,
 ) -> _LateMethod:
-    """Return what stands for the function that ``dataclasses`` wants to have compiled."""
+    """Return a placeholder for the function that ``dataclasses`` would compile."""
     return _LateMethod(name, args, body, (globals, locals), return_type)
 
 

@@ -1,4 +1,4 @@
-"""Which partitions would be offline if the nodes of the highest numbers left.
+"""Finds the partitions that would be offline if the nodes with the highest numbers left.
 
 A partition's item says whether the bucket has all of its records, not its topic's setting: while a
 topic is converted some partitions are what the others are to become. One that is about to be

@@ -1,4 +1,4 @@
-"""When a socket is readable while a large message is unfinished.
+"""Sets when a socket is readable while a large message is unfinished.
 
 A fast node would wake for every piece in which a message comes: clients encrypt and send a request
 record by record, 16 KiB each, and a leader sends a follower's answer in the system's pieces. So the

@@ -361,7 +361,7 @@ class ReplicaManager:
             self.exchanged.notify(replica)
 
     def _take_state(self, replica: Replica, partition: Partition, *, wants_diskless: bool) -> bool:
-        """Note what the partition is and is to become. Returns whether it is another now."""
+        """Note the partition's state and target state; return whether the state has changed."""
         if replica.is_internal or not is_readable(partition):
             return False
         has_changed = replica.is_diskless != partition.is_diskless
@@ -478,7 +478,7 @@ class ReplicaManager:
 
 
 def _config_of(partition: Partition, config: TopicConfig) -> TopicConfig:
-    """Return the topic's settings for a partition that may not be what the topic is to become."""
+    """Return the topic's settings for a partition that may not be converted yet."""
     if config.diskless_enable == partition.is_diskless:
         return config
     return dataclasses.replace(config, diskless_enable=partition.is_diskless)

@@ -255,7 +255,7 @@ def _in_url(host: str) -> str:
 
 
 def _announcing(announce: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what announces the URL in a console's first line, if it is another than before."""
+    """Return a reader of a console's first line that announces its URL, if that has changed."""
     known = ""
 
     def say(line: str) -> None:
@@ -286,7 +286,7 @@ class _Nodes:
 
     @property
     def http_addresses(self) -> list[str]:
-        """Where the nodes have probes and metrics."""
+        """The addresses of the nodes' probes and metrics."""
         return [child.http_address for child, _ in self._children.values() if child.http_address]
 
     async def wait_ready(self) -> None:
@@ -402,7 +402,7 @@ class _Child:
             self._process.stdin.close()
 
     def start_again(self, command: Sequence[str]) -> None:
-        """Have the process end, and run this command instead."""
+        """End the process, and run this command instead."""
         self._command = command
         if self._process is not None and self._process.stdin is not None:
             self._is_changing = True

@@ -36,7 +36,7 @@ OPEN_HINT = "give it the protocol SASL_SSL, or SSL with ssl.client.auth=required
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a node that serves is reached."""
+    """The addresses of a serving node."""
 
     clients: BrokerEndpoint  # the first endpoint for clients
     http: str | None  # host and port of probes and metrics; ``None`` without ``--http-port``

@@ -1,4 +1,4 @@
-"""Builds what takes and forwards the metrics of clients."""
+"""Builds the handlers and the forwarder of clients' metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelog_node.routes import Route
 
 @dataclass(frozen=True, slots=True)
 class ClientMetrics:
-    """The APIs of clients that push metrics, and what sends these on."""
+    """The APIs of clients that push metrics, and the forwarder."""
 
     routes: list[Route]  # empty if the metrics have nowhere to go
     forwarder: Forwarder | None

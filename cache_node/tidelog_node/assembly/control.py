@@ -23,7 +23,7 @@ Table = tuple[tuple[Load, tuple[tuple[int, int, int], ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class ControlHandlers:
-    """What the handlers are made from."""
+    """The parts of a node that the handlers use."""
 
     cluster: Cluster
     logs: Logs

@@ -1,4 +1,4 @@
-"""Builds what diskless partitions need: the node's chain, and how they are entered into it."""
+"""Builds the parts for diskless partitions: the node's chain, takeovers, recovery, the gateway."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def _start_gateway(
     replicas: ReplicaManager,
     appends: GatewayAppends,
 ) -> Gateway | None:
-    """Take records for leaders in other zones, if the node is to be a gateway."""
+    """Start the gateway, which takes records for leaders in other zones, if the node has one."""
     stack.push_async_callback(appends.close)
     folder = settings.data_dir / GATEWAY_DIR
     if not node.static_config.diskless_gateways_enable:
@@ -274,13 +274,13 @@ def _start_gateway(
 
 
 def _end_leads(replicas: ReplicaManager) -> None:
-    """Have requests refused that would append without a chain."""
+    """Refuse requests that would append without a chain."""
     for replica in tuple(replicas.replicas()):
         if replica.is_diskless:
             replicas.end_lead(replica)
 
 
 def _end_leads_in(replicas: ReplicaManager, chain: OwnedChain) -> None:
-    """Have the partitions of a chain that takes nothing more entered again."""
+    """Take the partitions of a deposed chain over again."""
     for replica in chain.replicas:
         replicas.end_lead(replica)

@@ -131,7 +131,7 @@ class LateDiskless:
         return self._chain
 
     def _enter_elected(self) -> None:
-        """Have partitions entered whose elections nobody has taken note of."""
+        """Note elections from before the parts were started."""
         replicas = self._logs.replicas
         for replica in tuple(replicas.replicas()):
             if replica.is_diskless and not replica.is_leader:
@@ -139,7 +139,7 @@ class LateDiskless:
 
 
 async def _import_at_last() -> None:
-    """Import the parts; where that fails, as for want of descriptors, try again."""
+    """Import the parts; try again if that fails, for example without free descriptors."""
     while True:
         try:
             await imported(_load)
@@ -157,7 +157,7 @@ def _load() -> Callable[..., NodeChain]:
 
 
 def _is_diskless(image: ClusterImage, name: str) -> bool:
-    """Return whether the topic is to be diskless, or has partitions in chains."""
+    """Return whether the topic is diskless by its settings, or has partitions in chains."""
     topic = image.topic(name)
     if topic is None:
         return False

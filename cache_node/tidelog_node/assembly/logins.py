@@ -1,4 +1,4 @@
-"""Builds what clients log in with: the service of the listeners with SASL, and tokens."""
+"""Builds the login service of the listeners with SASL, and the expiry of tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def token_admin(cluster: Cluster) -> DelegationTokenAdmin:
 
 
 def token_expiry(node: NodeContext, admin: DelegationTokenAdmin) -> TokenExpiry:
-    """Return what removes expired delegation tokens."""
+    """Return the task that removes expired delegation tokens."""
     interval_ms = node.static_config.delegation_token_expiry_check_interval_ms
     return TokenExpiry(node, admin, interval_seconds=interval_ms / 1000)
 

@@ -38,7 +38,7 @@ OPEN_HINT = "give it a loopback address, or let only probes and Prometheus reach
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """What the rest of the node reports to."""
+    """The parts of monitoring that the rest of the node reports to."""
 
     readiness: Readiness
     sources: Sources | None = None  # ``None``: nobody reads metrics
@@ -191,7 +191,7 @@ async def _serve_http(
 
 
 def _write_to_log(line: str) -> None:
-    """Write a line to where the log goes, without what the log's lines begin with."""
+    """Write a line to the log's stream, without the prefix of log lines."""
     # As for the log's own lines: the node goes on when nobody reads them any more.
     with suppress(OSError, ValueError):
         sys.stderr.write(line + "\n")

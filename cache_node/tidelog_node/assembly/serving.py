@@ -226,7 +226,7 @@ def build_serving(
 
 @dataclass(frozen=True, slots=True)
 class _Logins:
-    """The service of the listeners with SASL, and what keeps tokens up to date."""
+    """The login service of the listeners with SASL, and the tasks that keep tokens up to date."""
 
     begin: LoginFactory
     issuer_keys: IssuerKeys | None = None
@@ -264,7 +264,7 @@ def _relayed(
 def _client_metrics(
     stack: AsyncExitStack, node: NodeContext
 ) -> tuple[Forwarder | None, list[Route]]:
-    """Return the forwarder and the routes of clients' metrics, if these have a place to go."""
+    """Return the forwarder and the routes of clients' metrics, if the node forwards them."""
     if not node.static_config.client_metrics_otlp_endpoint:
         return None, []
     from tidelog_node.assembly.client_metrics import build_client_metrics
@@ -276,7 +276,7 @@ def _client_metrics(
 def _watched(
     routes: list[Route], node: NodeContext, access: Access | None, audit: AuditLog | None
 ) -> list[Route]:
-    """Return the routes behind what guards, records and traces them."""
+    """Return the routes wrapped in their guards, recorders and tracers."""
     if access is not None:
         from tidelog_node.authorization.guarded_routes import guard_routes
 
@@ -293,7 +293,7 @@ def _watched(
 
 
 def _publisher(node: NodeContext, audit: AuditLog | None) -> AuditPublisher | None:
-    """Return what writes the events to their topic, ``None`` if there are none."""
+    """Return the writer of audit events, ``None`` if none are recorded."""
     if audit is None:
         return None
     from tidelog_node.audit.publisher import AuditPublisher
@@ -343,7 +343,7 @@ def _audit_log(node: NodeContext) -> AuditLog | None:
 def _recorder_of(
     audit: AuditLog | None, kind: AuditKind, node: NodeContext
 ) -> TransferRecorder | None:
-    """Return what records that clients produce or consume, ``None`` if that is not recorded."""
+    """Return the recorder of produces or fetches, ``None`` if they are not recorded."""
     if audit is None or not audit.wants(kind):
         return None
     from tidelog_node.audit.transfers import TransferRecorder

@@ -74,7 +74,7 @@ class AuditLog:
         excluded: Iterable[str] = (),
         is_dry_run: bool = False,
     ) -> None:
-        """``excluded`` are principals of whom nothing is recorded.
+        """``excluded`` are principals whose events are not recorded.
 
         ``is_dry_run``: what is denied is only logged.
         """
@@ -170,7 +170,7 @@ class AuditLog:
         activity: Activity,
         resources_by_error: Mapping[str, Sequence[Resource]],
     ) -> None:
-        """Record what a request has changed, and what it could not: empty is no error."""
+        """Record a request's changes by their error; an empty error is a success."""
         if str(session.principal) in self._excluded:
             return
         actor = actor_of(session)

@@ -1,4 +1,4 @@
-"""What requests that change something are about, read from the request and its answer.
+"""Reads the changes that a request asked for from the request and its answer.
 
 An answer names each topic, group, user and so on with its error, sometimes with one for each
 partition; then the first error counts.

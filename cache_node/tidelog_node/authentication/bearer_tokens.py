@@ -33,7 +33,7 @@ HEADER_SIZE_MAX = 8_192  # characters
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What a token must say, and which of its claims name the user and the groups."""
+    """The required claims of a token, and the claims that name the user and the groups."""
 
     issuer: str
     audiences: tuple[str, ...]
@@ -44,7 +44,7 @@ class TokenRules:
 
 @dataclass(frozen=True, slots=True)
 class TokenIdentity:
-    """Whom a valid token is for, and until when (epoch seconds)."""
+    """The identity that a valid token proves, and its expiry in epoch seconds."""
 
     user: str
     groups: tuple[str, ...]
@@ -135,7 +135,7 @@ def refused(reason: str) -> AuthenticationFailed:
 
 
 def _header(token: str) -> Mapping[str, Any]:
-    """Return the header of a token, which nobody has vouched for. Raises as ``validate``."""
+    """Return the header of a token, not verified yet. Raises as ``validate``."""
     encoded, dot, _ = token.partition(".")
     header: object = None
     if dot and len(encoded) <= HEADER_SIZE_MAX:

@@ -123,7 +123,7 @@ class BearerExchange:
         return False
 
     async def answer(self, token: bytes) -> bytes:
-        """Return the empty token, or what refuses the client's."""
+        """Return the empty token, or the refusal of the client's token."""
         if self.refusal is not None:
             raise self.refusal if token == ACKNOWLEDGEMENT else refused("no acknowledgement")
         login = parse_bearer(token)

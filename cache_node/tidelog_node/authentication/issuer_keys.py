@@ -42,7 +42,7 @@ class IssuerKeys:
         refresh_seconds: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``source`` is what ``parse_jwks_url`` returns."""
+        """``source`` is a result of ``parse_jwks_url``."""
         self._source = source
         self._refresh_seconds = refresh_seconds
         self._now = now

@@ -14,7 +14,7 @@ from tidelog_core.security.scram_credentials import ScramCredential, ScramMechan
 
 
 class TokenLogin(NamedTuple):
-    """Whom a delegation token makes of its holder, and until when."""
+    """The identity that a delegation token gives to its holder, and its expiry."""
 
     owner: str
     groups: tuple[str, ...]

@@ -75,7 +75,7 @@ class LoginFrames:
                 await self._wait(for_room=True)
 
     async def discard(self) -> None:
-        """Discard what comes until the client sends no more. Raises ``OSError``."""
+        """Discard received bytes until the client sends no more. Raises ``OSError``."""
         while True:
             with suppress(BlockingIOError):
                 if self._transport.recv_into(self._memory.received) == 0:

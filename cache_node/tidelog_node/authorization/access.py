@@ -1,4 +1,4 @@
-"""Decides for the requests of clients what they may do, by the ACLs of the newest image.
+"""Decides what the requests of clients may do, by the ACLs of the newest image.
 
 Decisions are kept for each user and host: most requests repeat the last one's topics, and a kept
 decision costs a lookup. They are forgotten when any ACL or role changes, so a request is never

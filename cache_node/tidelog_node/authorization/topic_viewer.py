@@ -8,7 +8,7 @@ from tidelog_core.security.authorization import Authorizer, Client
 
 
 class TopicViewer:
-    """What the clients with the same principals may describe, by the ACLs of one time."""
+    """The topics that clients with the same principals may describe, by the ACLs of one time."""
 
     __slots__ = ("__weakref__", "_acls", "_authorizer", "_client")
 

@@ -58,7 +58,7 @@ class Forwarder:
         self._logged_at = -REMIND_SECONDS
 
     def offer(self, metrics: bytes) -> bool:
-        """Have the metrics of one push sent soon; return whether there is room for them."""
+        """Queue the metrics of one push; return whether there was room for them."""
         is_full = self._counters.waiting_bytes + len(metrics) > WAITING_BYTES_MAX
         if is_full or len(self._waiting) >= WAITING_PUSHES_MAX:
             self._counters.full_count += 1
@@ -118,7 +118,7 @@ class Forwarder:
             counters.unreachable_count += len(parts)
 
     async def _send(self, client: ClientSession, body: bytes) -> _Refusal | None:
-        """Return why the receiver does not have it after all attempts, ``None`` if it has."""
+        """Return why the last attempt failed, ``None`` if the receiver has the metrics."""
         refusal = await self._attempt(client, body)
         for delay_seconds in self._delays_seconds:
             if refusal is None or refusal.is_final:

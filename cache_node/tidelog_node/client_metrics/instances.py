@@ -31,7 +31,7 @@ _NEVER = float("-inf")
 
 
 class ClientInstance:
-    """One client, with what it pushes while the subscriptions are these."""
+    """One client, with the metrics that it pushes under the current subscriptions."""
 
     __slots__ = (
         "_asked_ms",

@@ -32,13 +32,13 @@ _CONTINUES = 0x80
 
 
 class MalformedMetrics(TidelogError):
-    """What a client pushed is not in OpenTelemetry's format."""
+    """A client's metrics are not in OpenTelemetry's format."""
 
     code = ErrorCode.invalid_record
 
 
 class MetricsTooLarge(TidelogError):
-    """With the attributes, what a client pushed is larger than allowed."""
+    """A client's metrics are larger than allowed, with the attributes."""
 
     code = ErrorCode.telemetry_too_large
 

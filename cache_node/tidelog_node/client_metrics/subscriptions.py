@@ -59,7 +59,7 @@ class Subscriptions:
         ]
 
     def wanted_of(self, attributes: Mapping[str, str]) -> SubscribedMetrics:
-        """Return what a client with these attributes pushes."""
+        """Return the metrics that a client with these attributes pushes."""
         metrics: set[str] = set()
         interval_ms = INTERVAL_MS_MAX
         for one in self._all:
@@ -72,7 +72,7 @@ class Subscriptions:
 
 
 def subscription_id(metrics: SubscribedMetrics, instance_id: UUID) -> int:
-    """Return the number that a client proves to know what it should push by: an int32.
+    """Return the id by which a client proves that it knows its subscription: an int32.
 
     It is the CRC-32C of the metrics and the interval, XOR the hash code of the id, as in Kafka.
     Only the order of several metrics differs: Kafka's is that of a hash table.

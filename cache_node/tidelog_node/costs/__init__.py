@@ -1,1 +1,1 @@
-"""What this node costs: collected once a minute, added to the ledger, compared with budgets."""
+"""This node's costs: collected once a minute, added to the ledger, compared with budgets."""

@@ -18,7 +18,7 @@ HINT = "see `tidelog cost --last month`, or raise the budget"
 
 
 class BudgetWatch:
-    """What one node knows of months, days and their budgets. For the node's event loop."""
+    """Watches months and days against their budgets. For the node's event loop."""
 
     def __init__(self, node: NodeContext, prices: PriceTable) -> None:
         self._node = node

@@ -1,4 +1,4 @@
-"""Collects what a node has counted that costs money, from counters that others increment.
+"""Collects a node's counts that cost money, from counters that others increment.
 
 Nothing here is on the path of a request: once a minute the counters are read, and what they have
 grown by since the last time is a sample. A counter that has become smaller began again, with a new

@@ -1,4 +1,4 @@
-"""Adds what this node has counted to the ledger, once a minute, and keeps the ledger in order.
+"""Adds this node's counts to the ledger, once a minute, and keeps the ledger in order.
 
 Each sample belongs to the hour in which it began; one is taken when an hour ends. What an hour has
 gained since the last write is one addition with a token of its own. An addition whose write failed
@@ -76,7 +76,7 @@ class CostRecorder:
 
     @property
     def total(self) -> Mapping[str, int]:
-        """What this process has counted by item, as of the last sample."""
+        """The counts of this process by item, as of the last sample."""
         return self._total
 
     @property

@@ -81,7 +81,7 @@ class Dialer:
         await held.end()
 
     async def reach(self, broker: Broker, *, timeout_s: float) -> None:
-        """Open a connection and close it, whoever listens. Raises what ``hold`` does.
+        """Open a connection and close it; any listener counts. Raises as ``hold``.
 
         The kernel of the other host takes it, however busy its node is.
         """

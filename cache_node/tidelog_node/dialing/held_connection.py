@@ -1,4 +1,4 @@
-"""A connection on which nothing is sent: its end tells that the other process may have ended.
+"""A connection on which nothing is sent: if it ends, the other process may have ended.
 
 The kernel closes a process's connections in the moment in which it is killed, and from then on its
 port refuses others. A host that goes down does neither.

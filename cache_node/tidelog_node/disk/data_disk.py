@@ -76,7 +76,7 @@ class DataDisk:
         self.low.notify()
 
     def note(self, error: OSError | StorageError) -> bool:
-        """Take an error of a file operation. Return whether it says that the disk is full.
+        """Note an error of a file operation; return whether it means that the disk is full.
 
         Then the node as a whole says so, once, and the caller need not.
         """
@@ -152,7 +152,7 @@ class DiskWatch:
         disk.change(is_full=is_full, has_failed=has_failed)
 
     def _reserve(self, total_bytes: int) -> int:
-        """Return how many bytes are to stay free."""
+        """Return the number of bytes that must stay free."""
         return reserve_bytes(self._node.config(), total_bytes)
 
     def _read_free_space(self) -> None:
@@ -215,7 +215,7 @@ class DiskWatch:
 
 
 def reserve_bytes(config: NodeConfig, total_bytes: int) -> int:
-    """Return how many bytes of a disk of this size are to stay free."""
+    """Return the number of bytes that must stay free on a disk of this size."""
     return min(config.log_dir_reserve_bytes, total_bytes // RESERVE_SHARE_MAX)
 
 

@@ -33,7 +33,7 @@ def is_in_memory(file: ReadableFile, position: int, size_bytes: int) -> bool:
 
 
 def read_in(file: ReadableFile, position: int, size_bytes: int) -> None:
-    """Read the bytes into the page cache, and have the system begin with the next ones.
+    """Read the bytes into the page cache, and ask the system to begin with the next ones.
 
     Copies none of them. Call it on a thread of its own, because it waits for the disk, and only
     on Linux: other systems cannot send to the null device. Raises ``OSError``.

@@ -178,7 +178,7 @@ class RewritingEraser:
         return replica
 
     async def _check_done(self, request: KeyErasure, replica: Replica) -> None:
-        """Take back that this replica is done where the log may have the records again."""
+        """Withdraw this replica's «done» where the log may have the records again."""
         if not request.of(self._node.broker_id).is_done:
             return
         log, key = replica.log, request.item_id

@@ -1,4 +1,4 @@
-"""Whether the object store can have chains, asked before a diskless topic is created.
+"""Checks that the object store can have chains, before a diskless topic is created.
 
 A topic that no node can lead is worse than an error when it is created. The store is asked once; if
 it does not answer in time, the topic is created, and its leaders ask again.

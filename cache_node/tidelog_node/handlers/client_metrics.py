@@ -49,7 +49,7 @@ _PRINCIPAL, _BROKER_ID = "principal", "broker_id"
 
 
 class ClientMetricsHandlers:
-    """Answers clients, and hands what they push to the forwarder."""
+    """Answers clients, and passes their metrics to the forwarder."""
 
     def __init__(
         self, node: NodeContext, *, instances: ClientInstances, forwarder: Forwarder
@@ -77,7 +77,7 @@ class ClientMetricsHandlers:
     async def get_subscriptions(
         self, request: get_request.GetTelemetrySubscriptionsRequest, context: RequestContext
     ) -> get_response.GetTelemetrySubscriptionsResponse:
-        """Answer what the client is to push, and how often. A new client gets an id."""
+        """Answer the metrics that the client shall push, and how often. A new client gets an id."""
         instance_id = request.client_instance_id or self._new_id()
         instance = self._instance(instance_id, context.session)
         if not instance.may_ask(self._now_ms()):

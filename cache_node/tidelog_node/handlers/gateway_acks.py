@@ -1,4 +1,4 @@
-"""What the answer to a gateway waits for: the commit of each batch that was appended."""
+"""The commits of appended batches, for which the answer to a gateway waits."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class PendingAnswers:
     def wait_for_acks(
         self, answer: PendingAnswer, acks: Sequence[PendingAck], *, timeout_ms: int
     ) -> None:
-        """Have the answer wait for these, up to ``timeout_ms``. May settle it at once."""
+        """Wait for these acks before answering, up to ``timeout_ms``. May settle it at once."""
         if not acks:
             return
         answer.deadline = self.loop.time() + timeout_ms / 1000

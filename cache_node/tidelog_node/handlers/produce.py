@@ -122,7 +122,7 @@ class ProduceHandler:
 
     @property
     def gateway(self) -> Gateway | None:
-        """What takes records of other leaders, ``None`` if they are refused."""
+        """The gateway for records of other leaders, ``None`` if they are refused."""
         return self._passed.gateway
 
     @gateway.setter

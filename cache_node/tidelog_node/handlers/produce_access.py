@@ -1,4 +1,4 @@
-"""Which topics of a Produce request its client may write."""
+"""Decides which topics of a Produce request its client may write."""
 
 from __future__ import annotations
 

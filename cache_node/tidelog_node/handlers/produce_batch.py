@@ -1,4 +1,4 @@
-"""One batch of a Produce request: what it may be, whose it is, and its append.
+"""One batch of a Produce request: its checks and its append.
 
 Only the header is read here. The records are checked by the log, or were inspected before
 (``produce_inspection``).

@@ -15,7 +15,7 @@ NO_REPLICAS: Mapping[int, Replica] = {}
 
 
 def led_replicas(replicas: ReplicaManager, context: RequestContext) -> TopicReplicas:
-    """Return the replicas that this node leads, by what the request's version calls a topic."""
+    """Return the replicas that this node leads, by topic name, or id from ``TOPIC_ID_FROM`` on."""
     has_ids = context.api_version >= TOPIC_ID_FROM
     return replicas.led_by_id if has_ids else replicas.led_by_name
 

@@ -59,7 +59,7 @@ Led = Mapping[bytes, Mapping[int, Replica]]
 
 
 class _Rule(NamedTuple):
-    """What a topic asks of keys or of values."""
+    """A topic's rule for the schemas of its keys or values."""
 
     part: str
     strategy: str

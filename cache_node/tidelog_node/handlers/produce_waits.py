@@ -69,7 +69,7 @@ class ProduceWaits:
         self._tasks: set[asyncio.Task[Reply]] = set()
 
     def close(self) -> None:
-        """Cancel what waits."""
+        """Cancel the waiting requests."""
         for task in self._tasks:
             task.cancel()
 
@@ -86,7 +86,7 @@ class ProduceWaits:
     def inspect(
         self, request: ProduceRequest, context: RequestContext, inspected: InspectionResults
     ) -> Answer:
-        """Have the batches inspected in another process, then append them and answer.
+        """Inspect the batches in another process, then append them and answer.
 
         If the client disconnects before its answer, batches that are not in the log yet are
         dropped: they were never acknowledged. A request without acks is carried out all the same,

@@ -126,7 +126,7 @@ class SchemaChecks:
         return sorted(problems)[:PROBLEMS_MAX]
 
     async def names(self, schema: SchemaSource, *, host: str) -> list[str]:
-        """Return what subjects of the schema may be named after.
+        """Return the record names that subjects of the schema may have.
 
         Raises ``RecordsRefused`` if it is too costly, and ``NotInspected``.
         """

@@ -58,7 +58,7 @@ class FramesFound(NamedTuple):
 
 
 class RecordsRefused(InvalidRecord):
-    """Records do not have the schemas that their topic asks for."""
+    """Records do not have the schemas that their topic requires."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         first = problems[0][1] if problems else "schemas are missing"
@@ -150,5 +150,5 @@ def read_records(batch: bytes | bytearray | memoryview) -> list[Record]:
 
 
 def reader_of(part: str) -> Callable[[Record], bytes | None]:
-    """Return what takes the key or the value of a record."""
+    """Return the function that reads the key or the value of a record."""
     return (lambda record: record.key) if part == KEY else (lambda record: record.value)

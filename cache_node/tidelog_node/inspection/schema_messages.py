@@ -17,7 +17,7 @@ NO_MEMORY = "it takes more memory than a schema may"
 
 
 class ValueLimits(NamedTuple):
-    """What one schema may take in a batch: seconds of CPU time, so that other load does not count.
+    """The CPU time that one schema may take in a batch: other load does not count.
 
     An honest schema of 300,000 characters takes 0.3 seconds to open, and one for each MiB at most.
     """
@@ -66,7 +66,7 @@ class ValuesJob(NamedTuple):
 
 
 class ValuesChecked(NamedTuple):
-    """What a job has found."""
+    """The result of a job."""
 
     problems: list[Problem]
     next_start: int | None  # where the next job goes on; ``None``: all is checked

@@ -15,7 +15,7 @@ NAMES_MAX = 1_000  # of the messages of one schema
 
 
 def names_in(source: SchemaSource) -> list[str]:
-    """Return what subjects may be named after."""
+    """Return the record names that subjects may have."""
     schema_type = SchemaType(source.schema_type)
     try:
         if schema_type is SchemaType.AVRO:

@@ -71,7 +71,7 @@ class LeaderStates(Protocol):
 
 
 class _Diskless(NamedTuple):
-    """The diskless partitions of an image, as they are to be led by brokers that can."""
+    """The diskless partitions of an image, divided among the brokers that can lead."""
 
     image: ClusterImage
     able: frozenset[int]
@@ -226,7 +226,7 @@ class LedPartitions:
     def _leave(
         self, partition: Partition, successor: int, begun: dict[tuple[UUID, int, int], float]
     ) -> list[PartitionChange]:
-        """Return the write by which another node leads a diskless partition, or is to lead it.
+        """Return the write that moves a diskless partition, now or after a hand-over.
 
         It follows first, as long as that takes not too long.
         """
@@ -396,7 +396,7 @@ class LedPartitions:
     def _diskless(
         self, image: ClusterImage, able: frozenset[int], now_ms: float
     ) -> tuple[list[Partition], Set[tuple[UUID, int]]]:
-        """Return the diskless partitions as they are to be led, and which are on their way.
+        """Return the intended leaders of diskless partitions, and the moves under way.
 
         Also notes which brokers lead less than before: they may be about to leave, before anybody
         knows.

@@ -58,7 +58,7 @@ class Ports(Protocol):
         """
 
     async def reach(self, broker: Broker, *, timeout_s: float) -> None:
-        """Open a connection and close it, whoever listens. Raises what ``hold`` does."""
+        """Open a connection and close it; any listener counts. Raises as ``hold``."""
 
 
 class PortWatch:
@@ -115,7 +115,7 @@ class PortWatch:
             self._watching[broker_id] = (broker, task)
 
     async def _watch(self, broker: Broker) -> None:
-        """Hold a connection to the broker, and say what becomes of it."""
+        """Hold a connection to the broker, and note how it ends."""
         loop, broker_id = asyncio.get_running_loop(), broker.broker_id
         membership, peers = self._membership, self._membership.peers
 

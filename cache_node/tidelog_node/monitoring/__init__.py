@@ -1,1 +1,1 @@
-"""What can be seen of a node over HTTP: whether it lives, whether it is ready, its metrics."""
+"""A node's HTTP endpoints: liveness, readiness and metrics."""

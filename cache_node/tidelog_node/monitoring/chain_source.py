@@ -1,4 +1,4 @@
-"""Metrics of diskless topics: the objects that this node writes, and what waits for them."""
+"""Metrics of diskless topics: this node's objects, and the records that wait for them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tidelog_node.transactions.coordinator import TransactionCoordinator
 
 
 class CoordinatorSource:
-    """Reads the coordinators, and what ``GroupLag`` found last."""
+    """Reads the coordinators, and the last results of ``GroupLag``."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class CostSource:
                 scrape.add("tidelog_cost_budget_passed", budget.is_passed, period)
 
     def _topics(self, recent: Tally) -> Sequence[tuple[str, float]]:
-        """Return what the most expensive topics have cost; computed once for each sample."""
+        """Return the costs of the most expensive topics; computed once for each sample."""
         if recent is not self._recent:
             prices = self._recorder.prices
             limits = Limits(prices, self._node.config().cost_ledger_topics_max)

@@ -1,4 +1,4 @@
-"""Metrics of gateways: what this node takes for other leaders, and what others take for it."""
+"""Metrics of gateways: batches that this node takes for other leaders, and others for it."""
 
 from __future__ import annotations
 

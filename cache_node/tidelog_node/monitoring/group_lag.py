@@ -1,4 +1,4 @@
-"""How far the groups of this node are behind, in records and in seconds.
+"""The lag of the groups of this node, in records and in seconds.
 
 Theory of operation. The coordinator of a group knows its committed offsets. A group is read once
 when it is found, and again after ``REREAD_SECONDS`` for changes by other processes; in between the
@@ -117,7 +117,7 @@ class GroupLag:
             followed.take(page)
 
     async def _read_groups(self) -> None:
-        """Begin to follow new groups, read old ones again, forget those that are gone."""
+        """Begin to follow new groups, read old ones again, forget deleted ones."""
         hosted = [
             group.group_id for group in self._groups.loaded() if not isinstance(group, ShareGroup)
         ]

@@ -14,7 +14,7 @@ from tidelog_node.monitoring.scrape import Scrape
 
 
 class NodeSource:
-    """Reads what ``Readiness`` and ``NodeHealth`` know."""
+    """Reads ``Readiness`` and ``NodeHealth``."""
 
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness

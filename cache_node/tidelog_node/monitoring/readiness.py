@@ -1,4 +1,4 @@
-"""Decides whether clients should be sent to this node: what ``/readyz`` answers.
+"""Decides whether clients should be sent to this node: the answer of ``/readyz``.
 
 A node is ready if every check holds. The checks of a node that starts or stops say so; the others
 read the state that the node acts on, so they cost no I/O.
@@ -20,7 +20,7 @@ STORE_SILENCE_SECONDS_MAX = 10.0  # since the last reading of the metadata store
 
 
 class Phase(StrEnum):
-    """Where a node is in its life."""
+    """The phases of a node's life."""
 
     STARTING = "starting"
     SERVING = "serving"

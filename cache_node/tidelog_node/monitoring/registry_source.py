@@ -1,4 +1,4 @@
-"""Metrics of the schema registry: its requests, and what it has."""
+"""Metrics of the schema registry: its requests, schemas and subjects."""
 
 from __future__ import annotations
 

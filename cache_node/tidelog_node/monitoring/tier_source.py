@@ -57,7 +57,7 @@ class TierSource:
 
 
 def _collect_requests(scrape: Scrape, workers: Sequence[Mapping[str, Any]]) -> None:
-    """Add what the workers have asked of the object store together."""
+    """Add up the requests of the workers to the object store."""
     requests: Counter[tuple[str, str]] = Counter()
     seconds: Counter[str] = Counter()
     for worker in workers:

@@ -139,7 +139,7 @@ class RoleChanges:
             self.unentered_lead.notify(replica)
 
     def _keep_waiting(self, replica: Replica, role: ReplicaRole, partition: Partition) -> None:
-        """Have the replica neither lead nor follow until its lead is confirmed."""
+        """Keep the replica from leading and following until its leadership is confirmed."""
         self._note_ending(replica, role)
         role.end()
         replica.is_leader, replica.leader_epoch = False, partition.leader_epoch

@@ -25,7 +25,7 @@ from tidelog_node.session import NO_NODE, Session
 
 
 class ZoneLeaders:
-    """Which topics have a leader in every zone. For the node's event loop."""
+    """The topics that have a leader in every zone. For the node's event loop."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node

@@ -30,7 +30,7 @@ OPENSSL_MIN = (3, 0)
 
 
 def allow_kernel_tls(context: ssl.SSLContext) -> None:
-    """Have OpenSSL offer the keys of this context's connections to the kernel.
+    """Make OpenSSL offer the keys of this context's connections to the kernel.
 
     No effect where OpenSSL does not work on a socket.
     """

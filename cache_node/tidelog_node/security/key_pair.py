@@ -29,7 +29,7 @@ def new_key_pair(common_name: str, *, valid_from: str, valid_to: str) -> bytes:
 
 
 def new_pair_elsewhere(common_name: str, *, valid_from: str, valid_to: str) -> bytes:
-    """Return what ``new_key_pair`` does. Raises ``OSError`` also if there is no Python to run."""
+    """Return a new key pair, made by another process. Raises ``OSError`` if that fails."""
     # Without the packages of users and without ``site``, which take half of its time.
     command = [sys.executable, "-I", "-S", str(_PROGRAM), common_name, valid_from, valid_to]
     try:

@@ -1,4 +1,4 @@
-"""How long a client must wait while its node's part of a quota changes."""
+"""The wait of a client while its node's part of a quota changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STEP_SECONDS_MAX = 1.0
 
 
 class Debt:
-    """What a client has used too much. It is paid off at the limit's rate, as that changes."""
+    """A client's use above its limit. It is paid off at the limit's rate, as that changes."""
 
     def __init__(self, limit: RateLimit, wait_ms: int, clock_ms: Callable[[], int]) -> None:
         self._limit = limit

@@ -1,4 +1,4 @@
-"""What clients have used of their quotas in the last windows of time, one meter for each limit."""
+"""Measures clients' use of their quotas in the last time windows, one meter for each limit."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ OWNED_MAX = 20_000
 
 
 class Report(NamedTuple):
-    """What a node would use of a limit, and the quota that it knows."""
+    """A node's demand for a limit, and the quota that it knows."""
 
     key: MeterKey
     demand: float  # a second
@@ -92,7 +92,7 @@ class QuotaShares:
     # -- as a node that uses limits --
 
     def reports(self) -> dict[int, list[Report]]:
-        """Return what to report to each live node; to most of them nothing."""
+        """Return the report for each live node; most get none."""
         now = self._now()
         seconds = max(now - self._reported_at, 0.001)
         self._reported_at = now

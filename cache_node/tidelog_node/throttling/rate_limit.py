@@ -1,4 +1,4 @@
-"""A limit of a rate, and what all who share it have used."""
+"""A rate limit, and its use by all clients that share it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes clients wait that have used more than their quotas allow.
+"""Throttles clients that have used more than their quotas allow.
 
 Amounts are counted as in Kafka: the whole Produce request, when it has come; the Fetch answer, when
 it is ready; the time of the loop that any request takes. A client over its quota gets an answer
@@ -197,7 +197,7 @@ class Throttle:
         return MutationQuota(limit, is_strict=is_strict, clock_ms=self.now_ms)
 
     def mutated(self, context: RequestContext, quota: MutationQuota) -> None:
-        """Have the client wait as its quota says."""
+        """Throttle the client by its quota of mutations."""
         self._wait(context, quota.throttle_ms())
 
     # -- inside --

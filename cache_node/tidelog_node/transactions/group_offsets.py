@@ -350,7 +350,7 @@ class TransactionalOffsets:
             raise
 
     def _forget(self, index: int, shard: _Shard) -> None:
-        """Have the shard read again before it is used."""
+        """Forget the shard, so that it is read again before it is used."""
         if self._shards.get(index) is shard:
             del self._shards[index]
 

@@ -1,4 +1,4 @@
-"""How often and how long a question about a transaction is repeated."""
+"""Limits how often and how long a question about a transaction is repeated."""
 
 from __future__ import annotations
 

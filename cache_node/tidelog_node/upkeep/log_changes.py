@@ -1,4 +1,4 @@
-"""Publishes which logs have changed, so that background tasks need not visit all of them.
+"""Publishes the logs that have changed, so that background tasks need not visit all of them.
 
 A log has changed when it was opened or dropped, when its records, segments, settings or
 leadership have changed, and when more of it is committed or flushed. ``Replica.note_changed`` is

@@ -127,7 +127,7 @@ class LogReopener:
         self._stir.set()
 
     def _forget_old_troubles(self, now: float) -> None:
-        """Forget the troubles of logs that have worked long enough, or that are gone."""
+        """Forget the failures of logs that have worked long enough, or that were deleted."""
         for replica, trouble in list(self._troubles.items()):
             if not replica.is_in_trouble and now - trouble.last_at > FORGIVEN_SECONDS:
                 del self._troubles[replica]

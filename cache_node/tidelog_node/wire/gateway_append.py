@@ -71,12 +71,12 @@ class GatewaySlice(NamedTuple):
 
 
 def header_rest(batch: Buffer) -> bytes:
-    """Return what of a batch's header its size does not say."""
+    """Return the part of a batch's header that its size does not determine."""
     return bytes(memoryview(batch)[_REST_AT:HEADER_SIZE])
 
 
 class GatewayAppend(NamedTuple):
-    """A request: slices of one committed object that one leader is to append in this order."""
+    """A request: slices of one committed object that one leader shall append in this order."""
 
     chain_id: UUID
     committed_end: int
@@ -95,7 +95,7 @@ class GatewayAppend(NamedTuple):
 
 
 class GatewayResult(NamedTuple):
-    """What became of a slice."""
+    """The outcome of a slice."""
 
     error_code: int
     base_offset: int  # -1: none
