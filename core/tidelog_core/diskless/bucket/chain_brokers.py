@@ -1,7 +1,7 @@
 """Finds the brokers that have chains in the bucket, also chains that no item names any more.
 
-Brokers are taken out of the cluster, and a metadata store may be set back to before they joined. A
-chain of theirs without a seal is never collected, so somebody has to learn of it.
+Brokers are taken out of the cluster, and a metadata store may be set back to a time before they
+joined. Their chains are never collected without a seal, so a node must find and seal them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LISTINGS_MAX = 10_000  # more brokers than any cluster has
 
 
 async def brokers_with_chains(store: ObjectStore, cluster_id: str) -> set[int]:
-    """Return their ids. One listing for each, however many objects they have.
+    """Return the brokers' ids. Costs one listing for each broker, however many objects it has.
 
     Raises the store's errors.
     """

@@ -1,7 +1,7 @@
 """Reads every chain of a cluster, and keeps what a restoration needs of each partition.
 
-Batches are looked at and forgotten, and slices that follow each other become one run: an hour of
-objects leaves a few rows. ``survey`` says the same with every slice.
+Batches are checked and forgotten, and consecutive slices become one run: an hour of objects leaves
+a few rows. ``survey`` returns the same with every slice.
 """
 
 from __future__ import annotations

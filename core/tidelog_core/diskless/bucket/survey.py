@@ -1,7 +1,7 @@
 """Finds, from the bucket alone, the ends of chains and their slices of each partition.
 
-Nothing else is needed to find every acknowledged record, as long as nobody writes meanwhile: who
-restores a cluster seals all chains first.
+The bucket alone has every acknowledged record, as long as nobody writes during the survey: a
+restoration seals all chains first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checkpoints: the partitions of a chain as they are in all objects below a sequence.
 
-An owner writes one now and then, of the committed records. An heir goes on from there instead of
-from the end of the tier, and reads no older objects of the chain. A checkpoint is never wrong, only
-old: committed records stay committed, also if the chain was sealed since.
+An owner writes one from time to time, of the committed records. An heir continues from it instead
+of from the end of the tier, and reads no older objects of the chain. A checkpoint is never wrong,
+only old: committed records stay committed, also if the chain was sealed since.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Checkpoint(NamedTuple):
     partitions: Mapping[PartitionName, CheckpointedPartition]
 
     def marks(self) -> dict[PartitionName, CheckpointMark]:
-        """Return what ``StoredCheckpoints`` takes."""
+        """Return the marks for ``StoredCheckpoints.add``."""
         return {
             name: CheckpointMark(one.log_start_offset, one.end_offset)
             for name, one in self.partitions.items()

@@ -120,7 +120,7 @@ class PartitionReplay:
     """The state of a partition at the end of the applied slices."""
 
     def __init__(self, partition: PartitionName, leader_epoch: int, state: ProducerState) -> None:
-        """``state`` is the producers' where the tier, a checkpoint or the epoch before ends."""
+        """``state`` are the producers at the end of the tier, of a checkpoint or of an epoch."""
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.state = state
@@ -128,7 +128,7 @@ class PartitionReplay:
         self.aborted: list[AbortedTransaction] = []
 
     def begin_epoch(self, leader_epoch: int, first_offset: int) -> None:
-        """Go on with the next epoch; slices of the one before that follow are no part of the log.
+        """Begin the next epoch; later slices of the previous one are not part of the log.
 
         Raises ``ValueError`` if the one before was not applied up to there.
         """

@@ -1,7 +1,8 @@
-"""The checkpoints of one chain that are known to be stored, and which of them may be deleted.
+"""The stored checkpoints of one chain; decides which of them may be deleted.
 
 A checkpoint has the producers of a partition at an offset, and the log start as of then. Without
-it an heir could not go on over records below a log start that are not tiered and were deleted.
+it an heir could not continue a partition whose records below a log start were deleted before they
+were tiered.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ NO_LOG_START = -1
 
 
 class CheckpointMark(NamedTuple):
-    """What a checkpoint has of a partition."""
+    """The producers' offset and the log start of a partition in a checkpoint."""
 
     log_start_offset: int
     end_offset: int  # its producers are as of there; at or above the log start

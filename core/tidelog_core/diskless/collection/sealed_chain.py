@@ -1,13 +1,12 @@
 """Deletes unneeded objects of a sealed chain, for processes that are not nodes.
 
-1. Find the seal. Whatever is below is fixed for good; without one, nothing is touched.
-2. Read the footers: which offsets of which partitions each object ends at.
-3. Read where those partitions' tiers end, each once. Ends never go back, so a stale one only keeps
-   more.
-   What a gateway has for others is needed while a reference names the object, in any chain.
-4. Delete objects of which the tier has everything, and those above the seal. The seal stays.
+1. Find the seal. The objects below it are final; without a seal, nothing is touched.
+2. Read the footers: the end offset of each partition in each object.
+3. Read the end of each of these partitions' tiers once. Ends never go back, so a stale one only
+   keeps more. A gateway's slices are needed while a reference in any chain names the object.
+4. Delete objects whose records are all tiered, and those above the seal. The seal stays.
 
-A damaged object stays and is named: nobody knows what it has.
+A damaged object stays and is named: nobody knows its records.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ async def collect_sealed(
     """Delete the chain's unneeded objects, if it is sealed. Idempotent.
 
     ``read_referenced`` is called after the listing, once, if the chain is a gateway's. Give it only
-    if no reference to the chain can come any more. Without it what a gateway has is kept.
+    if no new reference to the chain can come. Without it objects with a gateway's slices are kept.
     ``on_read`` gets the number of footers read, and may raise. Raises ``ChainNotSealed``,
     ``CorruptObject`` if the chain's end cannot be told, and the stores' errors.
     """
@@ -121,7 +120,7 @@ def _has_foreign(footer: WalFooter) -> bool:
 
 
 async def unneeded_end(store: MetadataStore, partition: Partition) -> int:
-    """Return the offset below which no heir and no reader looks into chains.
+    """Return the offset below which no heir and no reader needs chains.
 
     It is the end of the tier, or where the first chain in the item begins that has more than
     deleted records. A log start counts only where nothing is tiered: there an heir begins at it.
@@ -151,10 +150,11 @@ async def read_unneeded_ends(
 ) -> UnneededEnds:
     """Return the ends of these partitions; those without an item are needed.
 
-    Nothing is needed of ``deleted``, of topics with a tombstone, and of ``unknown`` if they have no
-    item now either: a topic may have been created since its topics were read. With
-    ``keeps_restored`` all of a partition is needed as long as it begins where a restoration has
-    begun it: what is before is not known to be deleted. Raises the store's errors.
+    No records are needed of ``deleted``, of topics with a tombstone, and of ``unknown`` if they
+    still have no item: a topic may have been created since the topics were read. With
+    ``keeps_restored`` all records of a partition are needed as long as it begins where a
+    restoration has begun it: the records before may not have been deleted. Raises the store's
+    errors.
     """
     keys = {partition_key(name.topic_id, name.partition): name for name in names}
     items = await store.get_many(keys)

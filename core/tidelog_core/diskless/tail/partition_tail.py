@@ -3,7 +3,7 @@
 Slices of committed objects come in any order (``add``). ``advance`` puts those of the partition's
 leader epochs one after the other, from the tier's end on, and follows its transactions. Up to the
 tier's end every transaction has ended: a segment is tiered only below the last stable offset. So
-nothing but the batch rows of the tail says what is aborted in it.
+the batch rows of the tail alone say which of its transactions are aborted.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ class PartitionTail:
     ) -> TailView:
         """Return the tail from the tier's end on, or the log start if that is greater.
 
-        ``chains`` is what the partition's item had before its chains were listed: slices of later
-        epochs wait. ``None``: nobody knows it, and epochs follow each other as they come. Without
-        ``is_over_gaps`` the tail ends where offsets are missing.
+        ``chains`` are the chains in the partition's item, read before they were listed: slices of
+        later epochs wait. ``None``: there is no item, and all found epochs follow each other.
+        Without ``is_over_gaps`` the tail ends where offsets are missing.
         """
         self._start = max(self._start, tiered_end)
         missing = None
@@ -91,7 +91,7 @@ class PartitionTail:
     def _take_epoch(
         self, epoch: int, next_first: int | None, *, is_over_gaps: bool
     ) -> tuple[int, int] | None:
-        """Take what follows; return offsets that are missing in the epoch."""
+        """Take the slices that follow; return the offsets that are missing in the epoch."""
         if epoch < self._epoch:
             return None
         missing = None
@@ -146,7 +146,7 @@ class PartitionTail:
                 )
 
     def _forget(self) -> None:
-        """Forget what the tier has."""
+        """Forget the slices that are tiered."""
         while self._slices and end_offset_of(self._slices[0]) <= self._start:
             self._slices.popleft()
         while self._aborted and self._aborted[0].last_offset < self._start:

@@ -1,9 +1,9 @@
 """Reads the tails of partitions from chains: one listing of each live chain, and new footers.
 
-Which chains a partition has is in its item, which is to be read before ``refresh`` lists them: a
-record that was acknowledged before is in one of those, or tiered. Where the tier ends is to be
-read after ``refresh``, at least if it answers that objects were collected: then the tier has their
-records. Who has no items asks ``find_chains``, and takes gaps between epochs for late listings.
+A partition's item names its chains. Read it before ``refresh`` lists them: records that were
+acknowledged before are in one of these chains, or tiered. Read the tier's end after ``refresh``, at
+least if it answers that objects were collected: then the tier has their records. Without items,
+``find_chains`` finds the chains; gaps between epochs may then come from late listings.
 """
 
 from __future__ import annotations

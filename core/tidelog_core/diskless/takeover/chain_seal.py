@@ -1,7 +1,7 @@
 """Carries out a ``ChainSealer``'s decisions for programs without a node: restoration and scrub.
 
-The chain's end is then made certain, or found, with the store's requests alone. Nothing is
-retried here: the store retries, and the caller begins again.
+It uses the store's requests alone. Nothing is retried here: the store retries, and the caller
+begins again.
 """
 
 from __future__ import annotations

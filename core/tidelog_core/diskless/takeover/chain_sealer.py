@@ -1,16 +1,17 @@
 """The heir's side of a chain: finds its end, and seals it there.
 
 1. List the chain from a sequence on that is known to have existed. Read the last object's header:
-   its *committed end* says what has existed below. Read the headers from there on.
-2. Walk from the greatest committed end on. Data: go on. A seal: go on with 4. Nothing: put a seal
+   all objects below its *committed end* have existed. Read the headers from there on.
+2. Walk from the greatest committed end on. Data: go on. A seal: go to 4. Nothing: put a seal
    there if absent.
-3. If the place was taken, read the object there, and go on with 2.
-4. If the seal is stored, or one was found, list again. It counts if nothing above it says that its
-   place had existed. If something does, the owner had collected that object before a late seal
-   came; the seal ends nothing, and the walk goes on from the greater committed end.
+3. If another object took the key, read it, and go on with 2.
+4. If the seal is stored, or one was found, list again. The seal counts unless the header of a later
+   object says that an object had existed at its sequence. In that case the owner had collected that
+   object before the late seal came; the seal ends nothing, and the walk goes on from the greater
+   committed end.
 
-Two heirs at once do the same, and find the same end. Nobody's clock decides anything. A torn or
-stale listing only costs another round: what an heir believes is decided by step 4.
+Two heirs at once do the same, and find the same end. No clock decides anything. A torn or stale
+listing only costs another round, because step 4 checks the result.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Sealed(NamedTuple):
 
 
 class StillOpen(NamedTuple):
-    """Nothing seals the chain at its end; only for those who may not seal it either."""
+    """The chain has no seal; only an answer to a sealer that may not put one."""
 
     end: int
 

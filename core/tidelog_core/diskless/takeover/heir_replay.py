@@ -1,8 +1,8 @@
 """Computes, from footers alone, partitions' ends and producers, and the slices an heir must fetch.
 
-Each partition goes on from the end of its tier through its epochs in order, each one in the chain
-that its item names. The footers may be given in any order. Those of objects whose records the tier
-has may be missing. No other may: its records were acknowledged.
+Each partition continues from the end of its tier through its epochs in order, each in the chain
+that its item names. The footers may be given in any order. Only footers of objects whose records
+are all tiered may be missing: the records of others were acknowledged.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class _Begun(NamedTuple):
 def _best_checkpoint(
     name: PartitionName, start: ReplayStart, checkpoints: Iterable[Checkpoint]
 ) -> Checkpoint | None:
-    """Return the checkpoint that has most of the partition, ``None`` if the tier has as much."""
+    """Return the checkpoint with the greatest end of the partition, ``None`` if the tier has it."""
     best, best_end = None, start.tier.end_offset
     for checkpoint in checkpoints:
         one = checkpoint.partitions.get(name)

@@ -1,18 +1,17 @@
-"""Finds records of later leader epochs than a partition's item knows: its table was set back.
+"""Finds records of later leader epochs than a partition's item knows: then its table was set back.
 
 A partition gets into a chain once its item names that chain and epoch. So an item that is read
-after an object has at least the epochs of the object. If the item has less, the metadata store was
+after an object has at least the epochs of the object. If the item lacks one, the metadata store was
 set back to an earlier time, by DynamoDB's point-in-time recovery for example.
 
 Every heir leaves a note in the chain that it takes partitions from (``ChainStore.note_heir``)
 before their items name its own. So from the chain that an old item names, the notes lead to all
 chains that have had its partitions since, step by step. A seal names its heir too.
 
-A chain lives as long as its node, and may be noted in many others. Its indexes say which epochs its
-objects have, also those that were collected; footers are read of what no index has.
+A chain lives as long as its node, and may be noted in many others. Its indexes have the epochs of
+its objects, also of collected ones; footers are read for the objects that no index has.
 
-Only slices count. An epoch without records is in no list that a restoration makes, and has nothing
-that could be lost.
+Only slices count: an epoch without records has nothing that could be lost.
 """
 
 from __future__ import annotations
