@@ -157,7 +157,7 @@ async def _open(journal: RegistryJournal, store: MetadataStore, is_open: asyncio
         extra = {"reason": str(error)}
         logger.warning("schemas are not all in the bucket; the next start tries again", extra=extra)
     except Exception:
-        # Any failure: whoever ends this task takes no notice of how it ended.
+        # Any failure: nobody reads the result of this task.
         logger.exception("opening the journal of schemas broke; the next start tries again")
     finally:
         is_open.set()

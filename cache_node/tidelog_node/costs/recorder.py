@@ -2,7 +2,7 @@
 
 Each sample belongs to the hour in which it began; one is taken when an hour ends. What an hour has
 gained since the last write is one addition with a token of its own. An addition whose write failed
-is kept as it is and repeated, because it may be stored; meanwhile further counts collect for the
+is kept as it is and repeated, because it may be stored; further counts are collected for the
 next one. So nothing is counted twice, and only what a process had not written when it was killed is
 lost.
 

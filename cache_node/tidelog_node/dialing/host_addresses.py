@@ -95,7 +95,7 @@ async def _attempt(to: HostAddress) -> socket.socket:
 
 
 async def _end(attempts: Collection[asyncio.Task[socket.socket]]) -> None:
-    """Give up the attempts; one that has succeeded meanwhile is closed."""
+    """Give up the attempts; one that has just succeeded is closed."""
     for attempt in attempts:
         attempt.cancel()
     for outcome in await asyncio.gather(*attempts, return_exceptions=True):

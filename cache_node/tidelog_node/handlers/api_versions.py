@@ -37,7 +37,7 @@ class ApiVersionsHandler:
         *,
         for_nodes: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
-        """``for_nodes`` has the versions of APIs that only other nodes are told of."""
+        """``for_nodes`` has the versions of APIs that are announced to other nodes only."""
         ranges = {r.api_key: (r.advertised_min_version, r.max_version) for r in hot}
         for route in (*control, *self.routes()):
             low, high = ranges.get(route.api_key, (route.min_version, route.max_version))

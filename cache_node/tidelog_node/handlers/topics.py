@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 DELETE_TOPICS_KEY = 20
 CREATE_PARTITIONS_KEY = 37
-# The versions from which on a client over its quota is refused, and not only told to wait.
+# The versions from which on a client over its quota is refused, not only throttled.
 STRICT_CREATION_FROM, STRICT_DELETION_FROM, STRICT_WIDENING_FROM = 6, 5, 3
 
 

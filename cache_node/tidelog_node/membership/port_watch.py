@@ -8,8 +8,8 @@ may start again at once. ``replication.peer_ports`` says how often such a guess 
 Perhaps it is this node that is cut off. So other brokers are dialed at the first refusal
 (``_find_witness``).
 
-Clients that ask meanwhile who leads are told that nobody does (``Membership.vanished``): they ask
-again soon, where they would try the port that refuses.
+Until then Metadata names no leader (``Membership.vanished``): clients ask again soon, where they
+would try the port that refuses.
 
 Other failures say nothing: a host that is down or a network that loses everything leaves it to the
 readings of the leases. Replicated partitions take no notice of any of this; they wait for the end

@@ -109,7 +109,7 @@ class EmbeddedMetrics:
         """Return the growth of a counter since the line before, never less than 0.
 
         The sum shrinks when a topic leaves the node. A part of the node that cannot be read just
-        now has no series: what it adds meanwhile is in the first line after that.
+        now has no series: what it adds until then is in the first line after that.
         """
         if metric.source not in scrape.series:
             return 0

@@ -120,7 +120,7 @@ class LogReopener:
                 self._request_repair(replica)
             elif self._is_ready(replica) and now >= trouble.not_before():
                 trouble.count, trouble.last_at = trouble.count + 1, now
-                await self._mend(replica)
+                await self._restore(replica)
         self._end_reports(self._replicas.in_trouble())
 
     def _note(self, _: Replica) -> None:
@@ -159,7 +159,7 @@ class LogReopener:
         is_free = not is_member or partition.isr == (self._node.broker_id,) or replica.is_diskless
         return log.may_be_reopened and is_free
 
-    async def _mend(self, replica: Replica) -> None:
+    async def _restore(self, replica: Replica) -> None:
         log = replica.opened_log
         try:
             if log is None:

@@ -162,7 +162,7 @@ class SegmentRepair:
                 continue
             self._busy.add(replica)
             try:
-                is_replaced = await self._mend(replica, base_offset, case)
+                is_replaced = await self._repair(replica, base_offset, case)
                 self._close(replica, base_offset, case, is_replaced=is_replaced)
                 continue
             except _Waits:
@@ -197,7 +197,7 @@ class SegmentRepair:
                 extra={"partition": str(replica.partition), "path": str(case.damage.path)},
             )
 
-    async def _mend(self, replica: Replica, base_offset: int, case: _Case) -> bool:
+    async def _repair(self, replica: Replica, base_offset: int, case: _Case) -> bool:
         """Take the next step; return whether the segment was replaced, once no step is left.
 
         Raises ``_Waits`` and the errors of files, leader and log.
@@ -231,12 +231,12 @@ class SegmentRepair:
             raise _Waits
         if partition.leader in (-1, self._node.broker_id):
             raise _Waits
-        return await self._mend_follower(replica, sealed, case, partition)
+        return await self._repair_follower(replica, sealed, case, partition)
 
-    async def _mend_follower(
+    async def _repair_follower(
         self, replica: Replica, sealed: SealedSegment, case: _Case, partition: Partition
     ) -> bool:
-        """Fetch the segment, or the whole log, from the leader; as ``_mend``."""
+        """Fetch the segment, or the whole log, from the leader; as ``_repair``."""
         log = replica.log
         if "compact" in replica.config.cleanup_policy or log.may_have_gaps:
             _give_up(replica, log, case)

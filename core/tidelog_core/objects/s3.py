@@ -6,7 +6,7 @@ objects that are replaced, have SHA-256 and are signed with their bytes wherever
 rare.
 
 Callers retry refusals of S3 (wrong credentials, a policy, a missing bucket) like other failures;
-``Refusals`` logs them. ``s3_errors`` tells which errors are refusals.
+``Refusals`` logs them. ``s3_errors`` recognizes them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Classifies obstore's errors of S3: refused, slowed down, expired, never sent.
 
-Only the text of most errors tells: it has the answer of S3.
+Most errors differ by their text alone, which has the answer of S3.
 """
 
 from __future__ import annotations

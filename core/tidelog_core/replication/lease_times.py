@@ -73,7 +73,8 @@ class LeaseTimes:
     def suspicion_ms(self) -> int:
         """The time without a renewal after which others take a broker's diskless partitions.
 
-        A chain is safe whoever is alive, so this is a guess: a wrong one costs a new chain.
+        A chain is safe even if its owner is alive, so this is a guess: a wrong one costs a new
+        chain.
         """
         return min(self.lease_ms, self.renew_ms + LATE_MS)
 

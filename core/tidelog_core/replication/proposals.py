@@ -54,7 +54,7 @@ class Proposals:
 
     @property
     def must_be_settled(self) -> bool:
-        """Whether a further write is due, which tells whether earlier ones have landed."""
+        """Whether another write is due, whose outcome shows which earlier ones were stored."""
         return bool(self._open)
 
     def may_write(self, now_ms: float) -> bool:

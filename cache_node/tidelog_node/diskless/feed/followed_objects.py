@@ -121,7 +121,7 @@ class FollowedObjects:
     async def _footer(self, head: bytes, key: str) -> WalFooter:
         header = parse_header(head[:HEADER_SIZE], key=key)
         if header.kind is not WalKind.DATA or header.sequence != self._replicas.next_sequence:
-            # A late seal is in the place of a collected object; or this is no leader any more.
+            # A late seal has replaced a collected object, or the broker leads no more.
             self._replicas.joined.clear()
             raise StoreUnavailable(f"{key} has no records, and more are committed")
         if header.size_bytes <= len(head):

@@ -49,7 +49,7 @@ class GatewayObject:
 
 
 class GatewayObjects:
-    """Tells chains what their objects are needed for. For the node's event loop."""
+    """Releases objects in their chains once no reference needs them. For the node's event loop."""
 
     def __init__(self, node: NodeContext, log_ends: LogEnds) -> None:
         """``log_ends`` is ``LeaderLogEnds.of``."""

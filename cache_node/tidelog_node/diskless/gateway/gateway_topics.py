@@ -1,4 +1,4 @@
-"""Tells which topics may have gateways: those whose leaders do not change producers' batches."""
+"""Decides which topics may have gateways: those whose leaders do not change producers' batches."""
 
 from __future__ import annotations
 

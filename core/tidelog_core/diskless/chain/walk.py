@@ -36,7 +36,7 @@ class Place(Enum):
 
     COMMITTED = "committed"
     SEAL = "seal"  # the one that ends the chain
-    LATE_SEAL = "late seal"  # in the place of a collected object: it ends nothing
+    LATE_SEAL = "late seal"  # it replaced a collected object, and ends nothing
     GARBAGE = "garbage"  # above the seal: never acknowledged
     PENDING = "pending"  # above a gap that nothing seals yet
 
