@@ -193,7 +193,7 @@ class Server:
                 self._loop.remove_reader(listener.fileno())
                 self._loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
                 return
-            wait_ms = 0 if limits is None else limits.made(name)
+            wait_ms = 0 if limits is None else limits.count_connection(name)
             if wait_ms:
                 self._loop.remove_reader(listener.fileno())
                 self._held.add(sock)

@@ -218,16 +218,18 @@ class ControlHandlers:
     def _groups(self) -> Make:
         from tidelog_node.handlers.groups import GroupHandlers
 
-        return lambda: GroupHandlers(coordinator=self.coordination.made.groups, access=self.access)
+        return lambda: GroupHandlers(
+            coordinator=self.coordination.coordinators.groups, access=self.access
+        )
 
     def _offsets(self) -> Make:
         from tidelog_node.handlers.offsets import OffsetHandlers
 
         return lambda: OffsetHandlers(
             self.cluster.node,
-            coordinator=self.coordination.made.groups,
-            transactional=self.coordination.made.offsets,
-            verifier=self.coordination.made.verifier,
+            coordinator=self.coordination.coordinators.groups,
+            transactional=self.coordination.coordinators.offsets,
+            verifier=self.coordination.coordinators.verifier,
         )
 
     def _share_offsets(self) -> Make:
@@ -236,15 +238,15 @@ class ControlHandlers:
 
         node = self.cluster.node
         return lambda: ShareOffsetHandlers(
-            node, offsets=ShareOffsets(node, coordinator=self.coordination.made.groups)
+            node, offsets=ShareOffsets(node, coordinator=self.coordination.coordinators.groups)
         )
 
     def _producer_ids(self) -> Make:
         from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 
         return lambda: ProducerIdHandlers(
-            producer_ids=self.coordination.made.producer_ids,
-            coordinator=self.coordination.made.transactions,
+            producer_ids=self.coordination.coordinators.producer_ids,
+            coordinator=self.coordination.coordinators.transactions,
         )
 
     def _transactions(self) -> Make:
@@ -254,7 +256,7 @@ class ControlHandlers:
         node = self.cluster.node
         return lambda: TransactionHandlers(
             node,
-            coordinator=self.coordination.made.transactions,
-            writer=self.coordination.made.writer,
+            coordinator=self.coordination.coordinators.transactions,
+            writer=self.coordination.coordinators.writer,
             ensure_shards=FindCoordinatorHandlers(node).ensure_shards,
         )

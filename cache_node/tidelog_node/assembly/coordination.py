@@ -52,7 +52,7 @@ class Coordination:
         return self._made is not None
 
     @property
-    def made(self) -> Coordinators:
+    def coordinators(self) -> Coordinators:
         """The coordinators, for callers that have awaited ``get``."""
         assert self._made is not None
         return self._made

@@ -70,7 +70,7 @@ class ConnectionLimits:
             and self._of_listener[listener] < self._listeners[listener].max_connections
         )
 
-    def made(self, listener: str) -> int:
+    def count_connection(self, listener: str) -> int:
         """Count a connection that was accepted; return for how many ms it and others must wait."""
         if listener == self._nodes_listener:
             return 0

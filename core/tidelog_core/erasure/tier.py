@@ -61,31 +61,31 @@ NOTHING_FOUND = KeyInTier(0, 0, 0)
 
 
 class SearchSteps(Protocol):
-    """Hears how far a search has come. May raise ``Interrupted``, to be continued from there."""
+    """Observes the progress of a search. May raise ``Interrupted`` to stop it there."""
 
-    async def found(self, erased: ErasedSegment) -> None:
+    async def on_found(self, erased: ErasedSegment) -> None:
         """Note durably that the segment is about to be replaced.
 
         If the process ends before that, the same records are found again, and noted again.
         """
 
-    def lost(self, erased: ErasedSegment) -> None:
+    def on_lost(self, erased: ErasedSegment) -> None:
         """Note that it was not replaced: another process has changed a segment."""
 
-    async def searched(self, end_offset: int) -> None:
+    async def on_searched(self, end_offset: int) -> None:
         """Note that segments which end at the offset or before hold no record of the key."""
 
 
-class _Unheard:
+class _IgnoredSteps:
     """The steps of a search that is not continued if it is interrupted."""
 
-    async def found(self, erased: ErasedSegment) -> None:
+    async def on_found(self, erased: ErasedSegment) -> None:
         pass
 
-    def lost(self, erased: ErasedSegment) -> None:
+    def on_lost(self, erased: ErasedSegment) -> None:
         pass
 
-    async def searched(self, end_offset: int) -> None:
+    async def on_searched(self, end_offset: int) -> None:
         pass
 
 
@@ -138,7 +138,7 @@ async def erase_from_tier(
     ``PartitionClaimed``, ``UnknownTopicOrPartition``, ``CorruptObject``,
     ``CorruptRecordBatch`` and the errors of the stores.
     """
-    observer: SearchSteps = _Unheard() if steps is None else steps
+    observer: SearchSteps = _IgnoredSteps() if steps is None else steps
     erased: list[ErasedSegment] = []
     async with tier.claimed(holder) as swaps:
         for _ in range(ROUNDS_MAX):
@@ -156,7 +156,7 @@ async def erase_from_tier(
                         is_complete = False
                         break
                 start_offset = group.end_offset
-                await observer.searched(start_offset)
+                await observer.on_searched(start_offset)
             if is_complete:
                 break
             await swaps.next_round()
@@ -244,9 +244,9 @@ async def _erase(
         new_segment_id=prepared.new.segment_id,
         removed_offsets=tuple(removed),
     )
-    await steps.found(erased)
+    await steps.on_found(erased)
     done = await tier.swap_in(swaps, prepared)
     if done.new is None:
-        steps.lost(erased)
+        steps.on_lost(erased)
         return done.outcome
     return erased

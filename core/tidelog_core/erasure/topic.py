@@ -293,9 +293,9 @@ class ErasureRun:
             frontier = await copies.frontier()
             progress.position = dataclasses.replace(progress.position, frontier=frontier)
             await self.store(at_once=True)
-        while left := await copies.left(frontier, names):
+        while left := await copies.remaining(frontier, names):
             await copies.collect()
-            left = await copies.left(frontier, names)
+            left = await copies.remaining(frontier, names)
             if not left:
                 break
             if not self._may_wait(CHAINS_WAIT_SECONDS):
@@ -324,14 +324,14 @@ class _NotedSteps:
     def __init__(self, run: ErasureRun, number: int) -> None:
         self._run, self._number = run, number
 
-    async def found(self, erased: ErasedSegment) -> None:
+    async def on_found(self, erased: ErasedSegment) -> None:
         self._run.progress.note(self._number, erased)
         await self._run.store(at_once=True)
 
-    def lost(self, erased: ErasedSegment) -> None:
+    def on_lost(self, erased: ErasedSegment) -> None:
         self._run.progress.forget(self._number, erased)
 
-    async def searched(self, end_offset: int) -> None:
+    async def on_searched(self, end_offset: int) -> None:
         self._run.progress.searched(end_offset)
         await self._run.store(at_once=False)
 

@@ -57,7 +57,7 @@ class WalCopies:
                 found.append((chain.broker_id, str(chain.chain_id), max(sequences)))
         return tuple(found)
 
-    async def left(
+    async def remaining(
         self, frontier: Frontier, names: Collection[PartitionName]
     ) -> set[PartitionName]:
         """Return the partitions whose records from before the frontier may still be in chains.

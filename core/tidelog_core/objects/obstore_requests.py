@@ -26,7 +26,7 @@ T = TypeVar("T")
 _requests: set[weakref.ref[asyncio.Future[object]]] = set()
 
 
-def noted(request: Awaitable[T]) -> Awaitable[T]:
+def tracked(request: Awaitable[T]) -> Awaitable[T]:
     """Return the request, which the end of the program considers from now on."""
     if isinstance(request, asyncio.Future):
         _requests.add(weakref.ref(request, _requests.discard))

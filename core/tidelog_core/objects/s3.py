@@ -24,7 +24,7 @@ from obstore.exceptions import BaseError
 
 from tidelog_core.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
-from tidelog_core.objects.obstore_requests import noted
+from tidelog_core.objects.obstore_requests import tracked
 from tidelog_core.objects.s3_errors import is_refusal, summary, write_failure
 from tidelog_core.objects.s3_session import S3Session
 from tidelog_core.objects.s3_uploads import PART_SIZE_BYTES, WRITE_TIMEOUT_S, S3Uploads
@@ -106,7 +106,7 @@ class S3ObjectStore:
         check_key(key)
         for is_last in (False, True):
             try:
-                await noted(
+                await tracked(
                     obstore.put_async(
                         # Manifests are small: the answer comes within the time-out of reads.
                         self._session.clients.reading,
@@ -129,10 +129,10 @@ class S3ObjectStore:
         check_key(key)
 
         async def read() -> bytes:
-            result = await noted(
+            result = await tracked(
                 obstore.get_async(self._session.clients.reading, self._prefix + key)
             )
-            return bytes(await noted(result.bytes_async()))
+            return bytes(await tracked(result.bytes_async()))
 
         return await self._read(key, read)
 
@@ -145,7 +145,7 @@ class S3ObjectStore:
             return b""
 
         async def read() -> memoryview:
-            found = await noted(
+            found = await tracked(
                 obstore.get_range_async(
                     self._session.clients.reading, self._prefix + key, start=start, end=end
                 )
@@ -167,7 +167,7 @@ class S3ObjectStore:
         check_key(key)
 
         async def read() -> ObjectMeta:
-            found = await noted(
+            found = await tracked(
                 obstore.head_async(self._session.clients.reading, self._prefix + key)
             )
             return self._meta(found)
@@ -237,7 +237,7 @@ class S3ObjectStore:
     async def _delete(self, paths: Sequence[str]) -> None:
         for is_last in (False, True):
             try:
-                await noted(obstore.delete_async(self._session.clients.reading, paths))
+                await tracked(obstore.delete_async(self._session.clients.reading, paths))
             except FileNotFoundError as error:
                 self._session.note_failure(error, "delete")
                 return

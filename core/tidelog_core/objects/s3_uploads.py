@@ -24,7 +24,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 
 from tidelog_core.errors import ObjectExists, OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects.key_rules import STAGING
-from tidelog_core.objects.obstore_requests import noted
+from tidelog_core.objects.obstore_requests import tracked
 from tidelog_core.objects.s3_clients import BACKOFF_S_MAX, BACKOFF_S_MIN
 from tidelog_core.objects.s3_errors import (
     is_final,
@@ -60,7 +60,7 @@ class S3Uploads:
 
         async def put() -> None:
             async with asyncio.timeout(timeout_s):
-                await noted(
+                await tracked(
                     obstore.put_async(
                         self._session.writers(kms_key_id).putting,
                         self._prefix + key,
@@ -77,7 +77,7 @@ class S3Uploads:
         staged = f"{self._prefix}{STAGING}/{uuid.uuid4().hex}"
         try:
             try:
-                await noted(
+                await tracked(
                     obstore.put_async(
                         self._session.writers(kms_key_id).uploading_parts,
                         staged,
@@ -95,7 +95,7 @@ class S3Uploads:
                 ) from error
             await self._create(
                 key,
-                lambda: noted(
+                lambda: tracked(
                     obstore.copy_async(
                         self._session.writers(kms_key_id).copying,
                         staged,
@@ -111,7 +111,7 @@ class S3Uploads:
         """Create the object by one PUT, which is not repeated. Raises ``ObjectExists``."""
         try:
             async with asyncio.timeout(timeout_s):
-                await noted(
+                await tracked(
                     obstore.put_async(
                         self._session.clients.putting,
                         self._prefix + key,
@@ -170,6 +170,6 @@ class S3Uploads:
 
 async def _quietly(deletion: Awaitable[object]) -> None:
     try:
-        await noted(deletion)
+        await tracked(deletion)
     except (BaseError, FileNotFoundError):
         return  # The lifecycle rule removes it.

@@ -5,12 +5,12 @@
 - An observer that was stopped itself, or that could not read, counts no broker as dead until
   it has read again.
 - A broker that leads *diskless* partitions is suspected before its lease is over: chains are safe
-  even if it is alive, so that is a guess, and a wrong one costs a new chain. One of three is enough:
-  (1) This observer had a connection to its process, which has ended, and the port has refused
-  connections again and again for ``ended_ms``, while another broker took one (``peer_ports``).
-  (2) The port refuses, and the broker misses a renewal. It renews every ``brisk_renew_ms``, so this
-  takes ``refusal_ms``. (3) It has been silent for ``suspicion_ms``. A host that is down refuses
-  nothing, so its leads wait for that.
+  even if it is alive, so that is a guess, and a wrong one costs a new chain. One of three is
+  enough: (1) This observer had a connection to its process, which has ended, and the port has
+  refused connections again and again for ``ended_ms``, while another broker took one
+  (``peer_ports``). (2) The port refuses, and the broker misses a renewal. It renews every
+  ``brisk_renew_ms``, so this takes ``refusal_ms``. (3) It has been silent for ``suspicion_ms``. A
+  host that is down refuses nothing, so its leads wait for that.
 - ``peer_ports`` says when (1) may be wrong, and how often. A takeover that was decided before a
   renewal, and is written after it, is lost by its check.
 - All three need a reading that was begun since. An observer that cannot reach the metadata store

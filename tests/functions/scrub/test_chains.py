@@ -477,15 +477,15 @@ async def test_an_erasure_is_not_held_up_by_records_of_a_deleted_topic(world: Ch
     await world.name_chains(())
     copies = WalCopies(world.store, world.objects, CLUSTER_ID)
     frontier = await copies.frontier()
-    assert await copies.left(frontier, {world.name}) == {world.name}
+    assert await copies.remaining(frontier, {world.name}) == {world.name}
     await copies.collect()
-    assert await copies.left(frontier, {world.name}) == {world.name}
+    assert await copies.remaining(frontier, {world.name}) == {world.name}
     await world.delete_topic(other)
     await world.retain()
     world.clock.now_ms += 15 * 60_000
     await world.retain()  # Its items are gone now.
     await copies.collect()
-    assert await copies.left(frontier, {world.name}) == set()
+    assert await copies.remaining(frontier, {world.name}) == set()
 
 
 async def gateways_chain(world: ChainWorld) -> ChainOwner:

@@ -211,7 +211,7 @@ class Forwarder:
                 self._wake(name)
 
     def _take_result(self, one: GatewayBatch, result: GatewayResult) -> None:
-        made = one.made
+        made = one.gateway_object
         assert made is not None
         if result.is_referenced:
             made.refer(one.name, result.base_offset + one.offset_count)
@@ -251,8 +251,8 @@ class Forwarder:
         """Give up batches that a leader may have appended."""
         for one in batches:
             if self._take_back(one):
-                assert one.made is not None
-                one.made.unknown.add(one.replica)
+                assert one.gateway_object is not None
+                one.gateway_object.unknown.add(one.replica)
                 self._batches.lose(one, ErrorCode.not_leader_or_follower, message)
 
     # -- waiting for a leader --

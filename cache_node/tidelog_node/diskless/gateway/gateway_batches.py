@@ -33,8 +33,8 @@ class GatewayBatch:
     __slots__ = (
         "crc",
         "files",
+        "gateway_object",
         "header_rest",
-        "made",
         "name",
         "number",
         "offset_count",
@@ -74,7 +74,7 @@ class GatewayBatch:
         self.crc = crc
         self.header_rest = header_rest
         self.taken_s = taken_s  # the loop's time
-        self.made: GatewayObject | None = None  # the committed object that has it
+        self.gateway_object: GatewayObject | None = None  # the committed object that has it
         self.position = 0  # there
 
     @property

@@ -64,7 +64,7 @@ class GatewayChain:
         if chain is not self._chain:
             return
         self._chain = None
-        self._unnoted = [one for one in self._batches if one.made is None]
+        self._unnoted = [one for one in self._batches if one.gateway_object is None]
         self._open()
 
     def close(self) -> None:
@@ -107,6 +107,6 @@ class GatewayChain:
                 self._objects.settle(made)
                 continue
             self._spool.release(one.place)
-            one.made, one.position = made, position
+            one.gateway_object, one.position = made, position
             found.append(one)
         self._committed(found)

@@ -25,7 +25,7 @@ class LeaderRequests:
 
     def add(self, batch: GatewayBatch, leader: Broker) -> bool:
         """Add a committed batch; return whether it is the first one of a request."""
-        made = batch.made
+        made = batch.gateway_object
         assert made is not None
         key = leader.broker_id, made
         last = self._last.get(key)

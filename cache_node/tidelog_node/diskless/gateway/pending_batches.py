@@ -121,10 +121,10 @@ class PendingBatches:
             self._traffic.lost_count += 1
             if batch.waiter is not None:
                 batch.waiter.fail(code, message)
-        if batch.made is None:
+        if batch.gateway_object is None:
             self._spool.release(batch.place)
         else:
-            self._objects.settle(batch.made)
+            self._objects.settle(batch.gateway_object)
         self._note_fullness()
 
     def _note_fullness(self) -> None:
