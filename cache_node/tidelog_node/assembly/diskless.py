@@ -101,18 +101,18 @@ def start_diskless(
         logs.costs.count_worker(node_chain.worker_status)
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
     read = range_reader(settings.object_store_url, node_chain.client, node.executor)
-    kept = RangeCache(read)
+    ranges = RangeCache(read)
     cluster_id = node.view.image.cluster_id
     chains = ChainStore(node_chain.client, cluster_id, read=read)
     history = TierHistory(
-        store=node.store, indexes=TierIndexes(kept.read, node.executor), view=node.view
+        store=node.store, indexes=TierIndexes(ranges.read, node.executor), view=node.view
     )
     catch_up = CatchUp(
         node,
         history=history,
         timeout_s=node.static_config.replica_socket_timeout_ms / 1000,
     )
-    refill = LogRefill(node, kept.read_within)
+    refill = LogRefill(node, ranges.read_within)
     feeds = ChainFeeds(
         store=node_chain.client,
         read=read,
@@ -125,16 +125,16 @@ def start_diskless(
     fetchers.committed.subscribe(feeds.note)
     manifests = BucketManifests(node, node_chain.client)
     successors = SuccessorSearch(chains)
-    ahead = _read_ahead(
-        cluster, replicas, node_chain, kept=kept, history=history, successors=successors
+    prefetch = _prefetch(
+        cluster, replicas, node_chain, ranges=ranges, history=history, successors=successors
     )
-    entries = Takeovers(
+    takeovers = Takeovers(
         node,
         replicas=replicas,
         own_chain=node_chain.current,
         chains=chains,
         recovery=_log_recovery(
-            node, stack, node_chain, refill, history=history, catch_up=catch_up, ahead=ahead
+            node, stack, node_chain, refill, history=history, catch_up=catch_up, prefetch=prefetch
         ),
         manifests=manifests,
         successors=successors,
@@ -142,20 +142,20 @@ def start_diskless(
     conversions = Conversions(
         replicas, own_chain=node_chain.current, manifests=manifests, flush=logs.flusher.request
     )
-    entering = Background(stop)
-    stack.push_async_callback(entering.close)
-    entering.add(entries.run())
-    entering.add(ahead.run())
-    entering.add(conversions.run())
-    entering.add(stand_by(node, node_chain.check_store))
+    background = Background(stop)
+    stack.push_async_callback(background.close)
+    background.add(takeovers.run())
+    background.add(prefetch.run())
+    background.add(conversions.run())
+    background.add(stand_by(node, node_chain.check_store))
     watch = StoreWatch(
         cluster.member.membership,
         chain=lambda: node_chain.chain,
-        has_unentered=lambda: entries.has_unentered,
+        has_unentered=lambda: takeovers.has_unentered,
         probe=lambda: probe_store(node_chain.client, cluster_id),
     )
-    entering.add(watch.run())
-    entering.add(
+    background.add(watch.run())
+    background.add(
         ChainCollection(
             node,
             replicas=replicas.replicas,
@@ -164,14 +164,14 @@ def start_diskless(
             objects=node_chain.client,
         ).run()
     )
-    entering.add(ChainCheckpoints(node, lambda: node_chain.chain).run())
+    background.add(ChainCheckpoints(node, lambda: node_chain.chain).run())
     has_price = parse_object_location(settings.object_store_url).has_price
-    tails = LongTails(
+    long_tails = LongTails(
         lambda: node_chain.chain,
         PAID if has_price else FREE,
         broker_count=lambda: len(node.view.image.brokers),
     )
-    entering.add(tails.run())
+    background.add(long_tails.run())
     abandoned = AbandonedChains(
         node,
         membership=cluster.member.membership,
@@ -179,16 +179,16 @@ def start_diskless(
         find=node_chain.brokers_with_chains,
         after_ms=abandoned_after_ms(node.static_config),
     )
-    entering.add(abandoned.run())
+    background.add(abandoned.run())
     return node_chain
 
 
-def _read_ahead(
+def _prefetch(
     cluster: Cluster,
     replicas: ReplicaManager,
     node_chain: NodeChain,
     *,
-    kept: RangeCache,
+    ranges: RangeCache,
     history: TierHistory,
     successors: SuccessorSearch,
 ) -> Prefetch:
@@ -201,7 +201,7 @@ def _read_ahead(
         membership=cluster.member.membership,
         replica_of=replicas.get,
         objects=node_chain.client,
-        kept=kept,
+        ranges=ranges,
         history=history,
         read_successors=read_successors,
     )
@@ -215,12 +215,12 @@ def _log_recovery(
     *,
     history: TierHistory,
     catch_up: CatchUp,
-    ahead: Prefetch,
+    prefetch: Prefetch,
 ) -> LogRecovery:
-    """Return the recovery of logs, which finds what ``ahead`` has read, and fills them later."""
-    kept = ahead.kept
+    """Return the recovery of logs, which finds what ``prefetch`` has read, and fills them later."""
+    ranges = prefetch.ranges
     fills = TailFills(
-        LogRefill(node, kept.read_within, limits=FILL_LIMITS, behind=refill),
+        LogRefill(node, ranges.read_within, limits=FILL_LIMITS, behind=refill),
         history,
         node.counters.chain,
     )
@@ -229,14 +229,14 @@ def _log_recovery(
         node,
         objects=node_chain.client,
         # What seals a chain and looks for successors decides, so it reads the store itself.
-        chains=ChainStore(node_chain.client, node.view.image.cluster_id, read=kept.read),
+        chains=ChainStore(node_chain.client, node.view.image.cluster_id, read=ranges.read),
         refill=refill,
         history=history,
         catch_up=catch_up,
         fills=fills,
-        listings=ahead.listings,
+        listings=prefetch.listings,
     )
-    recovery.begun.subscribe(ahead.end_for)
+    recovery.begun.subscribe(prefetch.end_for)
     return recovery
 
 

@@ -33,10 +33,9 @@ from tidelog_node.coordinator.group_environment import GroupEnvironment
 from tidelog_node.coordinator.storage import GroupStorage
 from tidelog_node.coordinator.turns import Turns
 from tidelog_node.coordinator.waiting_members import WaitingMembers
-from tidelog_node.groups import any_group, changing_kinds
+from tidelog_node.groups import any_group, type_changes
 from tidelog_node.groups.any_group import Group
 from tidelog_node.groups.assignment.target_computation import TargetComputation
-from tidelog_node.groups.changing_kinds import new_view
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import (
     GroupLimits,
@@ -56,6 +55,7 @@ from tidelog_node.groups.migration.conversion import as_classic_group
 from tidelog_node.groups.share.heartbeat import ShareHeartbeat
 from tidelog_node.groups.share.share_group import ShareGroup
 from tidelog_node.groups.step import Step
+from tidelog_node.groups.type_changes import new_view
 
 logger = logging.getLogger(__name__)
 
@@ -364,7 +364,7 @@ class LoadedGroup:
     def _join(self, request: JoinRequest, limits: GroupLimits) -> Step:
         if isinstance(self.group, ConsumerGroup) and self.group.is_dead:
             raise Unloaded
-        self.group, step = changing_kinds.join(
+        self.group, step = type_changes.join(
             self.group,
             request,
             now_ms=self._now_ms(),
@@ -449,7 +449,7 @@ class LoadedGroup:
 
     def _heartbeat_caller(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
         """Return the member that waits while patterns are matched. Raises ``Refused``."""
-        return changing_kinds.heartbeat_caller(
+        return type_changes.heartbeat_caller(
             self.group,
             request,
             now_ms=self._now_ms(),
@@ -460,7 +460,7 @@ class LoadedGroup:
     def _consumer_heartbeat(
         self, request: ConsumerHeartbeat, matches: Mapping[PatternView, Matches]
     ) -> tuple[HeartbeatAnswer, Step]:
-        self.group, answer, step = changing_kinds.consumer_heartbeat(
+        self.group, answer, step = type_changes.consumer_heartbeat(
             self.group,
             request,
             matches,
@@ -471,7 +471,7 @@ class LoadedGroup:
         return answer, step
 
     def _share_heartbeat(self, request: ShareHeartbeat) -> tuple[HeartbeatAnswer, Step]:
-        self.group, answer, step = changing_kinds.share_heartbeat(
+        self.group, answer, step = type_changes.share_heartbeat(
             self.group,
             request,
             is_absent=self._is_absent,

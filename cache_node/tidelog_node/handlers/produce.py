@@ -8,7 +8,7 @@ returns the answer.
     inspection  some topics want their records inspected: small batches here, all others in another
                 process (``produce_inspection``); a transaction is verified (``produce_waits``)
     append      the batches of led partitions (``produce_appends``), each checked on its own
-                (``produce_batch``); a gateway takes those of others (``passed_batches``)
+                (``produce_batch``); a gateway takes those of others (``gateway_handoff``)
     answer      at once, or after other replicas, the chain or a flush (``pending_answers``)
 
 On diskless partitions ``acks=1`` is ``acks=all``, and waits for the partition's chain. With
@@ -28,7 +28,7 @@ from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.diskless.gateway.unknown_producers import UnknownProducers
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
-from tidelog_node.handlers.passed_batches import PassedBatches
+from tidelog_node.handlers.gateway_handoff import GatewayHandoff
 from tidelog_node.handlers.produce_access import authorized_part
 from tidelog_node.handlers.produce_answers import ProduceAnswers
 from tidelog_node.handlers.produce_appends import ProduceAppends
@@ -93,18 +93,20 @@ class ProduceHandler:
         self._replicas = replicas
         self._counters = node.counters
         self._inspector = ProduceInspector(inspector)
-        self._passed = PassedBatches(replicas)
+        self._gateway_handoff = GatewayHandoff(replicas)
         now_s = asyncio.get_running_loop().time
         self.unknown_producers = UnknownProducers(now_s)  # those of gateways' requests as well
-        self._refused = RefusedBatches(replicas, self._passed, self.unknown_producers, now_s)
+        self._refused = RefusedBatches(
+            replicas, self._gateway_handoff, self.unknown_producers, now_s
+        )
         self._answers = ProduceAnswers(
-            replicas, self._passed, counters=node.counters, throttle=throttle
+            replicas, self._gateway_handoff, counters=node.counters, throttle=throttle
         )
         self._appends = ProduceAppends(
             node,
             replicas=replicas,
             flusher=flusher,
-            passed=self._passed,
+            gateway_handoff=self._gateway_handoff,
             refused=self._refused,
             answers=self._answers,
             access=access,
@@ -123,11 +125,11 @@ class ProduceHandler:
     @property
     def gateway(self) -> Gateway | None:
         """The gateway for records of other leaders, ``None`` if they are refused."""
-        return self._passed.gateway
+        return self._gateway_handoff.gateway
 
     @gateway.setter
     def gateway(self, gateway: Gateway | None) -> None:
-        self._passed.gateway = gateway
+        self._gateway_handoff.gateway = gateway
 
     def close(self) -> None:
         """Answer the waiting requests with a time-out."""
@@ -176,7 +178,7 @@ class ProduceHandler:
         if not (
             has_diskless(request, led_replicas(self._replicas, context))
             or (
-                self._passed.gateway is not None
+                self._gateway_handoff.gateway is not None
                 and has_diskless(request, followed_replicas(self._replicas, context))
             )
         ):

@@ -20,7 +20,7 @@ from tidelog_core.errors import (
 
 from tidelog_node.answers import Reply
 from tidelog_node.counters import NodeCounters
-from tidelog_node.handlers.passed_batches import PassedBatches
+from tidelog_node.handlers.gateway_handoff import GatewayHandoff
 from tidelog_node.handlers.pending_answers import PendingAnswer, Topics
 from tidelog_node.handlers.produce_batch import CodecTooNew, NotOneBatch
 from tidelog_node.inspection.schema_frames import RecordsRefused
@@ -62,13 +62,13 @@ class ProduceAnswers:
     def __init__(
         self,
         replicas: ReplicaManager,
-        passed: PassedBatches,
+        gateway_handoff: GatewayHandoff,
         *,
         counters: NodeCounters,
         throttle: Throttle | None,
     ) -> None:
         self._replicas = replicas
-        self._passed = passed
+        self._gateway_handoff = gateway_handoff
         self._counters = counters
         self._throttle = throttle
 
@@ -112,7 +112,7 @@ class ProduceAnswers:
                 if (
                     result.error_code == ErrorCode.not_leader_or_follower
                     # Else producers would leave their zone's gateway.
-                    and self._passed.replica_of(context, name, result.partition) is None
+                    and self._gateway_handoff.replica_of(context, name, result.partition) is None
                 ):
                     leader = leaders.find(name, result.partition, is_id=has_ids)
                     if leader is not None:

@@ -11,7 +11,7 @@ from tidelog_core.errors import TidelogError
 
 from tidelog_node.answers import NO_ANSWER, Answer, CloseConnection
 from tidelog_node.authorization.access import Access
-from tidelog_node.handlers.passed_batches import PassedBatches
+from tidelog_node.handlers.gateway_handoff import GatewayHandoff
 from tidelog_node.handlers.pending_answers import (
     PendingAck,
     PendingAnswer,
@@ -42,14 +42,14 @@ class ProduceAppends:
         *,
         replicas: ReplicaManager,
         flusher: Flusher,
-        passed: PassedBatches,
+        gateway_handoff: GatewayHandoff,
         refused: RefusedBatches,
         answers: ProduceAnswers,
         access: Access | None,
     ) -> None:
         self._replicas = replicas
         self._flusher = flusher
-        self._passed = passed
+        self._gateway_handoff = gateway_handoff
         self._refused = refused
         self._answers = answers
         self._access = access
@@ -92,7 +92,7 @@ class ProduceAppends:
                     if refusal is not None:
                         raise refusal
                     if replica is None:
-                        pending_acks += self._passed.take(
+                        pending_acks += self._gateway_handoff.take(
                             request, context, name, index, records, results
                         )
                         continue

@@ -36,7 +36,7 @@ from tidelog_node.diskless.gateway.broken_producers import (
 )
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches
 from tidelog_node.diskless.gateway.unknown_producers import UnknownProducers, client_source
-from tidelog_node.handlers.passed_batches import PassedBatches
+from tidelog_node.handlers.gateway_handoff import GatewayHandoff
 from tidelog_node.handlers.produce_batch import idempotent_batch
 from tidelog_node.handlers.produce_partitions import NO_REPLICAS, led_replicas
 from tidelog_node.replica import Replica
@@ -56,13 +56,13 @@ class RefusedBatches:
     def __init__(
         self,
         replicas: ReplicaManager,
-        passed: PassedBatches,
+        gateway_handoff: GatewayHandoff,
         unknown_producers: UnknownProducers,
         now_s: Callable[[], float],
     ) -> None:
         """``unknown_producers`` is the node's table, which gateways' requests use too."""
         self._replicas = replicas
-        self._passed = passed
+        self._gateway_handoff = gateway_handoff
         self._broken = BrokenProducers(now_s)
         self._damaged = MissedBatches(now_s)
         self._unknown_producers = unknown_producers
@@ -114,7 +114,7 @@ class RefusedBatches:
         """
         if not (can_serve or replica.is_diskless):
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
-        gateway = self._passed.gateway if replica.is_diskless else None
+        gateway = self._gateway_handoff.gateway if replica.is_diskless else None
         if not (self._broken or self._damaged) and gateway is None:
             return
         where = replica.name
@@ -173,7 +173,7 @@ class RefusedBatches:
                     break
 
     def _tell_gateway(self, producer: ProducerBatch, *, is_led: bool) -> None:
-        gateway = self._passed.gateway
+        gateway = self._gateway_handoff.gateway
         if gateway is not None and not (is_led and gateway.has_pending(producer)):
             gateway.refuse(producer)
 

@@ -127,11 +127,11 @@ class TakeoverNode:
         self.cluster_id = node.view.image.cluster_id
         self.chain = StoredChain(objects, self.cluster_id)
         self.chain_calls = 0
-        self.entries: Takeovers
+        self.takeovers: Takeovers
         self.recovery: LogRecovery
         self.history: TierHistory
         self.fills: TailFills
-        self.kept = RangeCache(self._read, kept_bytes_max)
+        self.ranges = RangeCache(self._read, kept_bytes_max)
 
     async def _read(self, key: str, start: int, end: int) -> bytes | memoryview:
         return await self.objects.get_range(key, start, end)  # which some tests replace
@@ -198,22 +198,22 @@ async def takeover_node(
         it.history = history
         chains = ChainStore(it.objects, it.cluster_id)
         catch_up = CatchUp(node.context, history=history, timeout_s=1)
-        refill = LogRefill(node.context, it.kept.read_within)
+        refill = LogRefill(node.context, it.ranges.read_within)
         it.fills = TailFills(
-            LogRefill(node.context, it.kept.read_within, limits=FILL_LIMITS, behind=refill),
+            LogRefill(node.context, it.ranges.read_within, limits=FILL_LIMITS, behind=refill),
             history,
             node.context.counters.chain,
         )
         it.recovery = LogRecovery(
             node.context,
             objects=it.objects,
-            chains=ChainStore(it.objects, it.cluster_id, read=it.kept.read),
+            chains=ChainStore(it.objects, it.cluster_id, read=it.ranges.read),
             refill=refill,
             history=history,
             catch_up=catch_up,
             fills=it.fills,
         )
-        entries = Takeovers(
+        takeovers = Takeovers(
             node.context,
             replicas=node.replicas,
             own_chain=it.own_chain,
@@ -221,8 +221,8 @@ async def takeover_node(
             recovery=it.recovery,
             manifests=BucketManifests(node.context, it.objects),
         )
-        it.entries = entries
-        work = asyncio.create_task(entries.run())
+        it.takeovers = takeovers
+        work = asyncio.create_task(takeovers.run())
         try:
             for replica in node.replicas.replicas():  # as at a start
                 node.replicas.follow_again(replica.partition.topic)

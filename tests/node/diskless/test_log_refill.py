@@ -192,7 +192,7 @@ async def test_small_slices_are_compared_together(refilled: RefillTarget, tmp_pa
     refill = LogRefill(
         node_context(store, ClusterView(store), executor=executor), refilled.store.get_range
     )
-    assert await refill.kept.count(log, slices) == len(slices) > 10
+    assert await refill.comparison.count(log, slices) == len(slices) > 10
     assert executor.task_count == 1
     log.close()
     executor.shutdown()
@@ -243,10 +243,10 @@ async def test_what_is_kept_ends_before_the_first_slice_that_differs(
         data = path.read_bytes()
         for position in (start + 61, end - 1):
             path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
-            assert await refill.kept.count(log, slices) == number
-            assert await refill.kept.count(log, slices[number + 1 :]) == len(slices) - number - 1
+            assert await refill.comparison.count(log, slices) == number
+            assert await refill.comparison.count(log, slices[number + 1 :]) == len(slices) - number - 1
         path.write_bytes(data)
-    assert await refill.kept.count(log, slices) == len(slices)
+    assert await refill.comparison.count(log, slices) == len(slices)
     log.close()
 
 

@@ -154,7 +154,7 @@ async def reading(
             membership=watching.membership,
             replica_of=it.node.replicas.get,
             objects=objects,
-            kept=it.kept,
+            ranges=it.ranges,
             history=it.history,
             read_successors=read_successors,
             listings=it.recovery.listings,
@@ -169,7 +169,7 @@ async def reading(
         finally:
             work.cancel()
             await asyncio.gather(work, return_exceptions=True)
-            assert it.kept.size_bytes == 0
+            assert it.ranges.size_bytes == 0
 
 
 async def take_over(it: TakeoverNode) -> list[bytes]:
@@ -220,7 +220,7 @@ async def test_what_was_read_ahead_is_not_read_between_seal_and_lead(tmp_path: P
     contents = await fill(tmp_path, objects)
     async with reading(tmp_path, objects) as (it, watching):
         watching.refuse()
-        await until_read(it, objects, it.kept)
+        await until_read(it, objects, it.ranges)
         # Small objects are read once: what the footers' reads have brought is not read again.
         assert wal_reads(it, objects) == OBJECTS
         objects.forget()
@@ -239,7 +239,7 @@ async def test_the_chains_that_had_partitions_since_are_looked_at_too(tmp_path: 
 
     async with reading(tmp_path, objects, read_successors=look) as (it, watching):
         watching.refuse()
-        await until_read(it, objects, it.kept)
+        await until_read(it, objects, it.ranges)
         assert looked_at == [it.stored().wal[-1].chain]
         assert await take_over(it) == contents
 
@@ -251,7 +251,7 @@ async def test_what_is_known_to_have_existed_is_not_listed_again(tmp_path: Path)
     async with reading(tmp_path, objects) as (it, watching):
         chain = it.stored().wal[-1].chain
         watching.refuse()
-        await until_read(it, objects, it.kept)
+        await until_read(it, objects, it.ranges)
         # The last object's header knows those before it.
         assert it.recovery.listings.known_end(chain) == OBJECTS - 1
         objects.forget()
@@ -270,7 +270,7 @@ async def test_an_object_that_was_collected_since_the_listing_is_not_missed(
     async with reading(tmp_path, objects) as (it, watching):
         chain = it.stored().wal[-1].chain
         watching.refuse()
-        await until_read(it, objects, it.kept)
+        await until_read(it, objects, it.ranges)
         for number in range(PARTITIONS):
             await it.node.change_partition(number, log_start_offset=2)
             it.replica(number).log_start_offset = 2
@@ -292,7 +292,7 @@ async def test_an_object_that_came_after_its_page_was_listed_is_not_taken_for_co
         chain = it.stored().wal[-1].chain
         objects.hidden.add(wal_key(it.cluster_id, chain, number))
         watching.refuse()
-        await until_read(it, objects, it.kept)
+        await until_read(it, objects, it.ranges)
         assert it.recovery.listings.known_end(chain) == OBJECTS + 1
         objects.hidden.clear()
         assert await take_over(it) == contents
@@ -307,7 +307,7 @@ async def test_what_came_after_the_listing_is_read_after_the_seal(tmp_path: Path
         data = await objects.get(late)
         await objects.delete([late])
         watching.refuse()
-        await until_read(it, objects, it.kept)
+        await until_read(it, objects, it.ranges)
         objects.forget()
         await objects.put(late, data)
         assert await take_over(it) == contents
@@ -319,10 +319,10 @@ async def test_it_is_dropped_when_the_broker_is_reached_again(tmp_path: Path) ->
     await fill(tmp_path, objects)
     async with reading(tmp_path, objects) as (it, watching):
         watching.refuse()
-        await until_read(it, objects, it.kept)
-        assert it.kept.size_bytes > 0
+        await until_read(it, objects, it.ranges)
+        assert it.ranges.size_bytes > 0
         watching.membership.note_reached(LEADER)
-        await it.until(lambda: it.kept.size_bytes == 0)
+        await it.until(lambda: it.ranges.size_bytes == 0)
         before = wal_reads(it, objects)
         watching.refuse()  # Again at once: that costs nothing for a while.
         for _ in range(50):
@@ -340,7 +340,7 @@ async def test_after_a_while_it_is_dropped_whatever_becomes_of_the_broker(
         watching.refuse()
         await it.until(lambda: not watching.is_attended)
         assert LEADER in watching.membership.doubted
-        assert it.kept.size_bytes == 0
+        assert it.ranges.size_bytes == 0
         assert await take_over(it) == contents
 
 
@@ -349,10 +349,10 @@ async def test_no_more_is_kept_than_may_be_and_the_rest_is_read_later(tmp_path: 
     contents = await fill(tmp_path, objects)
     async with reading(tmp_path, objects, kept_bytes_max=5_000) as (it, watching):
         watching.refuse()
-        await it.until(lambda: it.kept.size_bytes > 0)
+        await it.until(lambda: it.ranges.size_bytes > 0)
         for _ in range(200):
             await asyncio.sleep(0)
-            assert it.kept.size_bytes <= 5_000
+            assert it.ranges.size_bytes <= 5_000
         objects.forget()
         assert await take_over(it) == contents
         assert 0 < wal_reads(it, objects) < 2 * OBJECTS
@@ -375,7 +375,7 @@ async def test_once_the_partitions_have_another_leader_nothing_more_is_read_ahea
         for _ in range(50):
             await asyncio.sleep(0)
         assert wal_reads(it, objects) == started
-        assert it.kept.size_bytes == 0  # What was under way is not kept.
+        assert it.ranges.size_bytes == 0  # What was under way is not kept.
 
 
 async def test_reading_ahead_goes_on_until_the_recovery_of_this_node_reads(tmp_path: Path) -> None:
@@ -383,14 +383,14 @@ async def test_reading_ahead_goes_on_until_the_recovery_of_this_node_reads(tmp_p
     contents = await fill(tmp_path, objects)
     async with reading(tmp_path, objects) as (it, watching):
         under_way: list[int] = []
-        it.recovery.begun.subscribe(lambda _: under_way.append(it.kept.size_bytes))
+        it.recovery.begun.subscribe(lambda _: under_way.append(it.ranges.size_bytes))
         objects.may_answer.clear()
         watching.refuse()
         await it.until(lambda: wal_reads(it, objects) > 0)
         taking = asyncio.create_task(take_over(it))
         await it.until(lambda: len(under_way) > 0)
         assert under_way[0] > 0
-        await it.until(lambda: it.kept.size_bytes == 0)  # What was under way is not kept.
+        await it.until(lambda: it.ranges.size_bytes == 0)  # What was under way is not kept.
         objects.may_answer.set()
         assert await taking == contents
 
@@ -408,7 +408,7 @@ async def test_a_silent_broker_is_read_ahead_for_before_it_is_suspected(tmp_path
         watching.look(OTHER)
         assert watching.membership.doubted == {LEADER}
         assert not watching.membership.suspected
-        await until_read(it, objects, it.kept)
+        await until_read(it, objects, it.ranges)
         objects.forget()
         assert await take_over(it) == contents
         assert wal_reads(it, objects) == 0

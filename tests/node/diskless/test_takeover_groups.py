@@ -157,7 +157,7 @@ async def test_partitions_elected_meanwhile_join_the_group_that_seals_their_chai
     async with takeover_node(tmp_path, objects) as it:
         await objects.waits_to_list.wait()
         await it.node.change_partition(SHORT, leader=1)
-        assert it.entries.has_unentered
+        assert it.takeovers.has_unentered
         objects.may_list.set()
         for number in range(3):
             await it.until_led(number)

@@ -273,14 +273,14 @@ async def test_only_a_change_of_its_item_has_a_failed_partition_tried_early(
     monkeypatch.setattr(pending_takeovers, "RETRY_SECONDS", 3_600.0)
     monkeypatch.setattr(pending_takeovers, "DAMAGED_SECONDS_MAX", 3_600.0)
     async with takeover_node(tmp_path, objects) as it:
-        await it.until(lambda: bool(it.entries._leads._failed))
+        await it.until(lambda: bool(it.takeovers._leads._failed))
         assert it.chain_calls == 1
         for _ in range(20):
             it.node.replicas.follow_again("t")
             for _ in range(5):
                 await asyncio.sleep(0)
         assert it.chain_calls == 1
-        assert it.entries.has_unentered
+        assert it.takeovers.has_unentered
         elected = dataclasses.replace(it.stored(), leader_epoch=it.stored().leader_epoch + 1)
         await it.node.store.commit([records.put(elected)])
         await it.node.view.refresh()

@@ -212,7 +212,7 @@ class ChainJoins:
         log = fed.log
         if log.log_end_offset == log.high_watermark:
             return slices
-        count = await self._refill.kept.count(log, slices)
+        count = await self._refill.comparison.count(log, slices)
         if not fed.is_current:
             return []
         valid_end = slices[count].base_offset if count < len(slices) else end_offset

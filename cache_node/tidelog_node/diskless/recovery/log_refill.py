@@ -68,7 +68,7 @@ class LogRefill:
         """``read`` reads the objects of chains. Urgent refills of ``behind`` come first."""
         self._node = node
         self.executor = node.executor
-        self.kept = SliceComparison(node.executor)
+        self.comparison = SliceComparison(node.executor)
         self._read = read
         self._limits = limits
         self._behind = behind
@@ -145,7 +145,7 @@ class LogRefill:
     async def _keep(self, tail: LogTail) -> list[StoredSlice]:
         """Truncate the log behind its last matching slice; return the slices that it lacks."""
         log, slices = tail.replica.log, tail.slices
-        kept_count = await self.kept.count(log, slices)
+        kept_count = await self.comparison.count(log, slices)
         require_unled(tail.replica)
         valid_end = slices[kept_count].base_offset if kept_count < len(slices) else tail.end_offset
         valid_end = max(valid_end, log.high_watermark)

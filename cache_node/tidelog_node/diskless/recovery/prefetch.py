@@ -75,7 +75,7 @@ class Prefetch:
         membership: Membership,
         replica_of: Callable[[TopicPartition], Replica | None],
         objects: ObjectStore,
-        kept: RangeCache,
+        ranges: RangeCache,
         history: TierHistory,
         read_successors: Callable[[ChainName], Awaitable[None]] | None = None,
         listings: ListingCache | None = None,
@@ -87,7 +87,7 @@ class Prefetch:
         self._membership = membership
         self._replica_of = replica_of
         self._objects = objects
-        self.kept = kept  # what was read
+        self.ranges = ranges  # what was read
         self._history = history
         self._stir = asyncio.Event()
         self._doubted = frozenset[int]()  # as last seen
@@ -172,7 +172,7 @@ class Prefetch:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
             self._reading.pop(broker_id, None)
-            self.kept.drop(broker_id)
+            self.ranges.drop(broker_id)
             self.listings.drop(broker_id)
 
     def _are_led_by(
@@ -182,7 +182,7 @@ class Prefetch:
         return all(one is not None and one.leader in broker_ids for one in records)
 
     async def _read(self, broker_id: int, wanted: Mapping[TopicPartition, Partition]) -> None:
-        before_bytes, read = self.kept.size_bytes, self.kept.keep_for(broker_id)
+        before_bytes, read = self.ranges.size_bytes, self.ranges.keep_for(broker_id)
         reason = ""
         try:
             await self._read_all(broker_id, wanted, read)
@@ -198,7 +198,7 @@ class Prefetch:
             extra={
                 "broker_id": broker_id,
                 "count": len(wanted),
-                "size_bytes": self.kept.size_bytes - before_bytes,
+                "size_bytes": self.ranges.size_bytes - before_bytes,
                 "reason": reason,
             },
         )
@@ -269,7 +269,7 @@ class Prefetch:
         parts = _ranges(missing, cluster_id)
 
         async def read_one(part: tuple[str, int, int]) -> None:
-            if self.kept.has(*part):
+            if self.ranges.has(*part):
                 return
             try:
                 await read(*part)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidelog_node.diskless.gateway.gateway import Gateway
 
 
-class PassedBatches:
+class GatewayHandoff:
     """Hands batches to the node's gateway. For its event loop only."""
 
     def __init__(self, replicas: ReplicaManager) -> None:
