@@ -305,7 +305,7 @@ async def test_a_partition_that_became_replicated_meanwhile_is_not_entered(tmp_p
         async with asyncio.timeout(60):
             while await chains.header(first.name, first.next_sequence) is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
-        await one.it.until(lambda: not one.it.takeovers._leads._entering)
+        await one.it.until(lambda: not one.it.takeovers._pending._entering)
         await one.it.node.view.refresh()
         assert one.replica.is_leader
         assert (one.it.stored().leader_epoch, one.it.chain.entered) == (1, [])

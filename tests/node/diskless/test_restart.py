@@ -18,7 +18,7 @@ from tests.support.outside_stores import node_with_outside_stores
 from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient
 
-# ``test_entering`` has the small twins.
+# ``test_takeovers`` has the small twins.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TOPIC = "t"
 COUNT = 30

@@ -20,7 +20,7 @@ from tidelog import TopicPartition as Named
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
 
-# ``test_entering`` has the small twins.
+# ``test_takeovers`` has the small twins.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TOPIC = "t"
 PARTITIONS = 6

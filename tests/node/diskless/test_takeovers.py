@@ -273,7 +273,7 @@ async def test_only_a_change_of_its_item_has_a_failed_partition_tried_early(
     monkeypatch.setattr(pending_takeovers, "RETRY_SECONDS", 3_600.0)
     monkeypatch.setattr(pending_takeovers, "DAMAGED_SECONDS_MAX", 3_600.0)
     async with takeover_node(tmp_path, objects) as it:
-        await it.until(lambda: bool(it.takeovers._leads._failed))
+        await it.until(lambda: bool(it.takeovers._pending._failed))
         assert it.chain_calls == 1
         for _ in range(20):
             it.node.replicas.follow_again("t")

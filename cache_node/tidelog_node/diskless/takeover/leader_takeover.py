@@ -94,12 +94,12 @@ class LeaderTakeover:
         *,
         replicas: ReplicaManager,
         recovery: LogRecovery,
-        leads: PendingTakeovers,
+        pending: PendingTakeovers,
     ) -> None:
         self._node = node
         self._replicas = replicas
         self._recovery = recovery
-        self._leads = leads
+        self._pending = pending
 
     async def carry_out(
         self,
@@ -216,7 +216,7 @@ class LeaderTakeover:
 
     def _refuse(self, taken: TakenPartitions, name: PartitionName, error: MetadataSetBack) -> None:
         """Leave the partition without a leader, until another election."""
-        self._leads.refuse(name, taken.records[name].leader_epoch)
+        self._pending.refuse(name, taken.records[name].leader_epoch)
         extra = {
             "partition": str(taken.group.pop(name).partition),
             "reason": str(error),

@@ -82,22 +82,24 @@ class Takeovers:
         self._listings = recovery.listings
         self._successors = successors or SuccessorSearch(chains)
         self._ends = ChainEnds(node, chains)
-        self._leads = PendingTakeovers(node, replicas)
-        self._taking = LeaderTakeover(node, replicas=replicas, recovery=recovery, leads=self._leads)
-        recovery.damaged.subscribe(self._leads.damaged.note)
+        self._pending = PendingTakeovers(node, replicas)
+        self._leader_takeover = LeaderTakeover(
+            node, replicas=replicas, recovery=recovery, pending=self._pending
+        )
+        recovery.damaged.subscribe(self._pending.damaged.note)
         # By the former chain: groups whose items are not read yet. Elections come some at a time,
         # and each group lists its chain and reads its footers.
         self._open: dict[Before, dict[PartitionName, Replica]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(CHAINS_AT_ONCE_MAX)
-        self._unsubscribe = replicas.roles.unentered_lead.subscribe(self._leads.note)
+        self._unsubscribe = replicas.roles.unentered_lead.subscribe(self._pending.note)
 
     async def run(self) -> None:
         """Enter partitions until cancelled."""
         try:
             while True:
-                await wait_and_clear(self._leads.changed, None)
-                for before, group in self._leads.take().items():
+                await wait_and_clear(self._pending.changed, None)
+                for before, group in self._pending.take().items():
                     if before in self._open:
                         self._open[before] |= group
                         continue
@@ -114,7 +116,7 @@ class Takeovers:
     @property
     def has_unentered(self) -> bool:
         """Whether this node is to lead any partition that it has not entered yet."""
-        return self._leads.has_any
+        return self._pending.has_any
 
     async def _enter(self, before: Before, group: dict[PartitionName, Replica]) -> None:
         is_urgent = False
@@ -134,13 +136,13 @@ class Takeovers:
             )
             if isinstance(error, CorruptObject):  # It may have records of any of the partitions.
                 for name in group:
-                    self._leads.damaged.note(name)
+                    self._pending.damaged.note(name)
         except Exception:
             # Any failure: the partitions have no leader until they are entered.
             logger.exception("diskless partitions not led yet, will retry")
         finally:
             self._close(before, group)
-        self._leads.end(group, is_urgent=is_urgent)
+        self._pending.end(group, is_urgent=is_urgent)
 
     def _close(self, before: Before, group: dict[PartitionName, Replica]) -> None:
         """Let no more partitions join the group."""
@@ -171,4 +173,4 @@ class Takeovers:
         await self._manifests.ensure({name.topic_id for name in group})
         taken = TakenPartitions(dict(group), own, sealed_at, successors)
         steps = Takeover(sealer, own.name, unsealed=unsealed)
-        await self._taking.carry_out(taken, steps, steps.begin())
+        await self._leader_takeover.carry_out(taken, steps, steps.begin())
