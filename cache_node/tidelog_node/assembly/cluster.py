@@ -167,6 +167,6 @@ async def _store_first_user(
         raise InvalidConfig(["bootstrap.admin.user needs bootstrap.admin.password.location"])
     password = (await PemReader(executor).read(location)).strip()
     if not password:
-        raise InvalidConfig([f"there is no password in {location}"])
+        raise InvalidConfig([f"there is no password in {location}: write it there"])
     if await ensure_first_user(store, view, user, password):
         logger.info("first user stored", extra={"user": user})

@@ -315,9 +315,11 @@ class DynamoDbMetadataStore:
             version = ClusterVersion(0 if found is None else int(found["n"]["N"]))
         except (KeyError, ValueError) as error:
             # Every logged commit needs it: without it the store is unavailable.
-            raise StoreUnavailable(
+            damaged = StoreUnavailable(
                 f"table {self._table}: the cluster version's item is damaged: {error!r}"
-            ) from error
+            )
+            damaged.hint = "restore the table, see docs/restore.md"
+            raise damaged from error
         self._version_guess = version
         return version
 

@@ -89,10 +89,12 @@ def open_file(path: Path, busy_timeout: float) -> SqliteConnection:
         with transaction(connection):
             (format_version,) = connection.execute("PRAGMA user_version").fetchone()
             if format_version > FORMAT_VERSION:
-                raise StoreUnavailable(
+                newer = StoreUnavailable(
                     f"metadata store {path} is of format {format_version}, "
                     f"this program reads up to {FORMAT_VERSION}"
                 )
+                newer.hint = "install the version of Tidelog that wrote it, or a later one"
+                raise newer
             for statement in SCHEMA.split(";\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
