@@ -104,7 +104,7 @@ def _require_one_commit(count: int, what: str) -> None:
     """Raise ``InvalidRequest`` if the offsets are in more items than fit into one commit."""
     if count > PAGES_PER_COMMIT:
         raise InvalidRequest(
-            f"the offsets lie in {count} {what}; at most {PAGES_PER_COMMIT} can be"
+            f"the offsets are in {count} {what}; at most {PAGES_PER_COMMIT} can be"
             " written at once, so reset fewer topics or partitions at a time"
         )
 

@@ -1,4 +1,4 @@
-"""The change between replicas and the object store that a leader is about, see ``conversion``."""
+"""A leader's conversion of its partition between replicated and diskless, see ``conversion``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LeaderConversion:
     __slots__ = ("_return", "entering", "has_left_chain", "is_tiered", "needs_epoch")
 
     def __init__(self) -> None:
-        # A replicated partition is about to be diskless: its chain counts besides the ISR.
+        # A replicated partition becomes diskless: its chain counts besides the ISR.
         self.entering: EpochChain | None = None
         # The epoch has been in a chain, and has left it: another chain needs another epoch.
         self.has_left_chain = False

@@ -100,7 +100,7 @@ class LeaderHandOver:
         return hand_over(led.partition, wanted.successor, is_leaving=is_leaving)
 
     def follow_request(self, led: LedLog, now_ms: float) -> None:
-        """Begin to hand a diskless partition over if an administrator asks for it, and else not.
+        """Begin to hand a diskless partition over if an administrator asks for it.
 
         Elections, moves and conversions put the leader first among the replicas.
         """

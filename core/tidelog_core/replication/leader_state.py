@@ -207,9 +207,9 @@ class LeaderState(Generic[Token]):
     ) -> bool:
         """Note a fetch whose sender's log does not diverge. Returns whether the HW moved.
 
-        ``is_fed``: it knows that the partition is diskless, and has what it names for good. Without
-        that the fetch says nothing of a diskless partition: the sender will cut its log where it
-        knows no commit, once it sees that.
+        ``is_fed``: the sender knows that the partition is diskless, and keeps the records below its
+        fetch offset. Otherwise the fetch does not count for a diskless partition: the sender will
+        truncate its log to the records that it knows to be committed.
         ``contact`` belongs to the fetch session. Its later requests repeat this position until
         the follower names another offset or ``end_contact`` is called.
         Raises ``NotLeaderOrFollower`` for a broker without a replica or a fetch of an earlier
@@ -399,7 +399,7 @@ class LeaderState(Generic[Token]):
         self._conversion.end_return()
 
     def note_chains_tiered(self) -> None:
-        """Have the item of a replicated partition forget its chains: the tier has their records."""
+        """Remove the chains from a replicated partition's item: the tier has their records."""
         self._conversion.is_tiered = bool(self.partition.wal) and not self.commits_by_chain
 
     @property

@@ -62,7 +62,7 @@ def join_tail(
         if run.base_offset > max(end_offset, log_start_offset):
             text = f"offsets [{end_offset}, {run.base_offset}) are missing before it"
             if has_segments or used:
-                text += ", and what is before them is left out"
+                text += ", and earlier records are left out"
             problems.append(Remark(run.key, text))
             used, starts_at = [], run.base_offset
         used.append(run)

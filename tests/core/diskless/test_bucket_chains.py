@@ -230,7 +230,7 @@ def test_a_damaged_object_is_named_and_the_others_count() -> None:
         assert (tail.starts_at, tail.end_offset) == (4, 6)
         assert tail.problems[0].object == wal_key(CLUSTER, A, 2)
         assert tail.problems[0].text == (
-            "offsets [2, 4) are missing before it, and what is before them is left out"
+            "offsets [2, 4) are missing before it, and earlier records are left out"
         )
         assert tail.wal[0].first_offset == 4
 
