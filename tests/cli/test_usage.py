@@ -166,7 +166,11 @@ def test_single_nodes_data_directory_is_not_taken_for_a_clusters(tmp_path: Path)
         (("verify", "--from", "s3://b/c"), ("obstore", "tidelog_core.objects.s3"), "aws"),
         (
             ("verify", "--metadata", "dynamodb://t", "--objects", "memory:"),
-            ("aioboto3", "tidelog_core.metadata.dynamodb"),
+            (
+                "aioboto3",
+                "tidelog_core.metadata.dynamodb",
+                "tidelog_core.metadata.dynamodb_client",
+            ),
             "aws",
         ),
     ],

@@ -37,7 +37,7 @@ PARTS = (
     *("assembly.coordinators", "assembly.logins", "audit.publisher", "authentication.login"),
     *("authorization.guarded_routes", "client_metrics", "coordinator", "handlers.groups"),
     *("handlers.offsets", "handlers.transactions", "monitoring.exposition", "registry.callers"),
-    *("tier.worker", "tracing.exporting", "transactions.coordinator"),
+    *("tier.worker", "tracing.otlp_tracer", "transactions.coordinator"),
 )
 MODULES_MAX = 800  # 1,290 before parts were loaded when they are used
 
