@@ -36,7 +36,7 @@ class CostSource:
             hours = duration_ms / HOUR_MS
             counts = dict(recent.counts)
             if recorder.is_keeper:
-                counts |= prices.membership(round(duration_ms))
+                counts |= prices.standing(round(duration_ms))
             for name, count in sorted(counts.items()):
                 dollars = prices.dollars_of(name, count) / hours
                 scrape.add("tidelog_cost_dollars_per_hour", dollars, name)
