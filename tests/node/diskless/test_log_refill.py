@@ -244,7 +244,9 @@ async def test_what_is_kept_ends_before_the_first_slice_that_differs(
         for position in (start + 61, end - 1):
             path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
             assert await refill.comparison.count(log, slices) == number
-            assert await refill.comparison.count(log, slices[number + 1 :]) == len(slices) - number - 1
+            assert (
+                await refill.comparison.count(log, slices[number + 1 :]) == len(slices) - number - 1
+            )
         path.write_bytes(data)
     assert await refill.comparison.count(log, slices) == len(slices)
     log.close()
