@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Set
 from typing import NamedTuple
 
@@ -207,26 +208,36 @@ class ProduceSchemas:
         prefix = "" if rule.strategy == RECORD_NAME_STRATEGY else f"{topic}-"
         wanted = {f"{prefix}{name}" for name in names}
         ids: Set[int] = schema.ids if use.guid else {use.schema_id}
-        if await self._is_in_any(wanted & schema.subjects, ids, host):
-            return ""
-        # A subject may have the schema now that had it not when it was looked up.
-        newer = await self._schemas.find(use.schema_id, host=host, is_new=True)
-        more = frozenset[str]() if newer is None else newer.subjects - schema.subjects
-        if newer is not None and use.guid:
-            ids = newer.ids
-        if await self._is_in_any(wanted & more, ids, host):
-            return ""
-        return _wrong(use, "the subject of its record")
+        uses = schema.uses_in(wanted, ids)
+        is_right = await self._is_in_any(uses, host)
+        if not is_right:
+            # A subject may have the schema now that had it not when it was looked up.
+            newer = await self._schemas.find(use.schema_id, host=host, is_new=True)
+            if newer is not None:
+                more = newer.uses_in(wanted, newer.ids if use.guid else ids) - uses
+                is_right = await self._is_in_any(more, host)
+                uses |= more
+        return "" if is_right else _wrong(use, _looked_at({subject for subject, _ in uses}))
 
-    async def _is_in_any(self, subjects: Set[str], ids: Set[int], host: str) -> bool:
-        for subject in sorted(subjects)[:CANDIDATES_MAX]:
-            if await self._schemas.id_in(subject, ids, host=host) is not None:
+    async def _is_in_any(self, uses: Set[tuple[str, int]], host: str) -> bool:
+        """Return whether a subject has one of its ids in a version that is not deleted."""
+        ids: defaultdict[str, set[int]] = defaultdict(set)
+        for subject, schema_id in uses:
+            ids[subject].add(schema_id)
+        for subject in sorted(ids)[:CANDIDATES_MAX]:
+            if await self._schemas.id_in(subject, ids[subject], host=host) is not None:
                 return True
         return False
 
 
 def _wrong(use: SchemaUse, wanted: str) -> str:
     return f"the {use.part}'s schema {use.schema_id} is of no version of {wanted}"
+
+
+def _looked_at(subjects: Set[str]) -> str:
+    if len(subjects) <= CANDIDATES_MAX:
+        return "the subject of its record"
+    return f"the first {CANDIDATES_MAX} of {len(subjects)} subjects of its record"
 
 
 def _rules_of(config: TopicConfig) -> list[_Rule]:

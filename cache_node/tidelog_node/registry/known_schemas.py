@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -30,7 +30,7 @@ SCHEMAS_MAX = 500
 CHARACTERS_MAX = 16_000_000  # of the texts that are kept
 SUBJECTS_MAX = 1_000
 IDS_MAX = 100_000  # of the schemas that are known by their guids
-CANDIDATES_MAX = 10  # subjects that are looked at for one schema
+CANDIDATES_MAX = 100  # subjects of one schema that are looked at for a record
 READS_MAX = 16  # at a time
 HOST_READS_MAX = 4  # of one host
 HOST_WAITING_MAX = 1_000  # reads; a batch has up to 128
@@ -52,7 +52,12 @@ class KnownSchema:
 
     source: SchemaSource
     ids: frozenset[int]  # imports may give one schema several
-    subjects: frozenset[str]  # that have it, under any id, deleted versions too
+    subjects: Mapping[str, frozenset[int]]  # the ids that each has it under; deleted ones too
+
+    def uses_in(self, subjects: Set[str], ids: Set[int]) -> set[tuple[str, int]]:
+        """Return those of some subjects that have it under one of some ids, with these."""
+        found = self.subjects
+        return {(one, each) for one in subjects if one in found for each in found[one] & ids}
 
     @property
     def characters(self) -> int:
@@ -138,12 +143,13 @@ class KnownSchemas:
         except RegistryRefusal:
             return None  # It is being deleted, with what it refers to.
         uses = () if identity is None else identity.uses
-        ids = frozenset(one.schema_id for one in uses)
-        subjects = frozenset(one.subject for one in uses)
         source = SchemaSource(
             schema_id, str(schema.schema_type), schema.text, known, guid=schema.guid
         )
-        return KnownSchema(source, ids, subjects)
+        subjects: dict[str, frozenset[int]] = {}
+        for one in uses:
+            subjects[one.subject] = subjects.get(one.subject, frozenset()) | {one.schema_id}
+        return KnownSchema(source, frozenset(one.schema_id for one in uses), subjects)
 
 
 def _slots() -> HostSlots:

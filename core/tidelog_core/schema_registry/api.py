@@ -12,7 +12,8 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from tidelog_core.errors import OutcomeUnknown, TidelogError
+from tidelog_core.errors import CorruptItem, OutcomeUnknown, TidelogError
+from tidelog_core.metadata.schema_records import SchemaSubject
 from tidelog_core.schema_registry.calls import (
     V1_JSON,
     Answer,
@@ -27,6 +28,7 @@ from tidelog_core.schema_registry.calls import (
 from tidelog_core.schema_registry.changes import Change, Unchanged, change_of
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.ids_api import IdsApi
+from tidelog_core.schema_registry.malformed_items import MalformedItems
 from tidelog_core.schema_registry.registration import ANY_ID
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.schema_answers import version_answer
@@ -63,6 +65,7 @@ class RegistryApi:
         self._deletion = SchemaDeletion(registry)
         self._cluster_id = cluster_id
         self._version = version
+        self._malformed = MalformedItems()
         settings, ids = SettingsApi(registry, require), IdsApi(registry, require)
         self._routes: dict[tuple[str, ...], dict[str, Handle]] = {
             (): {"GET": self._root},
@@ -129,14 +132,19 @@ class RegistryApi:
         only_deleted = _is_only_deleted(options)
         with_deleted = options.is_set("deleted") or only_deleted
         found = []
-        for one in await self._registry.read.subjects(_stored_prefix(prefix)):
-            if not _has_prefix(one.subject, prefix):
-                continue
+        for one in await self._readable_subjects(prefix):
             is_live = bool(one.live)
             is_wanted = not is_live if only_deleted else is_live or with_deleted
             if is_wanted and one.versions and call.permissions.sees(Right.READ, one.subject):
                 found.append(one.subject)
         return options.page(found)
+
+    async def _readable_subjects(self, prefix: str) -> list[SchemaSubject]:
+        """Return the subjects with a prefix; malformed ones are left out and logged."""
+        found, malformed = await self._registry.read.subjects(_stored_prefix(prefix))
+        for error in malformed:
+            self._malformed.report(error)
+        return [one for one in found if _has_prefix(one.subject, prefix)]
 
     async def _look_up(self, call: Call, options: Options, path: list[str]) -> object:
         require(call, Right.READ, path[1])
@@ -223,9 +231,7 @@ class RegistryApi:
         del path
         prefix = options.text("subjectPrefix", EVERY_CONTEXT) or EVERY_CONTEXT
         keys = []
-        for subject in await self._registry.read.subjects(_stored_prefix(prefix)):
-            if not _has_prefix(subject.subject, prefix):
-                continue
+        for subject in await self._readable_subjects(prefix):
             if not call.permissions.sees(Right.READ, subject.subject):
                 continue
             versions = subject.versions if options.is_set("deleted") else subject.live
@@ -233,7 +239,11 @@ class RegistryApi:
             keys += [(subject.subject, one.version) for one in latest]
         found, characters = [], 0
         for name, version in options.page(keys)[:SCHEMAS_MAX]:
-            stored = await self._registry.version(name, version, with_deleted=True)
+            try:
+                stored = await self._registry.version(name, version, with_deleted=True)
+            except CorruptItem as error:
+                self._malformed.report(error)
+                continue
             answered = await version_answer(self._registry, stored, options)
             characters += len(answered["schema"])
             if characters > PAGE_CHARACTERS_MAX:
@@ -277,7 +287,7 @@ class RegistryApi:
         prefix = options.text("contextPrefix")
         found = await self._registry.read.contexts()
         if not call.permissions.sees(Right.READ, ""):
-            subjects = [one.subject for one in await self._registry.read.subjects("")]
+            subjects = await self._registry.read.subject_names()
             seen = [one for one in subjects if call.permissions.sees(Right.READ, one)]
             known = {DEFAULT_CONTEXT, *(SubjectName.parse(one).context for one in seen)}
             found = [one for one in found if one in known]

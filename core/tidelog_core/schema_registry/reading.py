@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.schema_records import (
     LATER_CONTEXTS,
     SCHEMA_CONTEXT_COLLECTION,
@@ -63,10 +64,19 @@ class RegistryReader:
         item = await self._store.get(schema_subject_key(name.text))
         return SchemaSubject(subject=name.text) if item is None else SchemaSubject.from_item(item)
 
-    async def subjects(self, prefix: str) -> list[SchemaSubject]:
-        """Return all subjects whose name, with its context, begins so."""
-        items = await self._store.list(SCHEMA_SUBJECT_COLLECTION, prefix=prefix)
-        return [SchemaSubject.from_item(one) for one in items]
+    async def subjects(self, prefix: str) -> tuple[list[SchemaSubject], list[CorruptItem]]:
+        """Return all subjects whose name, with its context, begins so, and the malformed ones."""
+        found, malformed = [], []
+        for one in await self._store.list(SCHEMA_SUBJECT_COLLECTION, prefix=prefix):
+            try:
+                found.append(SchemaSubject.from_item(one))
+            except CorruptItem as error:
+                malformed.append(error)
+        return found, malformed
+
+    async def subject_names(self) -> list[str]:
+        """Return the names of all subjects, with their contexts, malformed ones too."""
+        return [one.id.key for one in await self._store.list(SCHEMA_SUBJECT_COLLECTION)]
 
     async def subjects_named(self, names: Collection[SubjectName]) -> dict[str, SchemaSubject]:
         """Return the subjects by their names."""

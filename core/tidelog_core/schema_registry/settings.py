@@ -117,14 +117,18 @@ class RegistrySettings:
     async def set_mode(self, subject: str, mode: Mode, *, force: bool) -> None:
         """Set the mode. Durable on return.
 
-        IMPORT needs that there are no schemas yet, or ``force``. Raises ``RegistryRefusal``.
+        IMPORT needs that there are no schemas yet, or ``force``. Raises ``RegistryRefusal``, and
+        ``CorruptItem`` if a malformed subject may have some.
         """
         name = SubjectName.parse(subject)
         current = (await self._read.settings_of(name)).mode
         if mode is Mode.IMPORT and current is not Mode.IMPORT and not force:
-            found = await self._read.subjects("" if _is_global(name) else name.text)
+            found, malformed = await self._read.subjects("" if _is_global(name) else name.text)
             if any(one.live and _is_in(name, one.subject) for one in found):
                 raise not_permitted("Cannot import since found existing subjects")
+            for error in malformed:
+                if _is_in(name, error.key[1]):  # It may have versions.
+                    raise error
         await self._change(subject, lambda one: dataclasses.replace(one, mode=mode))
 
     async def delete_mode(self, subject: str, *, is_recursive: bool = False) -> Mode | None:

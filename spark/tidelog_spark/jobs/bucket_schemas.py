@@ -150,7 +150,7 @@ async def _version_of(
 async def _missing(reader: RegistryReader, name: SubjectName, version: int) -> str:
     found = await reader.subject(name)
     if not found.versions:
-        names = [one.subject for one in await reader.subjects("")][:10]
+        names = (await reader.subject_names())[:10]
         known = f"; it has {', '.join(names)}" if names else ""
         return f"the bucket has no schema of the subject {name.text}{known}"
     if version == LATEST:

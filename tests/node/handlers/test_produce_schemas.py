@@ -268,11 +268,17 @@ async def test_a_schema_may_be_named_in_a_header(node: LedNode, level: str) -> N
     assert node.replica().log.log_end_offset == 3_006
 
 
-async def imported(node: LedNode, subject: str, schema_id: int) -> None:
+async def imported(
+    node: LedNode,
+    subject: str,
+    schema_id: int,
+    text: str = USER,
+    kind: SchemaType = SchemaType.AVRO,
+) -> None:
     """Register the schema under an id of one's own, as an import from another registry does."""
     registry = SchemaRegistry(node.store)
     await RegistrySettings(registry).set_mode("", Mode.IMPORT, force=True)
-    await registry.register(subject, Wanted(Schema(SchemaType.AVRO, USER), schema_id=schema_id))
+    await registry.register(subject, Wanted(Schema(kind, text), schema_id=schema_id))
 
 
 @pytest.mark.parametrize("level", ["id", "full"])
@@ -538,6 +544,52 @@ async def test_the_subject_of_a_record_counts_as_soon_as_it_has_the_schema(
     assert outcome(await send(node, data)) == (ErrorCode.invalid_record, [0])
     await register(node, USER, "shop.User")
     assert outcome(await send(node, data)) == STORED
+
+
+def proto_of(count: int) -> tuple[str, list[str]]:
+    """Return a file with messages, and their names in order."""
+    names = [f"M{number:03}" for number in range(count)]
+    messages = " ".join(f"message {name} {{ string s = 1; }}" for name in names)
+    return f'syntax = "proto3"; package shop; {messages}', [f"shop.{name}" for name in names]
+
+
+async def test_the_last_of_many_subjects_of_a_schema_counts_by_its_id(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others have the same file under another id, or have deleted it."""
+    strategy = {"confluent.value.subject.name.strategy": RECORD_NAME_STRATEGY}
+    await node.create_topic(replicas=(1,), **ON, **strategy)
+    text, names = proto_of(40)
+    for name in names[:12]:
+        await imported(node, name, 30, text, SchemaType.PROTOBUF)
+    for name in names[12:]:
+        await imported(node, name, 50, text, SchemaType.PROTOBUF)
+    deletion = SchemaDeletion(SchemaRegistry(node.store))
+    for name in names[12:-1]:
+        await deletion.delete_subject(name, is_permanent=False)
+    data = batch(framed(50, b"\0\n\1a"))
+    assert outcome(await send(node, data)) == STORED
+    await deletion.delete_subject(names[-1], is_permanent=False)
+    for name in ("KEPT_SECONDS", "MISSING_SECONDS"):
+        monkeypatch.setattr(known_schemas, name, 0.0)
+    assert outcome(await send(node, data)) == (ErrorCode.invalid_record, [0])
+
+
+async def test_a_schema_of_too_many_subjects_is_refused_and_the_limit_named(
+    node: LedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce_schemas, "CANDIDATES_MAX", 3)
+    strategy = {"confluent.value.subject.name.strategy": RECORD_NAME_STRATEGY}
+    await node.create_topic(replicas=(1,), **ON, **strategy)
+    text, names = proto_of(4)
+    for name in names:
+        known = await register(node, text, name, SchemaType.PROTOBUF)
+    deletion = SchemaDeletion(SchemaRegistry(node.store))
+    for name in names[:-1]:
+        await deletion.delete_subject(name, is_permanent=False)
+    answer = await send(node, batch(framed(known, b"\0\n\1a")))
+    assert outcome(answer) == (ErrorCode.invalid_record, [0])
+    assert "the first 3 of 4 subjects" in answer.error_message
 
 
 async def test_a_schema_that_is_refused_to_one_host_keeps_its_names_for_others(
