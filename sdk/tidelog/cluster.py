@@ -23,6 +23,7 @@ from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopi
 from tidelog_core.model import NO_LEADER, TopicPartition
 from tidelog_core.wire_messages import build
 
+from tidelog.encodable import check_topic
 from tidelog.errors import (
     ClientClosed,
     ConnectionFailed,
@@ -178,9 +179,15 @@ class Cluster:
     # -- metadata --
 
     def topic(self, name: str) -> TopicInfo | None:
-        """Return the known metadata of the topic, or None; keeps the topic in later fetches."""
+        """Return the known metadata of the topic, or None; keeps the topic in later fetches.
+
+        Raises ``InvalidTopic`` for a name that no request can have.
+        """
+        known = self._topics.get(name)
+        if known is None:
+            check_topic(name)  # With it, no topic's metadata could be fetched.
         self._wanted[name] = asyncio.get_running_loop().time()
-        return self._topics.get(name)
+        return known
 
     def topics(self) -> Mapping[str, TopicInfo]:
         """Return the metadata of all known topics."""
@@ -208,10 +215,14 @@ class Cluster:
             )
 
     def want(self, topics: Iterable[str]) -> None:
-        """Keep these topics in metadata fetches; fetches soon if one is unknown."""
+        """Keep these topics in metadata fetches; fetches soon if one is unknown.
+
+        Raises ``InvalidTopic`` for a name that no request can have.
+        """
         now = asyncio.get_running_loop().time()
         for name in topics:
             if name not in self._topics:
+                check_topic(name)
                 self._stale.set()
             self._wanted[name] = now
 

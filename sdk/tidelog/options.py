@@ -13,6 +13,7 @@ from typing import Literal, TypedDict
 
 from tidelog_core.records.batch import CompressionType
 
+from tidelog.encodable import is_encodable
 from tidelog.errors import InvalidConfig
 from tidelog.wire.connection import Address
 from tidelog.wire.sasl import Sasl, SaslToken
@@ -80,6 +81,7 @@ class ClientOptions:
             *positive(self, "request_timeout_ms", "metadata_max_age_ms"),
             *positive(self, "retry_backoff_ms", "retry_backoff_max_ms"),
             *positive(self, "reconnect_backoff_ms", "reconnect_backoff_max_ms"),
+            *encodable(self, "client_id"),
             *(self.sasl.problems() if self.sasl is not None else ()),
         ]
 
@@ -112,6 +114,7 @@ class ProducerOptions:
             *positive(self, "batch_size_bytes", "request_size_bytes_max", "buffer_memory_bytes"),
             *positive(self, "max_block_ms", "max_in_flight", "delivery_timeout_ms"),
             *positive(self, "transaction_timeout_ms"),
+            *encodable(self, "transactional_id"),
         ]
         if self.transactional_id == "":
             found.append("transactional_id must not be empty; leave it out to have no transactions")
@@ -178,6 +181,7 @@ class ConsumerOptions:
             *positive(self, "auto_commit_interval_ms", "fetch_min_bytes", "fetch_max_bytes"),
             *positive(self, "max_partition_fetch_bytes", "prefetch_bytes_max", "max_poll_records"),
             *positive(self, "max_poll_interval_ms", "session_timeout_ms", "heartbeat_interval_ms"),
+            *encodable(self, "group_id", "group_instance_id", "group_remote_assignor", "rack"),
             *one_of("auto_offset_reset", self.auto_offset_reset, ("earliest", "latest", "none")),
             *one_of(
                 "isolation_level", self.isolation_level, ("read_uncommitted", "read_committed")
@@ -237,6 +241,16 @@ def positive(options: object, *names: str) -> list[str]:
         f"{name} must be above zero, is {getattr(options, name)}"
         for name in names
         if getattr(options, name) <= 0
+    ]
+
+
+def encodable(options: object, *names: str) -> list[str]:
+    """Return a sentence for each named text that is given and has no UTF-8."""
+    given = {name: getattr(options, name) for name in names}
+    return [
+        f"{name} cannot be encoded as UTF-8, is {text!r}"
+        for name, text in given.items()
+        if text is not None and not is_encodable(text)
     ]
 
 

@@ -16,7 +16,7 @@ from tidelog_core.records.header import CONTROL_BIT, check_crc, parse_header
 from tidelog.arrow import kernels
 from tidelog.arrow.batch_crcs import intact_count
 from tidelog.arrow.kernels import Longs
-from tidelog.consuming.fetched import Chunk
+from tidelog.consuming.fetched import Chunk, malformed_header
 
 
 class BatchRun(NamedTuple):
@@ -70,7 +70,4 @@ def _damage(partition: TopicPartition, data: memoryview, *, has_crc: bool) -> Co
             check_crc(data, 0, header)
         except CorruptRecordBatch as error:
             return error.with_traceback(None)  # Its frames have views of the data.
-    # The CRC covers no base offset, and nobody may check it.
-    return CorruptRecordBatch(
-        f"{partition}: the header of the batch at offset {header.base_offset} is malformed"
-    )
+    return malformed_header(partition, header)

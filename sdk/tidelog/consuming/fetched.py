@@ -29,8 +29,7 @@ from tidelog_core.records.header import HEADER_SIZE, LOG_OVERHEAD, MAGIC, Buffer
 from tidelog.consuming.records import ConsumerRecord
 
 _ROOM_BYTES_MIN = 64 * 1024  # Less is copied to new memory.
-_LENGTH_AND_MAGIC = struct.Struct(">i4xb")  # behind the base offset
-_LENGTH_POSITION = 8
+_PLACE = struct.Struct(">qi4xb6xi")  # the base offset, the length, the magic, the last delta
 _REST_PART = 8  # of the size of a run: a rest that is as small belongs to the run before it
 
 
@@ -49,13 +48,15 @@ class Chunk:
         """Find the batches; ``aborted`` holds (first offset, producer id).
 
         ``data`` must not change. If it is writable it is the chunk's: runs may be decoded in place.
-        Raises ``CorruptRecordBatch`` if no batch is complete.
+        Raises ``CorruptRecordBatch`` if no batch is complete. One that begins before the end of the
+        batch before it is handed out as that error, behind those.
         """
         self.partition = partition
         self.check_crcs = check_crcs
         self._data = data
         self._read_committed = read_committed
-        self._places = _places(data)  # of the batches, and the end of the last
+        # Of the batches, and the end of the last; the offsets, if one behind them goes back.
+        self._places, self._back = _places(data)
         self._index = 0
         if len(self._places) == 1:
             if len(data) >= HEADER_SIZE:
@@ -69,8 +70,8 @@ class Chunk:
         self.last_epoch = last.partition_leader_epoch
 
     def __bool__(self) -> bool:
-        """Whether a batch is left."""
-        return self._index + 1 < len(self._places)
+        """Whether a batch is left, or the error of one that goes back."""
+        return self._back is not None or self._index + 1 < len(self._places)
 
     @property
     def has_aborted(self) -> bool:
@@ -83,10 +84,13 @@ class Chunk:
         The list is empty for batches that consumers do not see (markers, aborted
         transactions). Raises ``CorruptRecordBatch``, also if called again.
         """
+        self._require_batch()
         position = self._places[self._index]
         header = parse_header(self._data, position)
         if self.check_crcs:
             check_crc(self._data, position, header)
+        if header.base_offset < 0:
+            raise malformed_header(self.partition, header)
         records: list[ConsumerRecord] = []
         if self.is_visible(self._data, position, header):
             records = decode_batch_as(
@@ -97,6 +101,11 @@ class Chunk:
                 before=tuple(self.partition),
                 after=(header.is_log_append_time,),
             )
+            if records and records[-1].offset >= header.next_offset:
+                raise CorruptRecordBatch(
+                    f"{self.partition}: the batch at offset {header.base_offset} has a record at"
+                    f" offset {records[-1].offset}, and ends at offset {header.next_offset}"
+                )
             if header.base_offset < from_offset:
                 records = [record for record in records if record.offset >= from_offset]
         self._index += 1
@@ -105,8 +114,10 @@ class Chunk:
     def next_batches(self, size_bytes_max: int) -> tuple[memoryview, int]:
         """Return the bytes of the next batches, about so many at most, and how many batches.
 
-        At least one; they are passed by ``pass_batches``.
+        At least one; they are passed by ``pass_batches``. Raises ``CorruptRecordBatch`` as
+        ``next_batch`` does for one that goes back.
         """
+        self._require_batch()
         places, index = self._places, self._index
         start, last = places[index], len(places) - 1
         if places[last] - start > size_bytes_max + size_bytes_max // _REST_PART:
@@ -116,6 +127,14 @@ class Chunk:
     def pass_batches(self, count: int) -> None:
         """Go on behind so many batches."""
         self._index += count
+
+    def _require_batch(self) -> None:
+        if self._back is not None and self._index + 1 == len(self._places):
+            base_offset, end_offset = self._back
+            raise CorruptRecordBatch(
+                f"{self.partition}: base offset {base_offset} is below offset {end_offset}, where"
+                " the batch before it ends"
+            )
 
     def is_visible(self, data: Buffer, position: int, header: BatchHeader) -> bool:
         """Whether consumers see the records of a batch.
@@ -134,6 +153,13 @@ class Chunk:
         return not (header.is_transactional and header.producer_id in self._aborting)
 
 
+def malformed_header(partition: TopicPartition, header: BatchHeader) -> CorruptRecordBatch:
+    """Return the error of a header whose fields cannot be. No CRC covers the base offset."""
+    return CorruptRecordBatch(
+        f"{partition}: the header of the batch at offset {header.base_offset} is malformed"
+    )
+
+
 def kept_records(
     records: bytes | memoryview, room: Callable[[int], memoryview]
 ) -> bytes | memoryview:
@@ -150,17 +176,22 @@ def kept_records(
     return kept
 
 
-def _places(data: Buffer) -> list[int]:
+def _places(data: Buffer) -> tuple[list[int], tuple[int, int] | None]:
     """Return where whole batches start, and where the last one ends.
 
-    A batch of another format, or of an impossible size, ends the list.
+    A batch of another format, or of an impossible size, ends the list. So does one that begins
+    below the end of the batch before it: then its base offset and that end come with the list. A
+    consumer would read the same records again, or go on reading them for ever.
     """
     places = [0]
-    position, limit = 0, len(data)
+    position, limit, end_offset = 0, len(data), None
     while position + HEADER_SIZE <= limit:
-        length, magic = _LENGTH_AND_MAGIC.unpack_from(data, position + _LENGTH_POSITION)
+        base_offset, length, magic, last_delta = _PLACE.unpack_from(data, position)
         position += LOG_OVERHEAD + length
         if magic != MAGIC or length < HEADER_SIZE - LOG_OVERHEAD or position > limit:
             break
+        if end_offset is not None and 0 <= base_offset < end_offset:
+            return places, (base_offset, end_offset)
         places.append(position)
-    return places
+        end_offset = base_offset + last_delta + 1
+    return places, None

@@ -29,7 +29,7 @@ from tidelog.consuming.fetched import Chunk, kept_records
 from tidelog.consuming.locating import RESET_TIMESTAMPS
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.validating import Validator
-from tidelog.errors import OffsetOutOfRange, TidelogError, error_for
+from tidelog.errors import CorruptRecordBatch, OffsetOutOfRange, TidelogError, error_for
 from tidelog.metadata import Node, PartitionInfo
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import ConsumerOptions
@@ -273,11 +273,17 @@ class Fetcher:
                 read_committed=self._read_committed,
                 check_crcs=self._options.check_crcs,
             )
+            if chunk.next_offset <= state.fetch_position:
+                # The same would be fetched again at once, and for ever.
+                raise CorruptRecordBatch(
+                    f"{state.partition}: a fetch from offset {state.fetch_position} returned"
+                    f" batches that end at offset {chunk.next_offset}"
+                )
         except TidelogError as error:
             state.error = error
             return
         state.chunks.append(chunk)
-        state.fetch_position = max(state.fetch_position, chunk.next_offset)
+        state.fetch_position = chunk.next_offset
         state.fetch_epoch = chunk.last_epoch
 
     def _on_out_of_range(self, state: PartitionState) -> None:

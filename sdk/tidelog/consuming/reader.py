@@ -38,6 +38,7 @@ from tidelog.consuming.records import (
 )
 from tidelog.consuming.subscription import RebalanceListener, Subscription, SubscriptionPattern
 from tidelog.consuming.value_decoding import ValueDecoding
+from tidelog.encodable import check_topic
 from tidelog.errors import (
     ClientClosed,
     InvalidRequest,
@@ -180,7 +181,7 @@ class RecordReader(Client):
         """Read exactly these partitions, independently of any group.
 
         Partitions that stay keep their position. Raises ``InvalidRequest`` after
-        ``subscribe``.
+        ``subscribe``, and ``InvalidTopic`` for a name that no request can have.
         """
         self._check_open()
         if self._membership is not None:
@@ -189,6 +190,7 @@ class RecordReader(Client):
         for topic, number in wanted:
             if not isinstance(topic, str) or type(number) is not int or number < 0:
                 raise InvalidRequest(f"a partition must be (topic, number), not {topic}, {number}")
+            check_topic(topic)
         self._positions.replace(wanted)
         self._changed.set()
         self._fetcher.wake()

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
+from tidelog.encodable import check_topic
 from tidelog.errors import InvalidRequest, TidelogError, error_for
 
 
@@ -64,7 +65,10 @@ class Subscription:
         pattern: str | re.Pattern[str] | SubscriptionPattern | None,
         listener: RebalanceListener | None,
     ) -> None:
-        """Subscribe to topics or to a pattern. Raises ``InvalidRequest`` for both or neither."""
+        """Subscribe to topics or to a pattern. Raises ``InvalidRequest`` for both or neither.
+
+        Raises ``InvalidTopic`` for a name that no request can have.
+        """
         if (topics is None) == (pattern is None):
             raise InvalidRequest("subscribe to topics or to a pattern")
         if isinstance(topics, str):
@@ -74,6 +78,8 @@ class Subscription:
             raise InvalidRequest(f"topics must be names, got {sorted(map(repr, names))}")
         if topics is not None and not names:
             raise InvalidRequest("subscribe needs at least one topic; unsubscribe() ends it")
+        for name in names:
+            check_topic(name)
         self._topics = names
         self._pattern = self.server_pattern = None
         if isinstance(pattern, SubscriptionPattern):

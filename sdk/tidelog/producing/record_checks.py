@@ -7,6 +7,7 @@ from operator import index
 
 from tidelog_core.records.batch import Headers, record_size_bytes_max
 
+from tidelog.encodable import is_encodable
 from tidelog.errors import InvalidRequest
 
 RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)
@@ -33,7 +34,10 @@ def checked_size_bytes(key: bytes | None, value: bytes | None, headers: Headers)
 
 
 def checked_headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    """Return the headers as tuples. Raises ``InvalidRequest`` if they are anything else."""
+    """Return the headers as tuples. Raises ``InvalidRequest`` if they cannot be sent.
+
+    Names as consumers return them can be: bytes that are no UTF-8 are surrogate escapes there.
+    """
     try:
         checked = tuple((name, content) for name, content in headers)
     except (TypeError, ValueError) as error:
@@ -44,6 +48,8 @@ def checked_headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
                 "headers must be pairs of str and bytes or None; "
                 f"got {type(name).__name__} and {type(content).__name__}"
             )
+        if not is_encodable(name, "surrogateescape"):
+            raise InvalidRequest(f"header name {name!r} cannot be encoded as UTF-8")
     return checked
 
 

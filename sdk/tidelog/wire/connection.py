@@ -139,7 +139,8 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request now; the future gets the response as the API's newest class.
 
         Requests reach the node in the order of the calls. Raises ``UnsupportedVersion``,
-        and ``ConnectionFailed`` when the connection is broken already.
+        ``InvalidRequest`` for a text without UTF-8, and ``ConnectionFailed`` when the connection
+        is broken already.
         """
         version = choose_version(api, self._versions)
         correlation_id = self._write(api, version, message)

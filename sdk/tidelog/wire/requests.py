@@ -25,7 +25,7 @@ from tidelog_core.quota_messages import DESCRIBE_QUOTA_USE_KEY
 from tidelog_core.role_messages import ALTER_ROLES_KEY, DESCRIBE_ROLES_KEY
 from tidelog_core.wire_messages import write_message
 
-from tidelog.errors import UnsupportedVersion
+from tidelog.errors import InvalidRequest, UnsupportedVersion
 
 _REQUEST_HEADER = struct.Struct(">ihhih")  # size, key, version, correlation id, client id size
 
@@ -149,9 +149,15 @@ def supports(api: Api, node_ranges: VersionRanges) -> bool:
 def encode_request(
     api: Api, version: int, *, correlation_id: int, client_id: bytes, message: object
 ) -> bytes:
-    """Return the complete frame, including its size."""
+    """Return the complete frame, including its size.
+
+    Raises ``InvalidRequest`` for a text without UTF-8.
+    """
     schema = load_request_schema(api.key, version)
-    body = write_message(schema, message)
+    try:
+        body = write_message(schema, message)
+    except UnicodeEncodeError as error:
+        raise InvalidRequest(f"a text in {api.name} cannot be encoded as UTF-8: {error}") from None
     tags = b"\0" if schema.__flexible__ else b""
     header_size = _REQUEST_HEADER.size - 4 + len(client_id) + len(tags)
     head = _REQUEST_HEADER.pack(

@@ -26,6 +26,7 @@ from tidelog_core.security.scram_credentials import ScramMechanism
 from tidelog_core.security.scram_messages import escaped_name
 from tidelog_core.wire_messages import build
 
+from tidelog.encodable import is_encodable
 from tidelog.errors import AuthenticationFailed, UnsupportedSaslMechanism, error_for
 from tidelog.tokens.bearer_token import TokenNotFetched, is_token
 from tidelog.wire.connection import Connection
@@ -62,6 +63,8 @@ class Sasl:
             found.append("a SASL login needs a user and a password")
         if "\0" in self.user + self.password:
             found.append("a SASL user and password must not have a NUL character")
+        if not is_encodable(self.user + self.password):
+            found.append("a SASL user and password must be texts that UTF-8 can encode")
         if self.mechanism == PLAIN_MECHANISM and self.is_delegation_token:
             found.append("a delegation token logs in by SCRAM, not by PLAIN")
         if self.mechanism != PLAIN_MECHANISM:
