@@ -6,10 +6,12 @@ import gc
 import sys
 
 from tidelog_node import lazy_modules
+from tidelog_node.early_signals import let_signals_end
 
 
 def main() -> int:
     """Run the node that the arguments and the environment describe."""
+    let_signals_end()
     gc.disable()  # until the node serves: a start creates thousands of classes and no garbage
     lazy_modules.install()
     # Only now: each counts for what is imported after it.

@@ -2,6 +2,9 @@
 
 So would ``loop.add_signal_handler``, but it asks ``inspect`` whether the function is a coroutine's,
 and ``inspect`` takes 0.7 MB with ``ast`` and ``dis``.
+
+Afterwards the signals do nothing: an end in order goes on, also if its sender is impatient. Source:
+Kafka's broker, whose JVM passes over signals while its shutdown hooks run.
 """
 
 from __future__ import annotations
@@ -13,25 +16,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-NUMBERS = (signal.SIGTERM, signal.SIGINT)
+from tidelog_node.early_signals import NUMBERS
+
 _READ_SIZE_BYTES = 4096
-
-
-def let_signals_end() -> None:
-    """Have the signals end the process at once.
-
-    Where SIGINT does so already, ``asyncio.run`` sets no handler of its own. To replace that one
-    ``signal`` would take its text, with that of a task, which needs ``inspect`` too.
-    """
-    for number in NUMBERS:
-        signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
 def on_ending_signals(call: Callable[[], None]) -> Iterator[None]:
     """Call the function in the running loop at each of the signals, until the block ends.
 
-    Later signals end the process at once.
+    Later signals do nothing: the process is about to end.
     """
     loop = asyncio.get_running_loop()
     # The interpreter writes the number of each signal to ``wakes``: one that comes just before the
@@ -53,7 +47,8 @@ def on_ending_signals(call: Callable[[], None]) -> Iterator[None]:
                 signal.siginterrupt(number, False)
             yield
         finally:
-            let_signals_end()
+            for number in NUMBERS:
+                signal.signal(number, signal.SIG_IGN)
             loop.remove_reader(woken)
             signal.set_wakeup_fd(before)
 

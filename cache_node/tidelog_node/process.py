@@ -2,7 +2,8 @@
 
 Prints one line on stdout once it serves clients:
 ``tidelog node <broker id> ready on <host>:<port>``, and with ``--http-port`` then
-``, http on <host>:<port>``. SIGTERM and SIGINT stop it in order.
+``, http on <host>:<port>``. SIGTERM and SIGINT stop it in order, once; before its loop runs they
+end it at once.
 Exit status: 0 after a stop by signal, 1 if it could not start or failed, 2 for invalid settings.
 """
 
@@ -20,7 +21,7 @@ from tidelog_core.errors import InvalidConfig, TidelogError
 from tidelog_core.log.checkpoint import DISK_FULL
 from tidelog_core.log_format import configure_logging
 
-from tidelog_node.ending_signals import let_signals_end, on_ending_signals
+from tidelog_node.ending_signals import on_ending_signals
 from tidelog_node.settings import HTTP_ON, NodeSettings, parse_settings
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,6 @@ def run(arguments: Sequence[str]) -> int:
     name = f"node-{settings.broker_id}"
     configure_logging(name, settings.log_level, log_format=settings.log_format)
     _raise_descriptor_limit()
-    let_signals_end()
     try:
         asyncio.run(_serve(settings))
     except (TidelogError, OSError) as error:

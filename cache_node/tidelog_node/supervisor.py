@@ -27,7 +27,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -40,6 +39,7 @@ from tidelog_core.log_format import TEXT
 from tidelog_core.metadata.endpoints import PLAINTEXT, PORT_MAX
 
 from tidelog_node.cluster_size import SizeServer
+from tidelog_node.ending_signals import on_ending_signals
 from tidelog_node.leaving_nodes import require_others
 from tidelog_node.settings import HTTP_HOST, HTTP_ON
 
@@ -203,9 +203,16 @@ async def _run(
 ) -> int:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    with on_ending_signals(stop.set):
+        return await _run_until(stop, settings, announce, announce_console)
+
+
+async def _run_until(
+    stop: asyncio.Event,
+    settings: ClusterSettings,
+    announce: Callable[[str], None],
+    announce_console: Callable[[str], None],
+) -> int:
     nodes = _Nodes(settings)
     functions = _Child("functions", settings.functions_command(), ends_cluster=False)
     helpers = [functions]

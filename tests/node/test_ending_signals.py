@@ -1,13 +1,24 @@
-"""A process is told of the signals that end it, also while its loop waits for nothing else."""
+"""A process is told of the signals that end it, also while its loop waits for nothing else.
+
+It ends in order, however many more it gets; as the first one of a container it ends before its
+loop runs, too.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from tidelog import Consumer, Producer
+
+from tests.support.node_process import NodeProcess
+from tools.server_process import children_running
 
 PROGRAM = """
 import asyncio, sys, time
@@ -24,15 +35,28 @@ async def main():
         print("ready", flush=True)
         await stop.wait()
     print("left", flush=True)
-    time.sleep(600)
+    sys.stdin.read()
 asyncio.run(main())
 """
+STARTING = """
+import os, sys, time
+from tidelog_node.early_signals import let_signals_end
+let_signals_end()
+print(os.getpid(), flush=True)
+while True:  # A handler in Python runs between two calls, and this one may just have begun.
+    time.sleep(0.01)
+"""
+ALONE = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
+NUMBERS = pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"]
+)
 
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -41,11 +65,12 @@ def process() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_the_loop_is_told_until_the_block_ends(
+@NUMBERS
+def test_the_loop_is_told_until_the_block_ends_and_later_signals_do_nothing(
     process: subprocess.Popen[str], number: signal.Signals
 ) -> None:
     assert process.stdout is not None
+    assert process.stdin is not None
     told = iter(process.stdout)
     assert next(told) == "ready\n"
     process.send_signal(number)
@@ -53,4 +78,45 @@ def test_the_loop_is_told_until_the_block_ends(
     process.send_signal(number)
     assert [next(told), next(told)] == ["told 2\n", "left\n"]
     process.send_signal(number)
-    assert process.wait(60) == -number
+    process.stdin.close()
+    assert process.wait(60) == 0
+
+
+@NUMBERS
+@pytest.mark.parametrize("is_first", [False, True], ids=["any", "first"])
+def test_a_process_that_starts_is_ended_at_once(number: signal.Signals, *, is_first: bool) -> None:
+    """To the first process of a container, as to that of a namespace, it would do nothing."""
+    if is_first and subprocess.run([*ALONE, "true"], check=False).returncode:
+        pytest.skip("no namespaces of processes here")
+    command = [*(ALONE if is_first else ()), sys.executable, "-c", STARTING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert (pid == 1) is is_first
+        if is_first:
+            (inside,) = children_running(process.pid, STARTING)
+            os.kill(inside, number)
+            assert process.wait(60) == 128 + number
+        else:
+            process.send_signal(number)
+            assert process.wait(60) == -number
+
+
+def test_a_node_that_gets_one_signal_after_the_other_ends_in_order(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "node").start()
+    process = node.process
+    assert process is not None
+    with Producer(node.address).sync() as producer:
+        producer.send("t", b"v", partition=0).result(60)
+        count = 0
+        while process.poll() is None:
+            process.send_signal((signal.SIGTERM, signal.SIGINT)[count % 2])
+            count += 1
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.001)
+    assert count > 1
+    assert node.stop() == 0
+    assert "node stopped" in node.log
+    with node, Consumer(node.address, auto_offset_reset="earliest").sync() as consumer:
+        consumer.assign([("t", 0)])
+        assert [one.value for one in consumer.poll(timeout_ms=30_000)] == [b"v"]
