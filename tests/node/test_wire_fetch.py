@@ -8,10 +8,11 @@ import io
 import os
 import struct
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
@@ -34,6 +35,13 @@ int32 = st.integers(-1, 2**31 - 1)
 int64 = st.integers(-1, 2**63 - 1)
 wanted = st.tuples(int32, int32, int64, int32, int64, int32)
 topics = st.lists(st.tuples(topic_names, st.lists(wanted, max_size=4)), max_size=4)
+
+
+def noted_versions() -> Iterator[int]:
+    """Yield the versions; a failure names its own. To make an example takes longer than to use it."""
+    for version in VERSIONS:
+        note(f"version {version}")
+        yield version
 
 
 def topic_id_of(name: str) -> uuid.UUID:
@@ -97,11 +105,13 @@ def encode_request(version: int, topics: object, replica_id: int, forgotten: str
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @given(topics=topics, replica_id=st.integers(-1, 5), forgotten=topic_names)
-def test_parses_what_kio_writes(
-    version: int, topics: object, replica_id: int, forgotten: str
-) -> None:
+def test_parses_what_kio_writes(topics: object, replica_id: int, forgotten: str) -> None:
+    for version in noted_versions():
+        check_parsed(version, topics, replica_id, forgotten)
+
+
+def check_parsed(version: int, topics: object, replica_id: int, forgotten: str) -> None:
     body = encode_request(version, topics, replica_id, forgotten)
     request = parse_fetch(memoryview(b"header" + body), 6, version)
     assert request.replica_id == replica_id
@@ -139,11 +149,11 @@ def test_rejects_a_request_cut_anywhere(version: int) -> None:
             parse_fetch(memoryview(body[:size]), 0, version)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @given(noise=st.binary(max_size=200))
-def test_noise_is_parsed_or_rejected(version: int, noise: bytes) -> None:
-    with contextlib.suppress(PARSE_ERRORS):
-        parse_fetch(memoryview(noise), 0, version)
+def test_noise_is_parsed_or_rejected(noise: bytes) -> None:
+    for version in noted_versions():
+        with contextlib.suppress(PARSE_ERRORS):
+            parse_fetch(memoryview(noise), 0, version)
 
 
 numbers = st.tuples(
@@ -160,7 +170,6 @@ parts = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     topics=st.lists(st.tuples(topic_names, st.lists(parts, max_size=3)), max_size=3),
@@ -168,11 +177,18 @@ parts = st.fixed_dictionaries(
     endpoints=st.lists(st.just(Endpoint(1, "localhost", 9092, None)), max_size=1),
 )
 def test_kio_reads_what_is_encoded(
-    version: int, topics: object, error_code: int, endpoints: list[Endpoint], tmp_path: Path
+    topics: object, error_code: int, endpoints: list[Endpoint], tmp_path: Path
 ) -> None:
     path = tmp_path / "records"
     if not path.exists():
         path.write_bytes(os.urandom(SENDFILE_BYTES_MIN + 10))
+    for version in noted_versions():
+        check_encoded(version, topics, error_code, endpoints, path)
+
+
+def check_encoded(
+    version: int, topics: object, error_code: int, endpoints: list[Endpoint], path: Path
+) -> None:
     content, file = path.read_bytes(), ReadableFile(path)
     by_id = version >= TOPIC_ID_FROM
     answers = [

@@ -7,9 +7,10 @@ import datetime
 import io
 import struct
 import uuid
+from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, note
 from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
@@ -35,6 +36,13 @@ topics = st.lists(
     ),
     max_size=4,
 )
+
+
+def noted_versions() -> Iterator[int]:
+    """Yield the versions; a failure names its own. To make an example takes longer than to use it."""
+    for version in VERSIONS:
+        note(f"version {version}")
+        yield version
 
 
 def topic_id_of(name: str) -> uuid.UUID:
@@ -65,11 +73,13 @@ def encode_request(version: int, acks: int, transactional_id: str | None, topics
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @given(topics=topics, acks=st.sampled_from([-1, 0, 1]), transactional_id=st.none() | topic_names)
-def test_parses_what_kio_writes(
-    version: int, topics: object, acks: int, transactional_id: str | None
-) -> None:
+def test_parses_what_kio_writes(topics: object, acks: int, transactional_id: str | None) -> None:
+    for version in noted_versions():
+        check_parsed(version, topics, acks, transactional_id)
+
+
+def check_parsed(version: int, topics: object, acks: int, transactional_id: str | None) -> None:
     body = encode_request(version, acks, transactional_id, topics)
     frame = memoryview(bytearray(b"header" + body))
     request = parse_produce(frame, 6, version)
@@ -124,11 +134,11 @@ def test_rejects_a_request_cut_anywhere(
             parse_produce(memoryview(bytearray(body[:size])), 0, version)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @given(noise=st.binary(max_size=200))
-def test_noise_is_parsed_or_rejected(version: int, noise: bytes) -> None:
-    with contextlib.suppress(PARSE_ERRORS):
-        parse_produce(memoryview(bytearray(noise)), 0, version)
+def test_noise_is_parsed_or_rejected(noise: bytes) -> None:
+    for version in noted_versions():
+        with contextlib.suppress(PARSE_ERRORS):
+            parse_produce(memoryview(bytearray(noise)), 0, version)
 
 
 results = st.builds(
@@ -157,7 +167,6 @@ endpoints = st.lists(
 )
 
 
-@pytest.mark.parametrize("version", VERSIONS)
 @given(
     topics=st.lists(st.tuples(topic_names, st.lists(results, max_size=3)), max_size=3),
     endpoints=endpoints,
@@ -165,6 +174,16 @@ endpoints = st.lists(
     throttle_ms=st.sampled_from([0, 250]),
 )
 def test_kio_reads_what_is_encoded(
+    topics: list[tuple[str, list[ProduceResult]]],
+    endpoints: list[Endpoint],
+    correlation_id: int,
+    throttle_ms: int,
+) -> None:
+    for version in noted_versions():
+        check_encoded(version, topics, endpoints, correlation_id, throttle_ms)
+
+
+def check_encoded(
     version: int,
     topics: list[tuple[str, list[ProduceResult]]],
     endpoints: list[Endpoint],

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from enum import Enum
+from functools import cache
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -175,6 +176,7 @@ def _by_type(field: StoredField) -> st.SearchStrategy[Any]:
     }[field.type]
 
 
+@cache  # To make a strategy takes longer than to draw from it.
 def records_of(record: type[Record]) -> st.SearchStrategy[Any]:
     fields = {field.field.name: values_of(record, field) for field in stored_fields(record)}
     return st.builds(record, **fields)

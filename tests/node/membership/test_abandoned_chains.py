@@ -304,8 +304,8 @@ def test_tries_in_vain_get_rarer(tmp_path: Path) -> None:
     async def main() -> None:
         bucket = Bucket()
         bucket.is_away = True
-        async with virtual_cluster(tmp_path, config=CONFIG) as cluster:
-            tasks = await begin(cluster, bucket)
+        async with virtual_cluster(tmp_path, brokers=1, config=CONFIG) as cluster:
+            tasks = [asyncio.create_task(bucket.watch(cluster[1]).run())]
             await asyncio.sleep(100 * AFTER_S)
             assert 5 < len([by for by, _ in bucket.asked if by == 1]) < 20
             await end(tasks)
