@@ -18,6 +18,7 @@ transaction whose marker may still be lost.
 
 from __future__ import annotations
 
+from itertools import chain
 from struct import Struct
 from struct import error as StructError
 
@@ -37,6 +38,9 @@ _PREFIX = Struct(">4sHI")
 _HEAD = Struct(">qI")
 _PRODUCER = Struct(">qhiqqB")
 _BATCH = Struct(">iqiq")
+# A producer with all of its batches, by their number: a log may have 100,000 producers, and is not
+# appended to while they are encoded.
+_PRODUCERS = tuple(Struct(_PRODUCER.format + "iqiq" * n) for n in range(RETAINED_BATCH_COUNT + 1))
 _COUNT = Struct(">I")
 _TRANSACTION = Struct(">qq")
 
@@ -49,17 +53,18 @@ def encode_snapshot(state: ProducerState) -> bytes:
     """Return the snapshot file of ``state``."""
     parts = [_HEAD.pack(state.end_offset, len(state))]
     for producer_id, entry in state.items():
+        batches = entry.batches
         parts.append(
-            _PRODUCER.pack(
+            _PRODUCERS[len(batches)].pack(
                 producer_id,
                 entry.epoch,
                 entry.coordinator_epoch,
                 entry.last_seen_ms,
                 entry.transaction_first_offset,
-                len(entry.batches),
+                len(batches),
+                *chain.from_iterable(batches),
             )
         )
-        parts.extend(_BATCH.pack(*batch) for batch in entry.batches)
     version = _VERSION
     if unreplicated := list(state.unreplicated()):
         version = _UNREPLICATED_VERSION
