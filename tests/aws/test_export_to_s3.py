@@ -5,8 +5,6 @@ Without Spark: what tasks write and what the driver commits are called here in o
 
 from __future__ import annotations
 
-import asyncio
-import random
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,7 +31,8 @@ from tidelog_spark.jobs.table_lease import TableLease, read_lease
 from tidelog_spark.jobs.table_state import with_state
 
 from tests.aws.buckets import make_bucket
-from tests.support.store_proxy import S3, StoreBehaviour, StoreProxy
+from tests.support.store_proxy import StoreBehaviour
+from tests.support.store_proxy_process import StoreProxyProcess
 
 BUCKET = "tidelog-exports"
 SCHEMA = pa.schema([("kafka_offset", pa.int64()), ("kafka_timestamp", pa.timestamp("us", "UTC"))])
@@ -184,8 +183,7 @@ def test_a_bucket_that_may_only_be_read_is_named_and_nothing_is_lost_by_it(
         catalogs.append(open_catalog(properties))
         return IcebergTable(catalogs[-1], "lake.t", TimePartitions.DAY)
 
-    def check_denied(proxy: StoreProxy) -> None:
-        proxy.behave(StoreBehaviour(is_read_only=True))
+    with StoreProxyProcess(ministack_endpoint, StoreBehaviour(is_read_only=True)) as proxy:
         for start in (0, 5):
             with pytest.raises(TableAccessDenied, match="s3:PutObject"):
                 run(table(proxy.url), TimePartitions.DAY, start, start + 5)
@@ -194,12 +192,6 @@ def test_a_bucket_that_may_only_be_read_is_named_and_nothing_is_lost_by_it(
             # ``run`` checks that the offsets of the table are those of the runs that succeeded.
             run(table(ministack_endpoint), TimePartitions.DAY, start, start + 5)
         run(table(ministack_endpoint), TimePartitions.DAY, 10, 11)
-        assert proxy.counts["denied"] >= 4
-        for catalog in catalogs:
-            catalog.close()
-
-    async def main() -> None:
-        async with StoreProxy(ministack_endpoint, random.Random(1), S3) as proxy:
-            await asyncio.to_thread(check_denied, proxy)
-
-    asyncio.run(main())
+        assert proxy.counts()["denied"] >= 4
+    for catalog in catalogs:
+        catalog.close()
