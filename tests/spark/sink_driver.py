@@ -3,6 +3,7 @@
     write ADDRESS TOPIC FOLDER     1000 rows, by tasks some of whose workers die
     stream ADDRESS TOPIC FOLDER    the files in FOLDER/in, one a micro-batch
     dying-stream …                 the same, by tasks some of whose workers die
+    holding-stream … BATCH         the same; the sink commits the batch, and never says so to Spark
 
 Workers die as by ``kill -9``: in the middle of their rows, and when all is done but said.
 """
@@ -13,14 +14,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
-from tidelog_spark.sink.options import parse_sink_options
+from tidelog_spark.sink.options import SinkOptions, parse_sink_options
 from tidelog_spark.sink.writers import RowsWritten, TaskDone, TidelogStreamWriter, TidelogWriter
 from tidelog_spark.source import TidelogDataSource
 
@@ -68,6 +73,36 @@ class DyingStreamWriter(TidelogStreamWriter):
         return done
 
 
+class HoldingStreamWriter(TidelogStreamWriter):
+    """Commits one of the batches, touches the file ``held`` and does not return."""
+
+    def __init__(self, options: SinkOptions, batch_id: int, held: Path) -> None:
+        super().__init__(options)
+        self._batch_id, self._held = batch_id, held
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        super().commit(messages, batchId)
+        if batchId == self._batch_id:
+            parent = os.getppid()
+            self._held.touch()
+            # Spark's daemon, which ends with the JVM, may not see to its processes any more.
+            while os.getppid() == parent:
+                time.sleep(0.05)
+
+
+class HoldingDataSource(TidelogDataSource):
+    """The data source, with the writer above; it has two more options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "holding"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        given = {name.lower(): text for name, text in self.options.items()}
+        batch_id, held = int(given.pop("batch")), Path(given.pop("held"))
+        return HoldingStreamWriter(parse_sink_options(given), batch_id, held)
+
+
 class DyingDataSource(TidelogDataSource):
     """The data source, with the writers above."""
 
@@ -82,11 +117,12 @@ class DyingDataSource(TidelogDataSource):
         return DyingStreamWriter(parse_sink_options(self.options))
 
 
-def main(what: str, address: str, topic: str, folder: Path) -> None:
+def main(what: str, address: str, topic: str, folder: Path, *batch: str) -> None:
     # Four attempts a task.
     settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
     spark = local_session("tidelog-sink", master="local[2,4]", settings=settings)
     spark.dataSource.register(DyingDataSource)
+    spark.dataSource.register(HoldingDataSource)
     options = {"kafka.bootstrap.servers": address, "topic": topic}
     if what == "write":
         table = spark.range(ROW_COUNT, numPartitions=TASK_COUNT)
@@ -94,7 +130,9 @@ def main(what: str, address: str, topic: str, folder: Path) -> None:
         rows.write.format("dying").options(**options).mode("append").save()
         return
     files = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
-    data_source = "dying" if what == "dying-stream" else "tidelog"
+    data_source = {"dying-stream": "dying", "holding-stream": "holding"}.get(what, "tidelog")
+    if batch:
+        options |= {"batch": batch[0], "held": str(folder / f"held-{batch[0]}")}
     (
         files.load(str(folder / "in"))
         .repartition(TASK_COUNT)
@@ -108,4 +146,4 @@ def main(what: str, address: str, topic: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], Path(sys.argv[4]), *sys.argv[5:])

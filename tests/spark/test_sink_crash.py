@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,9 @@ from tidelog_spark.sink.decision import MARKED
 from tests.spark.sink_driver import ROW_COUNT
 from tests.spark.sinks import make_topic, open_transactions, values
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
+from tools.java_options import QUICK_JAVA
+from tools.local_spark import spark_home
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -84,37 +86,37 @@ def test_a_driver_that_is_killed_between_the_sinks_commit_and_its_own_repeats_no
 ):
     topic = make_topic(address)
     rows = add_files(tmp_path)
-    killed = [batch for batch in (0, 1) if killed_at(batch, address, topic, tmp_path)]
-    assert killed, "the driver was quicker than this test, each time"
+    for batch in (0, 1):
+        kill_when_held(batch, address, topic, tmp_path)
+        assert not (tmp_path / "checkpoint" / "commits" / str(batch)).exists()
+        found = values(address, topic)
+        assert len(found) == len({*found}) == (batch + 1) * ROWS_A_FILE
     run("stream", address, topic, str(tmp_path))
     assert values(address, topic) == rows
     assert open_transactions(address) == []
 
 
-def killed_at(batch: int, address: str, topic: str, folder: Path) -> bool:
-    """Run the query until it has decided the batch; return whether it died before its own commit."""
-    committed = folder / "checkpoint" / "commits" / str(batch)
-    process = driver("stream", address, topic, str(folder))
+def kill_when_held(batch: int, address: str, topic: str, folder: Path) -> None:
+    """Run the query until the sink has committed the batch, which Spark never hears of."""
+    process = driver("holding-stream", address, topic, str(folder), str(batch))
+    held = folder / f"held-{batch}"
     try:
-        group_id = SinkNames(query_id(folder, process)).group_id
-        with Admin(address).sync() as admin:
-            while not committed.exists():
-                assert process.poll() is None, "the query has ended"
-                found = admin.list_group_offsets(group_id, [MARKED])
-                if MARKED in found and found[MARKED].offset > batch:
-                    break
+        eventually(
+            lambda: held.exists() or process.poll() is not None, "the batch is held", SECONDS_MAX
+        )
+        assert process.poll() is None, "the query has ended"
     finally:
         kill(process)
-    return not committed.exists()
 
 
-def query_id(folder: Path, process: subprocess.Popen[bytes]) -> str:
-    path = folder / "checkpoint" / "metadata"
-    while not path.exists():
-        assert process.poll() is None, "the query has ended"
-        time.sleep(0.05)
-    query_id: str = json.loads(path.read_text())["id"]
-    return query_id
+def environment() -> dict[str, str]:
+    """Return the environment of a command that starts a Spark of its own, quickly."""
+    java = "--driver-java-options '" + " ".join(QUICK_JAVA) + "'"
+    return {
+        **os.environ,
+        "SPARK_HOME": str(spark_home()),
+        "PYSPARK_SUBMIT_ARGS": f"{java} --conf spark.ui.enabled=false pyspark-shell",
+    }
 
 
 def test_a_backfill_is_a_command(address, tmp_path):
@@ -134,7 +136,9 @@ def test_a_backfill_is_a_command(address, tmp_path):
     ]
     command += ["--value", "n", "--key", "n % 5", "--tasks", "2", "--json"]
     for found in (0, 2):
-        done = subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_MAX)
+        done = subprocess.run(
+            command, check=True, capture_output=True, timeout=SECONDS_MAX, env=environment()
+        )
         report = json.loads(done.stdout)
         assert report["row_count"] == 50
         assert report["tasks_found_written"] == found
@@ -145,7 +149,11 @@ def test_a_backfill_is_a_command(address, tmp_path):
         (["--partition", "'a'"], 2, b"column 'partition' is string; it must be int"),
     ):
         wrong = subprocess.run(
-            [*command, *arguments], check=False, capture_output=True, timeout=SECONDS_MAX
+            [*command, *arguments],
+            check=False,
+            capture_output=True,
+            timeout=SECONDS_MAX,
+            env=environment(),
         )
         assert wrong.returncode == status
         assert told in wrong.stderr.splitlines()[-1]
@@ -164,7 +172,9 @@ def test_a_backfill_that_is_stopped_is_continued_by_the_same_command(address, tm
     command += ["--value", "n", "--key", "n", "--tasks", str(task_count), "--id", name, "--json"]
     for wanted in (1, task_count):
         stop_when_marked(command, address, name, wanted, task_count, number)
-    done = subprocess.run(command, check=True, capture_output=True, timeout=SECONDS_MAX)
+    done = subprocess.run(
+        command, check=True, capture_output=True, timeout=SECONDS_MAX, env=environment()
+    )
     assert json.loads(done.stdout)["row_count"] == row_count
     assert values(address, topic) == list(range(row_count))
     assert open_transactions(address) == []
@@ -175,20 +185,23 @@ def stop_when_marked(
 ) -> None:
     """Run the backfill, and send its group the signal once so many tasks have their marks."""
     names = SinkNames(name)
-    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + SECONDS_MAX
+    process = subprocess.Popen(
+        command, start_new_session=True, stdout=subprocess.DEVNULL, env=environment()
+    )
+    unmarked = [*range(task_count)]  # Marks stay, so each is looked for until it is there.
     try:
         with Admin(address).sync() as admin:
-            while process.poll() is None:
-                assert time.monotonic() < deadline
-                marked = [
-                    task
-                    for task in range(task_count)
-                    if MARKED in admin.list_group_offsets(names.whole_task_id(task), [MARKED])
-                ]
-                if len(marked) >= wanted:
-                    os.killpg(process.pid, number)
-                    break
+
+            def is_marked(task: int) -> bool:
+                return MARKED in admin.list_group_offsets(names.whole_task_id(task), [MARKED])
+
+            def is_over() -> bool:
+                unmarked[:] = [task for task in unmarked if not is_marked(task)]
+                return task_count - len(unmarked) >= wanted or process.poll() is not None
+
+            eventually(is_over, f"{wanted} tasks have marks", SECONDS_MAX)
+        if process.poll() is None:
+            os.killpg(process.pid, number)
         process.wait(SECONDS_MAX)
     finally:
         kill(process)
