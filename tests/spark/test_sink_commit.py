@@ -18,7 +18,13 @@ from tidelog.producing.prepared import PreparedTransaction
 from tidelog_spark.sink import decision as decision_module
 from tidelog_spark.sink.clients import SinkNames, open_producer
 from tidelog_spark.sink.commit import abort_batch, commit_batch
-from tidelog_spark.sink.decision import MARKED, Decision, WrittenTask, record
+from tidelog_spark.sink.decision import (
+    MARKED,
+    Decision,
+    WrittenTask,
+    read_settled,
+    record,
+)
 from tidelog_spark.sink.errors import (
     BatchIncomplete,
     BatchSuperseded,
@@ -395,3 +401,21 @@ def test_a_decision_that_takes_several_texts_is_read_back(address, monkeypatch):
 def test_an_offset_that_is_no_decision_is_told():
     with pytest.raises(CorruptDecision, match="group 'tidelog-spark-q'"):
         Decision.from_text("nothing", SinkNames("q"))
+
+
+def test_a_decision_is_read_from_nodes_that_answer_late(address, monkeypatch):
+    """The first look ends before any answer can have come."""
+    query = Query(address)
+    query.decide(0, query.tasks(0, range(10)))
+    monkeypatch.setattr(decision_module, "UNSTABLE_TIMEOUT_MS", 0)
+    decision = asyncio.run(read_settled(query.options, query.names))
+    assert decision is not None
+    assert decision.batch_id == 0
+
+
+@pytest.mark.slow
+def test_an_open_decision_on_nodes_that_answer_late_is_settled(address, monkeypatch):
+    query = Query(address, **{"kafka.max.block.ms": "30000"})
+    leave_decision_open(query, 0, query.tasks(0, range(10)))
+    monkeypatch.setattr(decision_module, "UNSTABLE_TIMEOUT_MS", 0)
+    assert asyncio.run(read_settled(query.options, query.names)) is None

@@ -126,12 +126,16 @@ async def read(names: SinkNames, admin: Admin) -> Decision | None:
 
 async def read_settled(options: SinkOptions, names: SinkNames) -> Decision | None:
     """Return the last decision; completes one that a driver was committing when it died."""
-    try:
-        async with open_admin(options, timeout_ms=UNSTABLE_TIMEOUT_MS) as admin:
-            return await read(names, admin)
-    except TidelogError as error:
-        if not is_unstable(error):
-            raise
+    # A first look that finds no answer says nothing about the decision: the nodes may be busy.
+    for timeout_ms in (UNSTABLE_TIMEOUT_MS, options.max_block_ms):
+        try:
+            async with open_admin(options, timeout_ms=timeout_ms) as admin:
+                return await read(names, admin)
+        except TidelogError as error:
+            if is_unstable(error):
+                break
+            if not error.retriable or timeout_ms == options.max_block_ms:
+                raise
     await fence_off(options, names.deciding_id)
     async with open_admin(options) as admin:
         return await read(names, admin)
