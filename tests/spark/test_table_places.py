@@ -18,7 +18,7 @@ from tidelog_spark.jobs.export_table import (
 )
 from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
 from tidelog_spark.jobs.parquet_table import ParquetTable
-from tidelog_spark.jobs.table_places import require_apart
+from tidelog_spark.jobs.table_places import check_location, table_url
 
 from tests.spark.exported import Source
 from tests.support.command import called
@@ -45,19 +45,34 @@ APART = {
 @pytest.mark.parametrize("name", AMONG)
 def test_a_table_among_the_segments_is_refused(name: str) -> None:
     with pytest.raises(InvalidConfig, match="among the segments"):
-        require_apart(*AMONG[name])
+        check_location(*AMONG[name])
 
 
 @pytest.mark.parametrize("name", APART)
 def test_a_table_that_is_apart_from_the_segments_is_not(name: str) -> None:
-    require_apart(*APART[name])
+    check_location(*APART[name])
 
 
 def test_a_link_into_the_segments_is_followed(tmp_path: Path) -> None:
     (tmp_path / "objects").mkdir()
     (tmp_path / "lake").symlink_to(tmp_path / "objects")
     with pytest.raises(InvalidConfig, match="among the segments"):
-        require_apart((tmp_path / "lake" / "t").as_uri(), (tmp_path / "objects").as_uri())
+        check_location((tmp_path / "lake" / "t").as_uri(), (tmp_path / "objects").as_uri())
+
+
+def test_a_relative_location_is_refused() -> None:
+    for location in ("lake/t", "t"):
+        with pytest.raises(InvalidConfig, match="no URL: give one"):
+            check_location(location, None)
+    check_location("/lake/t", None)
+
+
+def test_a_path_of_this_machine_becomes_a_url(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert table_url("lake/t") == (tmp_path / "lake" / "t").as_uri()
+    assert table_url("/lake/t") == "file:///lake/t"
+    for url in ("s3://lake/t", "file:///lake/t"):
+        assert table_url(url) == url
 
 
 def test_no_format_makes_a_table_among_the_segments(tmp_path: Path) -> None:
@@ -97,6 +112,34 @@ def test_the_job_refuses_a_warehouse_among_the_segments(tmp_path: Path) -> None:
     told = called(*asked, "--partition-by", "none", status=2)
     assert "among the segments" in told.errors
     assert catalog.load_table("lake.t").schema().column_names == ["kafka_offset"]
+    catalog.close()
+
+
+@pytest.mark.parametrize(
+    ("table", "warehouse", "reason"),
+    [
+        ("lake.t", None, "may need the property warehouse"),
+        ("lake.t", "lake", "no URL: give one"),
+        ("t", "file:///lake", "must be NAMESPACE.NAME"),
+    ],
+    ids=["no warehouse", "relative warehouse", "no namespace"],
+)
+def test_the_job_says_in_one_line_what_a_table_lacks(
+    tmp_path: Path, table: str, warehouse: str | None, reason: str
+) -> None:
+    source = Source(tmp_path)
+    source.grow(10)
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'catalog.db'}"}
+    if warehouse is not None:
+        properties["warehouse"] = warehouse
+    asked = ["job", "iceberg", "t", "--table", table]
+    asked += [f"--{name}={url}" for name, url in source.cluster.options.items()]
+    asked += [f"--catalog={name}={value}" for name, value in properties.items()]
+    told = called(*asked, status=2)
+    assert told.errors.count("\n") == 1
+    assert reason in told.errors
+    catalog = open_catalog(properties)
+    assert not catalog.table_exists("lake.t")
     catalog.close()
 
 

@@ -15,6 +15,7 @@ from tidelog_spark.jobs.export_table import ExportTable, TimePartitions
 from tidelog_spark.jobs.exporting import ExportResult, export
 from tidelog_spark.jobs.parquet_table import ParquetTable
 from tidelog_spark.jobs.table_lease import TableLease
+from tidelog_spark.jobs.table_places import table_url
 from tidelog_spark.jobs.task_runner import SparkTasks
 
 from tidelog_cli.export_options import (
@@ -57,7 +58,10 @@ def export_command(
     table_format: Annotated[str, typer.Option(help="parquet, iceberg or delta.")] = "parquet",
     to: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The folder of Parquet files, or of the Delta table."),
+        typer.Option(
+            metavar="URL",
+            help="The folder of Parquet files, or of the Delta table: a URL, or a path here.",
+        ),
     ] = None,
     table: Annotated[
         str | None, typer.Option(metavar="NAMESPACE.NAME", help="The Iceberg table to write to.")
@@ -168,8 +172,8 @@ def _table(
     if table_format == "delta":
         from tidelog_spark.jobs.delta_table import DeltaLakeTable
 
-        return DeltaLakeTable(to, partitions)
-    return ParquetTable(to)
+        return DeltaLakeTable(table_url(to), partitions)
+    return ParquetTable(table_url(to))
 
 
 def _document(result: ExportResult) -> dict[str, object]:

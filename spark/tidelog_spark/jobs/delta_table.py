@@ -38,7 +38,7 @@ from tidelog_spark.jobs.export_table import (
     partition_fields,
 )
 from tidelog_spark.jobs.table_access import named_permission
-from tidelog_spark.jobs.table_places import require_apart
+from tidelog_spark.jobs.table_places import check_location
 
 APPLICATION = "tidelog-export/"
 ERASING_APPLICATION = "tidelog-erasure/"  # and the run's id: the mark of its commit
@@ -71,7 +71,7 @@ class DeltaLakeTable:
 
     def prepare(self, schema: pa.Schema, *, segments: str | None = None) -> pa.Schema:
         """Create the table or add columns, in a commit without files."""
-        require_apart(self._location, segments)
+        check_location(self._location, segments)
         with named_permission(self._location, "write", DeltaError):
             return self._prepare(schema)
 

@@ -41,7 +41,7 @@ from tidelog_spark.jobs.export_table import (
     WrittenFile,
     offsets_to_text,
 )
-from tidelog_spark.jobs.table_places import require_apart
+from tidelog_spark.jobs.table_places import check_location
 
 PROPERTY = "tidelog.export."
 # And a partition: the sequence number of the snapshot of its first export.
@@ -109,8 +109,10 @@ class IcebergTable:
             ) from None
 
     def _prepare(self, schema: pa.Schema, segments: str | None) -> pa.Schema:
+        if "." not in self._name.strip("."):
+            raise InvalidConfig([f"the table {self._name!r} must be NAMESPACE.NAME"])
         table = self._table = self._load() or self._create(schema, segments)
-        require_apart(self.location, segments)
+        check_location(self.location, segments)
         known = _plain_schema(table)
         merged = merged_schema(known, schema, evolves=True)
         if merged != known:
@@ -188,14 +190,20 @@ class IcebergTable:
         return table
 
     def _create(self, schema: pa.Schema, segments: str | None) -> Table:
-        namespace = self._name.rpartition(".")[0]
-        if not namespace:
-            raise InvalidConfig([f"the table {self._name!r} must be NAMESPACE.NAME"])
         require_distinct(schema)
-        self._catalog.create_namespace_if_not_exists(namespace)
-        with self._catalog.create_table_transaction(self._name, schema=schema) as transaction:
+        self._catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        try:
+            creation = self._catalog.create_table_transaction(self._name, schema=schema)
+        except ValueError as error:
+            raise InvalidConfig(
+                [
+                    f"the table {self._name} cannot be created: {text_of(error)}; the catalog may"
+                    " need the property warehouse, such as warehouse=s3://bucket/folder"
+                ]
+            ) from None
+        with creation as transaction:
             # An error in this block creates no table.
-            require_apart(transaction.table_metadata.location, segments)
+            check_location(transaction.table_metadata.location, segments)
             if self._partitions in _TRANSFORMS:
                 transform, name = _TRANSFORMS[self._partitions]
                 with transaction.update_spec() as spec:

@@ -29,7 +29,7 @@ from tidelog_spark.jobs.parquet_commits import (
     put_commit,
     read_log,
 )
-from tidelog_spark.jobs.table_places import require_apart
+from tidelog_spark.jobs.table_places import check_location
 from tidelog_spark.jobs.table_state import with_state
 
 RUN_FOLDER = "run="
@@ -54,7 +54,7 @@ class ParquetTable:
 
     def prepare(self, schema: pa.Schema, *, segments: str | None = None) -> pa.Schema:
         """Read the last commit; nothing is written before the next one."""
-        require_apart(self._location, segments)
+        check_location(self._location, segments)
         self._last = with_state(self._location, last_commit)
         if self._last is None:
             require_distinct(schema)

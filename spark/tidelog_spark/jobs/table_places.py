@@ -1,4 +1,4 @@
-"""The location of a table must not be among the segments, nor they below it.
+"""Which locations a table may have: absolute, not among the segments, nor they below it.
 
 What is below the segments' prefix and no segment is an orphan, which is collected; and programs
 that clean up a table's folder (``remove_orphan_files``, ``VACUUM``) would delete segments in it.
@@ -7,7 +7,7 @@ that clean up a table's folder (``remove_orphan_files``, ``VACUUM``) would delet
 from __future__ import annotations
 
 import os
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from tidelog_core.errors import InvalidConfig
@@ -15,8 +15,23 @@ from tidelog_core.errors import InvalidConfig
 _SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "": "file"}
 
 
-def require_apart(location: str, segments: str | None) -> None:
-    """Raise ``InvalidConfig`` if one of the URLs is within the other. ``None`` is nowhere."""
+def table_url(place: str) -> str:
+    """Return a table's URL; a path of this machine becomes one."""
+    return place if urlsplit(place).scheme else Path(place).absolute().as_uri()
+
+
+def check_location(location: str, segments: str | None) -> None:
+    """Raise ``InvalidConfig`` for a relative location, and one among the segments or around them.
+
+    ``segments`` is their URL; ``None`` is nowhere.
+    """
+    if not urlsplit(location).scheme and not location.startswith("/"):
+        raise InvalidConfig(
+            [
+                f"the table would be at {location!r}, which is no URL: give one, as"
+                " s3://bucket/folder or file:///folder; in Iceberg the catalog's warehouse says it"
+            ]
+        )
     if segments is None:
         return
     table, objects = _place(location), _place(segments)
