@@ -18,6 +18,7 @@ from tools.places import ROOT
 READY_SECONDS_MAX = 60.0
 COMMAND_SECONDS_MAX = 600.0  # a job of Spark, on a busy machine
 _SERVERS = ("tidelog up", "python -m tidelog_functions.admin.local")
+_SCHEDULE = " --every "  # a job with it runs until it is stopped
 _PASSWORD = "correct horse battery staple\n"  # at every prompt
 
 
@@ -70,6 +71,8 @@ class PageReader:
         for beginning in _SERVERS:
             if command.startswith(beginning):
                 return self._start(f"{command} {self.server_options.get(beginning, '')}", where)
+        if _SCHEDULE in command:
+            return self._start(command, where)
         status, output = self._call(command)
         print(f"{where} $ {command}\n{output}")
         assert status == 0, f"{where}: {command}: {status}\n{output}"

@@ -5,6 +5,7 @@ A stage prepares a folder and a reader, so that the page's commands can be run i
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -201,23 +202,54 @@ def diskless(reader: PageReader, stack: ExitStack) -> None:
 
 
 def jobs(reader: PageReader, stack: ExitStack) -> None:
-    """Stores in ``data`` with a tiered topic, and an audit log."""
-    data = reader.folder / "data"
-    running = node(reader, stack, {"audit.enable": "true"})
+    """Stores in ``data`` with tiered topics, two of them with schemas, and an audit log."""
+    data, port = reader.folder / "data", str(free_port())
+    running = node(reader, stack, {"audit.enable": "true"}, arguments=("--registry-port", port))
     topics(running.address, "orders", segment_bytes="20000")
+    topics(running.address, "payments", "clicks", segment_ms="1000")
     fill(running.address, "orders")
-    wait_tiered(data, "orders")
+    reader.environment["TIDELOG_REGISTRY"] = f"http://127.0.0.1:{port}"
+    for topic in ("payments", "clicks"):
+        register_and_fill(reader, topic)
+    for topic in ("orders", "payments", "clicks"):
+        wait_tiered(data, topic)
     eventually(lambda: any(data.glob("__tidelog_audit-*")), "there is an audit log")
-    stores(reader, data)
+    quick_spark(reader)
+    metadata, objects = f"sqlite://{data}/metadata.db", f"file://{data}/objects"
     lake = reader.folder / "lake"
+    catalog = (
+        f"type=sql --catalog uri=sqlite:///{reader.folder}/catalog.db"
+        f" --catalog warehouse=file://{lake}"
+    )
     reader.words += [
+        ("'dynamodb://tidelog?region=eu-central-1'", metadata),
+        ("s3://bucket/tidelog", objects),
         ("'spark-submit --master yarn'", "'spark-submit --master local[1]'"),
-        ("spark-submit …/", f"spark-submit --master 'local[1]' {ROOT}/sdk/"),
-        ("file:///lake/orders", f"file://{lake}/parquet"),
         ("s3://lake/orders", f"file://{lake}/delta"),
-        ("type=glue", f"type=sql --catalog uri=sqlite:///{reader.folder}/catalog.db"),
-        ("warehouse=s3://lake", f"warehouse=file://{lake}/iceberg"),
+        ("type=rest --catalog uri=http://catalog:8181", catalog),
+        ("type=glue --catalog warehouse=s3://lake", catalog),
     ]
+
+
+def register_and_fill(reader: PageReader, topic: str) -> None:
+    """Register three versions of a schema, and write records of the last one."""
+    fields: list[dict[str, object]] = [{"name": "id", "type": "long"}]
+    for name in ("note", "tag", "remark"):
+        fields.append({"name": name, "type": ["null", "string"], "default": None})
+        schema = {"type": "record", "name": "Record", "fields": fields}
+        (reader.folder / "record.avsc").write_text(json.dumps(schema))
+        reader.run(f"tidelog schema register {topic}-value record.avsc", "stage")
+    lines = "".join(f'{{"id": {n}, "note": "{"x" * 90}"}}\n' for n in range(RECORDS // 4))
+    (reader.folder / "records.json").write_text(lines)
+    reader.run(f"tidelog produce {topic} --value-format avro < records.json", "stage")
+
+
+def quick_spark(reader: PageReader) -> None:
+    """Have jobs start the tests' Spark, which compiles less, on this machine alone."""
+    from tools.local_spark import spark_home
+
+    reader.environment["SPARK_HOME"] = str(spark_home())
+    reader.environment["SPARK_LOCAL_IP"] = "127.0.0.1"
 
 
 def migrate(reader: PageReader, stack: ExitStack) -> None:
@@ -356,7 +388,7 @@ def spark_sink(reader: PageReader, stack: ExitStack) -> None:
     hours = pandas.date_range("2013-01-01", periods=50, freq="h", tz="UTC")
     table = pandas.DataFrame({"tailnum": [f"N{n % 7}" for n in range(50)], "time_hour": hours})
     table.to_parquet(lake / "part.parquet", coerce_timestamps="us")
-    reader.words.append(("s3a://lake/flights", f"{lake}"))
+    quick_spark(reader)
 
 
 def upgrade_to_closed(reader: PageReader, stack: ExitStack) -> None:
