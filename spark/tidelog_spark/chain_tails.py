@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.tail.reader import Refreshed, TailReader
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.metadata.epoch_chains import EpochChains
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.partition_log import LogTail, PartitionLog
+
+if TYPE_CHECKING:
+    from tidelog_core.diskless.tail.reader import Refreshed, TailReader
+
+# Spark starts a process for each plan; the chains' modules are imported if a topic has chains.
 
 Items = Mapping[PartitionName, EpochChains]
 
@@ -37,10 +41,15 @@ class ChainTails:
 
         Raises ``CorruptObject`` and ``StoreUnavailable``.
         """
+        self._items = {name: chains for name, chains in items.items() if chains}
         if self._reader is None:
+            if not self._items:
+                return
+            from tidelog_core.diskless.chain.store import ChainStore
+            from tidelog_core.diskless.tail.reader import TailReader
+
             self._cluster_id = cluster_id
             self._reader = TailReader(ChainStore(self._objects, cluster_id))
-        self._items = {name: chains for name, chains in items.items() if chains}
         await self._refresh()
 
     async def read_again(self) -> Refreshed | None:

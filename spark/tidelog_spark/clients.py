@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from tidelog.settings.names import SECURITY_NAMES
-from tidelog.settings.security import check_properties, connection_settings
 
 from tidelog_spark.option_reader import OptionReader
 
@@ -39,6 +38,7 @@ def client_factory(options: Reached) -> ClientFactory:
     Raises ``InvalidConfig`` where a file of keys or certificates cannot be used.
     """
     from tidelog.client_factory import ClientFactory
+    from tidelog.settings.security import connection_settings
 
     return ClientFactory(
         options.bootstrap_servers,
@@ -55,5 +55,9 @@ def parse_security(reader: OptionReader) -> SecurityOptions:
         for name in SECURITY_OPTIONS
         if reader.has(name)
     }
+    if not given:
+        return ()  # Spark's Python processes start sooner without the clients.
+    from tidelog.settings.security import check_properties
+
     reader.problems += [f"options 'kafka.*': {problem}" for problem in check_properties(given)]
     return tuple(given.items())

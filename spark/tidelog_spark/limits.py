@@ -15,8 +15,8 @@ from tidelog_spark.option_values import EARLIEST, LATEST, Limit, OffsetLimit, Ti
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.partition_log import PartitionLog
 from tidelog_spark.plan_run import run_plan
-from tidelog_spark.planning import NoSuchTimestamp, Split
-from tidelog_spark.slicing import Slice
+from tidelog_spark.planning import NoSuchTimestamp
+from tidelog_spark.splits import Slice, Split
 
 if TYPE_CHECKING:
     from tidelog_spark.nodes import Nodes

@@ -5,18 +5,21 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
-from tidelog_core.diskless.tail.partition_tail import TailView
-from tidelog_core.diskless.tail.tail_slice import TailSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.key_filter import KeyFilter
 from tidelog_core.tier.stretches import Stretch, readable_stretches
+
+if TYPE_CHECKING:
+    from tidelog_core.diskless.tail.partition_tail import TailView
+    from tidelog_core.diskless.tail.tail_slice import TailSlice
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from tidelog_core.tier.stretches import Stretch
 from tidelog_spark.option_values import EARLIEST, LATEST, Limit, OffsetLimit
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.partition_log import PartitionLog, SegmentIndex
-from tidelog_spark.slicing import Slice, TimeLimits, cut_slices, tail_slices
+from tidelog_spark.slicing import TimeLimits, cut_slices, tail_slices
+from tidelog_spark.splits import DataLost, Slice, Split, Tail
 
 SPLIT_SIZE_BYTES = 64 * 1024 * 1024
 
@@ -36,43 +37,10 @@ R = TypeVar("R")
 KeyOf = Callable[[TopicPartition, SegmentMeta], str]
 
 
-class DataLost(TidelogError):
-    """Requested offsets are not in the tiered log; all missing ranges are named."""
-
-    code = ErrorCode.offset_out_of_range
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__(
-            "; ".join(problems)
-            + ". To read the rest, give other offsets or the option failOnDataLoss=false"
-        )
-        self.problems = tuple(problems)
-
-
 class NoSuchTimestamp(TidelogError):
     """No tiered record is as new as the start time of the read."""
 
     code = ErrorCode.offset_out_of_range
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """Offsets ``[start_offset, end_offset)`` to read from the partition's leader."""
-
-    start_offset: int
-    end_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """The work of one task: slices of one partition in offset order, or its tail."""
-
-    topic: str
-    partition: int
-    slices: tuple[Slice, ...]
-    aborted: tuple[AbortedTransaction, ...] = ()
-    tail: Tail | None = None
-    topic_id: UUID | None = None  # the offsets' topic
 
 
 @dataclass(frozen=True, slots=True)

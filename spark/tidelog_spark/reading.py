@@ -25,8 +25,7 @@ from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.loop_thread import LoopThread
-from tidelog_spark.planning import DataLost, Split
-from tidelog_spark.slicing import Slice
+from tidelog_spark.splits import DataLost, Slice, Split
 
 logger = logging.getLogger(__name__)
 

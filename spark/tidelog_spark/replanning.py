@@ -21,8 +21,8 @@ from tidelog_core.model import TopicPartition
 from tidelog_spark.limits import OtherTopic
 from tidelog_spark.option_values import Assign, OffsetLimit
 from tidelog_spark.options import ReadOptions
-from tidelog_spark.planning import DataLost, Plan, Split
-from tidelog_spark.slicing import Slice
+from tidelog_spark.planning import Plan
+from tidelog_spark.splits import DataLost, Slice, Split
 
 logger = logging.getLogger(__name__)
 

@@ -10,27 +10,7 @@ import numpy as np
 from tidelog_core.config import INT64_MAX
 
 from tidelog_spark.partition_log import LogTail, SegmentIndex, slice_index
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Whole batches of one object, and the valid offsets in them.
-
-    A slice with a timestamp is a single batch. ``from_timestamp_ms``: rows before the first
-    one at or after this time are skipped. ``until_timestamp_ms``: rows from the first one at
-    or after this time on are skipped.
-    """
-
-    object_key: str
-    position: int  # bytes
-    size_bytes: int
-    start_offset: int
-    end_offset: int  # exclusive
-    from_timestamp_ms: int | None = None
-    until_timestamp_ms: int | None = None
-    crc32c: int | None = None  # of the bytes; ``None``: only the batches have one
-    # Of the first batch; ``None``: batches have their offsets in their headers.
-    base_offset: int | None = None
+from tidelog_spark.splits import Slice
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -21,8 +21,10 @@ from pyspark.sql.utils import is_remote
 from tidelog_core.errors import InvalidConfig
 
 from tidelog_spark.options import ReadOptions, check_options, parse_options
-from tidelog_spark.planning import Split
 from tidelog_spark.schema import spark_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 EARLY = str(Path(__file__).parent / "early")  # ``sitecustomize`` of the source's processes
 
@@ -85,7 +87,7 @@ class TidelogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split."""
         # Without splits, Spark makes a partition without a value.
-        if not isinstance(partition.value, Split):
+        if partition.value is None:
             return iter(())
         from tidelog_spark.split_rows import task_rows
 

@@ -15,10 +15,11 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 
 from tidelog_spark.options import ReadOptions
-from tidelog_spark.planning import Plan, Split
 from tidelog_spark.reader_process import kept_store, settled
+from tidelog_spark.splits import Split
 
 if TYPE_CHECKING:
+    from tidelog_spark.planning import Plan
     from tidelog_spark.reading import StoreOpener
 
 

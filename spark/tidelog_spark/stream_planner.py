@@ -32,9 +32,9 @@ from tidelog_spark.option_values import OffsetLimit
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.partition_log import PartitionLog
 from tidelog_spark.plan_run import run_plan
-from tidelog_spark.planning import Split
 from tidelog_spark.positions import Positions
 from tidelog_spark.session import ATTEMPTS_MAX, Sources, open_sources
+from tidelog_spark.splits import Split
 from tidelog_spark.stream_progress import OffsetRange, Ranges, batch_ranges
 
 logger = logging.getLogger(__name__)

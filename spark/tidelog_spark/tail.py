@@ -27,7 +27,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_spark.loop_thread import LoopThread
 from tidelog_spark.nodes import Fetched, Nodes, RecordsGone
 from tidelog_spark.options import NodeOptions
-from tidelog_spark.planning import DataLost, Tail
+from tidelog_spark.splits import DataLost, Tail
 
 logger = logging.getLogger(__name__)
 

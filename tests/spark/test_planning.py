@@ -21,15 +21,8 @@ from tidelog_spark.partition_log import (
     SegmentIndex,
     partition_log,
 )
-from tidelog_spark.planning import (
-    DataLost,
-    MissingIndexes,
-    NoSuchTimestamp,
-    Plan,
-    Tail,
-    plan,
-)
-from tidelog_spark.slicing import Slice
+from tidelog_spark.planning import MissingIndexes, NoSuchTimestamp, Plan, plan
+from tidelog_spark.splits import DataLost, Slice, Tail
 
 TOPIC_ID = UUID(int=1)
 T0 = TopicPartition("t", 0)

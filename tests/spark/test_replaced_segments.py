@@ -21,12 +21,11 @@ from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.tier.lifecycle import AT_ONCE, below_log_start, start_deletions
 from tidelog_spark import reading
 from tidelog_spark.options import ReadOptions, parse_options
-from tidelog_spark.planning import DataLost, Split
 from tidelog_spark.positions import Positions
 from tidelog_spark.replanning import replan
 from tidelog_spark.session import plan_read
-from tidelog_spark.slicing import Slice
 from tidelog_spark.split_rows import read_rows
+from tidelog_spark.splits import DataLost, Slice, Split
 from tidelog_spark.streaming import TidelogStreamReader
 
 from tests.support.clock import NOW_MS

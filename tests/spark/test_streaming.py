@@ -18,7 +18,7 @@ from tidelog_core.metadata.records import partition_key, topic_key
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_spark.limits import OtherTopic
 from tidelog_spark.options import parse_options
-from tidelog_spark.planning import DataLost
+from tidelog_spark.splits import DataLost
 from tidelog_spark.stream_planner import StreamPlanner
 
 from tests.spark.micro_batches import MicroBatches

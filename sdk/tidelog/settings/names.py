@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from tidelog_core.security.oauthbearer import OAUTHBEARER_MECHANISM
 
 from tidelog.errors import InvalidConfig
-from tidelog.options import parse_bootstrap
-from tidelog.tokens.client_credentials import parse_endpoint
-from tidelog.wire.sasl import MECHANISMS
+from tidelog.wire.mechanisms import PASSWORD_MECHANISMS
+
+# Each of Spark's Python processes looks at the names. Few have values to check: only those import
+# the clients.
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SECURITY_PREFIXES = ("ssl.", "sasl.", "security.", "https.")
@@ -44,6 +45,8 @@ def _pem(value: str) -> None:
 
 
 def _servers(value: str) -> None:
+    from tidelog.options import parse_bootstrap
+
     try:
         parse_bootstrap(value)
     except InvalidConfig:
@@ -61,6 +64,8 @@ def _url(*schemes: str) -> Check:
 def _token_endpoint(value: str) -> None:
     if value.startswith("file:"):
         return
+    from tidelog.tokens.client_credentials import parse_endpoint
+
     try:
         parse_endpoint(value)
     except ValueError as error:
@@ -139,9 +144,9 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "sasl.mechanism",
-        ", ".join((*MECHANISMS, OAUTHBEARER_MECHANISM)),
+        ", ".join((*PASSWORD_MECHANISMS, OAUTHBEARER_MECHANISM)),
         also=("sasl.mechanisms",),
-        check=_one_of(*MECHANISMS, OAUTHBEARER_MECHANISM),
+        check=_one_of(*PASSWORD_MECHANISMS, OAUTHBEARER_MECHANISM),
     ),
     Setting("sasl.username", "the user"),
     Setting("sasl.password", "the user's password", is_secret=True),

@@ -18,7 +18,8 @@ from tidelog.options import Security
 from tidelog.settings.given import Problem, find_wrong_values, in_java_words
 from tidelog.settings.token_settings import token_login
 from tidelog.tokens.client_credentials import read_secret
-from tidelog.wire.sasl import MECHANISMS, Sasl, SaslToken
+from tidelog.wire.mechanisms import PASSWORD_MECHANISMS
+from tidelog.wire.sasl import Sasl, SaslToken
 
 _JAAS_MODULE = re.compile(
     r"\s*[\w.]+\.(Scram|Plain|OAuthBearer)LoginModule\s+required\b(.*?);?\s*", re.DOTALL
@@ -95,8 +96,8 @@ def _login(given: Mapping[str, str]) -> tuple[Sasl | SaslToken | None, list[Prob
     """Return the login and its problems; without problems there is a login."""
     mechanism = given.get("sasl.mechanism", "").upper()
     jaas, problems = _jaas_options(given, mechanism)
-    if mechanism not in (*MECHANISMS, OAUTHBEARER_MECHANISM):
-        allowed = ", ".join((*MECHANISMS, OAUTHBEARER_MECHANISM))
+    if mechanism not in (*PASSWORD_MECHANISMS, OAUTHBEARER_MECHANISM):
+        allowed = ", ".join((*PASSWORD_MECHANISMS, OAUTHBEARER_MECHANISM))
         text = f"the SASL mechanism must be one of {allowed}, not {mechanism!r}"
         problems.insert(0, Problem(("sasl.mechanism", "security.protocol"), text))
     if problems:

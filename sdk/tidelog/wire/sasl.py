@@ -30,9 +30,9 @@ from tidelog.encodable import is_encodable
 from tidelog.errors import AuthenticationFailed, UnsupportedSaslMechanism, error_for
 from tidelog.tokens.bearer_token import TokenNotFetched, is_token
 from tidelog.wire.connection import Connection
+from tidelog.wire.mechanisms import PASSWORD_MECHANISMS
 from tidelog.wire.requests import SASL_AUTHENTICATE, SASL_HANDSHAKE
 
-MECHANISMS = (*(mechanism.value for mechanism in ScramMechanism), PLAIN_MECHANISM)
 NONCE_SIZE_BYTES = 24
 _EXTENSION_NAME = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
@@ -56,8 +56,8 @@ class Sasl:
     def problems(self) -> list[str]:
         """Return the problems, one sentence each."""
         found = []
-        if self.mechanism not in MECHANISMS:
-            allowed = ", ".join(MECHANISMS)
+        if self.mechanism not in PASSWORD_MECHANISMS:
+            allowed = ", ".join(PASSWORD_MECHANISMS)
             found.append(f"the SASL mechanism must be one of {allowed}, not {self.mechanism!r}")
         if not self.user or not self.password:
             found.append("a SASL login needs a user and a password")
