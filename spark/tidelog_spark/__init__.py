@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidelog_spark.scanning import scan
-    from tidelog_spark.session import bookmark
     from tidelog_spark.source import TidelogDataSource, register
     from tidelog_spark.stream_start import start_stream
+    from tidelog_spark.table_planner import bookmark
 
 __all__ = ["TidelogDataSource", "bookmark", "register", "scan", "start_stream"]
 
 # Spark 3.5 has no data source API: it can use only ``scan`` and ``bookmark``.
 _MODULES = {
     "TidelogDataSource": "source",
-    "bookmark": "session",
+    "bookmark": "table_planner",
     "register": "source",
     "scan": "scanning",
     "start_stream": "stream_start",

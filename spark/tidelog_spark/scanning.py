@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelog_spark.options import parse_options
 from tidelog_spark.schema import spark_schema
-from tidelog_spark.session import plan_read
 from tidelog_spark.split_rows import task_rows
+from tidelog_spark.table_planner import plan_read
 
 
 def scan(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:

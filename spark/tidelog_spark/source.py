@@ -80,7 +80,7 @@ class TidelogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each split."""
-        from tidelog_spark.session import plan_read
+        from tidelog_spark.table_planner import plan_read
 
         return [InputPartition(split) for split in plan_read(self._options).splits]
 

@@ -77,7 +77,7 @@ def _replan(options: ReadOptions, split: Split) -> Split:
 
 
 def _plan_read(options: ReadOptions) -> Plan:
-    from tidelog_spark.session import plan_read
+    from tidelog_spark.table_planner import plan_read
 
     return plan_read(options)
 

@@ -13,9 +13,9 @@ from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_spark import bookmark, bookmarks
 from tidelog_spark.limits import OtherTopic
 from tidelog_spark.options import parse_options
-from tidelog_spark.session import plan_read
 from tidelog_spark.split_rows import read_rows
 from tidelog_spark.splits import DataLost
+from tidelog_spark.table_planner import plan_read
 
 from tests.support.tiered_cluster import TieredCluster
 

@@ -16,10 +16,10 @@ from tidelog_spark import bookmark
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.planning import Plan
 from tidelog_spark.replanning import replan
-from tidelog_spark.session import plan_read
 from tidelog_spark.split_rows import read_rows
 from tidelog_spark.splits import DataLost, Split
 from tidelog_spark.stream_planner import StreamPlanner
+from tidelog_spark.table_planner import plan_read
 
 from tests.spark.micro_batches import MicroBatches
 from tests.support.chain_owner import chain_name

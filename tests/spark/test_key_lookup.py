@@ -12,8 +12,8 @@ from tidelog.arrow.columns import arrow_schema
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_spark.options import parse_options
-from tidelog_spark.session import plan_read
 from tidelog_spark.split_rows import read_rows
+from tidelog_spark.table_planner import plan_read
 
 from tests.support.tiered_cluster import TieredCluster
 

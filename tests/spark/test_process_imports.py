@@ -30,7 +30,7 @@ def imported(program: str) -> set[str]:
             f"TidelogDataSource({OPTIONS}).schema()",
             {"pyarrow", "numpy", CLIENTS, PLANNING, RECORDS},
         ),
-        ("import tidelog_spark.session", {CLIENTS, CHAINS}),
+        ("import tidelog_spark.table_planner", {CLIENTS, CHAINS}),
         ("import tidelog_spark.split_rows, tidelog_spark.reading", {CLIENTS, PLANNING, RECORDS}),
     ],
     ids=["columns", "plan", "task"],

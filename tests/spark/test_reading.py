@@ -32,9 +32,9 @@ from tidelog_core.records.control import (
 from tidelog_spark import reading
 from tidelog_spark.options import parse_options
 from tidelog_spark.reader_process import kept_store
-from tidelog_spark.session import plan_read
 from tidelog_spark.split_rows import read_rows
 from tidelog_spark.splits import DataLost, Split
+from tidelog_spark.table_planner import plan_read
 
 from tests.support.tiered_cluster import TieredCluster
 

@@ -23,10 +23,10 @@ from tidelog_spark import reading
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.positions import Positions
 from tidelog_spark.replanning import replan
-from tidelog_spark.session import plan_read
 from tidelog_spark.split_rows import read_rows
 from tidelog_spark.splits import DataLost, Slice, Split
 from tidelog_spark.streaming import TidelogStreamReader
+from tidelog_spark.table_planner import plan_read
 
 from tests.support.clock import NOW_MS
 from tests.support.compacted_tier import CUTS, compacted, pass_time, plain

@@ -16,9 +16,9 @@ from tidelog.arrow.columns import arrow_schema
 from tidelog.errors import ConnectionFailed
 from tidelog_spark import nodes
 from tidelog_spark.options import ReadOptions, parse_options
-from tidelog_spark.session import bookmark, plan_read
 from tidelog_spark.split_rows import read_rows
 from tidelog_spark.splits import DataLost, Split
+from tidelog_spark.table_planner import bookmark, plan_read
 
 from tests.spark.micro_batches import MicroBatches
 from tests.support.node_process import NodeProcess

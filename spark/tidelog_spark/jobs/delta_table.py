@@ -5,10 +5,7 @@ table (``txn`` in the protocol), named after the partition. Files and versions a
 commit, checkpoints keep the versions forever, and if two concurrent commits set the
 version of the same application, the later one fails. Source: Delta transaction log
 protocol, transaction identifiers.
-
-RESTORE brings files of an older version back, and leaves the transactions as they are. So a commit
-tells the offsets in its information, too: if none has followed a RESTORE, those of the older
-version count.
+After a RESTORE the offsets of the older version count: see ``delta_history``.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -25,10 +21,19 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidelog_core.clock import wall_clock_ms
 
 from tidelog_spark.jobs.columns import merged_schema, require_distinct
+from tidelog_spark.jobs.delta_history import (
+    APPLICATION,
+    ERASED,
+    OFFSETS,
+    RUN,
+    has_commit_of,
+    stored_offsets,
+    transaction_offsets,
+    undone_runs,
+)
 from tidelog_spark.jobs.erasable_table import Expiry, delete_files, existing_files
 from tidelog_spark.jobs.erased_rows import Replacement, TableFile, UnreadableTableFile
 from tidelog_spark.jobs.export_table import (
-    CorruptExport,
     ExportConflict,
     Offsets,
     SchemaConflict,
@@ -40,14 +45,8 @@ from tidelog_spark.jobs.export_table import (
 from tidelog_spark.jobs.table_access import named_permission
 from tidelog_spark.jobs.table_places import check_location
 
-APPLICATION = "tidelog-export/"
 ERASING_APPLICATION = "tidelog-erasure/"  # and the run's id: the mark of its commit
-RUN = "tidelog.run"  # in a commit's information
-OFFSETS = "tidelog.offsets"  # of an export's commit: of all its partitions, after it
-ERASED = "tidelog.erased-rows"  # of an erasure's commit
 COMMIT_ATTEMPTS_MAX = 10
-COMMITS_LOOKED_AT = 100
-_LOOKS = (1, 10, COMMITS_LOOKED_AT)  # the last commit most often tells enough
 
 
 class DeltaLakeTable:
@@ -60,7 +59,7 @@ class DeltaLakeTable:
         self._partitions = partitions
         self._columns = [field.name for field in partition_fields(partitions)]
         self._table: DeltaTable | None = None
-        self._exported: Offsets = {}  # as last told
+        self._exported: Offsets = {}  # as of ``offsets``
         # Of the files as of ``open``, by path: their partition's values.
         self._values: dict[str, dict[str, str | None]] = {}
 
@@ -109,7 +108,7 @@ class DeltaLakeTable:
         """Return the versions of the partitions' transactions, older ones after a RESTORE."""
         assert self._table is not None
         with named_permission(self._location, "write", DeltaError):
-            self._exported = _held_offsets(self._location, self._table, partitions)
+            self._exported = stored_offsets(self._location, self._table, partitions)
         return self._exported
 
     def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
@@ -119,16 +118,16 @@ class DeltaLakeTable:
 
     def _commit(self, files: Sequence[WrittenFile], offsets: Offsets, run_id: str) -> None:
         assert self._table is not None
-        expected, schema = _offsets(self._table, offsets), self._table.schema()
+        expected, schema = transaction_offsets(self._table, offsets), self._table.schema()
         for _ in range(COMMIT_ATTEMPTS_MAX):
             try:
                 self._commit_once(self._table, files, offsets, run_id)
             except CommitFailedError as error:
                 # Another export, or only a change of a table setting.
                 self._table = DeltaTable(self._location)
-                if _has_commit_of(self._table, run_id):
+                if has_commit_of(self._table, run_id):
                     return  # The store's client has sent this commit twice.
-                is_same = _offsets(self._table, offsets) == expected
+                is_same = transaction_offsets(self._table, offsets) == expected
                 if not is_same or self._table.schema() != schema:
                     raise ExportConflict(f"{self._location}: {error}") from None
             else:
@@ -196,7 +195,7 @@ class DeltaLakeTable:
         ]
 
     def older_files(self) -> list[TableFile]:
-        """Return none: the log does not tell them, once it is cleaned up."""
+        """Return none: the log does not have them, once it is cleaned up."""
         return []
 
     def replace(
@@ -228,25 +227,14 @@ class DeltaLakeTable:
         return self._table.transaction_version(ERASING_APPLICATION + run_id) is not None
 
     def commit_numbers(self) -> Mapping[str, int]:
-        """Return none: the log tells which versions a RESTORE has left out."""
+        """Return none: the log shows which versions a RESTORE has left out."""
         return {}
 
     def undone(self, recorded: Mapping[str, int]) -> set[str]:
         """Return the runs of versions that a RESTORE has left out."""
         del recorded
         assert self._table is not None
-        found, restored = set[str](), None
-        for entry in self._table.history(COMMITS_LOOKED_AT):
-            if restored is not None and entry["version"] > restored:
-                if RUN in entry:
-                    found.add(entry[RUN])
-                continue
-            restored = None
-            if _is_restore(entry):
-                number = str(_parameters(entry).get("version"))
-                is_known = number.isdecimal()
-                restored = int(number) if is_known else _restored(self._location, entry).version()
-        return found
+        return undone_runs(self._location, self._table)
 
     def reached_by(self, paths: Collection[str]) -> list[str]:
         """Return the versions with one of the files, while one exists."""
@@ -307,86 +295,3 @@ def _partition_values(table: DeltaTable) -> dict[str, dict[str, str | None]]:
         }
         for row in actions.to_pylist()
     }
-
-
-def _has_commit_of(table: DeltaTable, run_id: str) -> bool:
-    """Return whether one of the last commits is the run's: its files must stay."""
-    return any(one.get(RUN) == run_id for one in table.history(COMMITS_LOOKED_AT))
-
-
-def _offsets(table: DeltaTable, partitions: Collection[str]) -> dict[str, int]:
-    found = {}
-    for partition in partitions:
-        version = table.transaction_version(APPLICATION + partition)
-        if version is not None:
-            found[partition] = version
-    return found
-
-
-def _held_offsets(location: str, table: DeltaTable, partitions: Collection[str]) -> dict[str, int]:
-    """Return the offsets up to which the table has its rows."""
-    known = _offsets(table, partitions)  # The others were never exported.
-    found: dict[str, int] = {}
-    state, pending = table, {*known}
-    for count in _LOOKS:
-        entries = table.history(count)
-        found, state, pending = _told(location, table, entries, {*known})
-        if not pending or len(entries) < count:
-            break
-    return {**found, **_offsets(state, pending)}
-
-
-def _told(
-    location: str,
-    table: DeltaTable,
-    entries: Sequence[Mapping[str, Any]],
-    pending: set[str],
-) -> tuple[dict[str, int], DeltaTable, set[str]]:
-    """Return the offsets that exports have told, the newest first.
-
-    And of partitions of which none has told any: the state whose transactions count, and which.
-    """
-    found: dict[str, int] = {}
-    for entry in entries:
-        if not pending:
-            break
-        if entry["version"] > table.version():
-            continue  # Left out by a RESTORE.
-        if RUN in entry and ERASED not in entry:
-            # An earlier program told only that it was a run.
-            told = {*json.loads(entry[OFFSETS])} & pending if OFFSETS in entry else pending
-            found |= _offsets(table, told)
-            pending = pending - told
-        elif _is_restore(entry):
-            table = _restored(location, entry)
-            pending = {*_offsets(table, pending)}
-    return found, table, pending
-
-
-def _is_restore(entry: Mapping[str, Any]) -> bool:
-    return str(entry.get("operation", "")).upper() == "RESTORE"
-
-
-def _parameters(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    parameters: Mapping[str, Any] = entry.get("operationParameters") or {}
-    return parameters
-
-
-def _restored(location: str, restore: Mapping[str, Any]) -> DeltaTable:
-    """Return the version that the RESTORE has brought back. Raises ``CorruptExport``."""
-    version = _parameters(restore).get("version")
-    time = _parameters(restore).get("timestamp") or _parameters(restore).get("datetime")
-    table = DeltaTable(location)
-    try:
-        if version is not None and str(version).isdecimal():
-            table.load_as_version(int(version))
-        elif time is not None:
-            table.load_as_version(str(time))
-        else:
-            raise ValueError("it does not tell to which version")
-    except (DeltaError, ValueError) as error:
-        raise CorruptExport(
-            f"version {restore.get('version')} of {location} is a RESTORE whose version cannot be"
-            f" read any more: {error}; export into another table"
-        ) from None
-    return table

@@ -48,8 +48,8 @@ from tidelog_spark.jobs.table_lease import TableLease
 from tidelog_spark.jobs.task_runner import TaskRunner
 from tidelog_spark.option_values import Subscribe
 from tidelog_spark.options import parse_options
-from tidelog_spark.session import plan_read
 from tidelog_spark.splits import DataLost, Split
+from tidelog_spark.table_planner import plan_read
 
 logger = logging.getLogger(__name__)
 

@@ -260,27 +260,27 @@ def ancestors(table: Table) -> Iterator[Snapshot]:
 
 
 def _offsets_of_snapshots(table: Table, partitions: Collection[str]) -> dict[str, int]:
-    """Return the offsets of the last commits before the current snapshot that tell some."""
+    """Return each partition's offset in the last ancestor of the current snapshot that has it."""
     wanted, found = {*partitions}, dict[str, int]()
     for snapshot in ancestors(table):
-        told = _told_offsets(snapshot)
-        found = {**{one: told[one] for one in wanted & told.keys()}, **found}
+        offsets = _snapshot_offsets(snapshot)
+        found = {**{one: offsets[one] for one in wanted & offsets.keys()}, **found}
         if len(found) == len(wanted):
             break
     return found
 
 
-def _rolled_back(table: Table, untold: Collection[str]) -> set[str]:
+def _rolled_back(table: Table, missing: Collection[str]) -> set[str]:
     """Return the partitions of which a rollback has left out the first export.
 
-    ``untold`` are those that no snapshot before the current one tells. If one of these was expired,
-    it may have told those whose first export is older: of them the properties count.
+    ``missing`` are those that no ancestor of the current snapshot has offsets of. An ancestor that
+    was expired may have had those whose first export is older: for them the properties count.
     """
-    held = list(ancestors(table)) if untold else []
+    held = list(ancestors(table)) if missing else []
     if not held:
         return set()
     ids, first = {one.snapshot_id for one in held}, held[-1].sequence_number or 0
-    since = ((one, table.metadata.properties.get(SINCE_PROPERTY + one, "")) for one in untold)
+    since = ((one, table.metadata.properties.get(SINCE_PROPERTY + one, "")) for one in missing)
     gone = {one for one, number in since if number.isdecimal() and int(number) > first}
     if held[-1].parent_snapshot_id is not None:
         return gone
@@ -290,11 +290,11 @@ def _rolled_back(table: Table, untold: Collection[str]) -> set[str]:
         # Older ones were replaced, as by CREATE OR REPLACE TABLE, which keeps their rows.
         if one.snapshot_id not in ids and (one.sequence_number or 0) > first
     )
-    return gone | {name for one in left_out for name in _told_offsets(one).keys() & {*untold}}
+    return gone | {name for one in left_out for name in _snapshot_offsets(one).keys() & {*missing}}
 
 
-def _told_offsets(snapshot: Snapshot) -> dict[str, int]:
-    """Return the offsets that an export's snapshot tells. Raises ``CorruptExport``."""
+def _snapshot_offsets(snapshot: Snapshot) -> dict[str, int]:
+    """Return the offsets in an export's snapshot. Raises ``CorruptExport``."""
     text = None if snapshot.summary is None else snapshot.summary[SUMMARY_OFFSETS]
     if text is None:
         return {}

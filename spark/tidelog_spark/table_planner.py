@@ -1,4 +1,4 @@
-"""A batch read from options to splits, for the data source, ``scan`` and bookmarks."""
+"""Plans a table's read from its options, with stores opened for it; also makes bookmarks."""
 
 from __future__ import annotations
 
