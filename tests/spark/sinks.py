@@ -8,6 +8,8 @@ from typing import Any
 
 from tidelog import Admin, Consumer, ConsumerRecord
 
+from tests.support.waiting import SECONDS_MAX
+
 _numbers = itertools.count(1)
 
 
@@ -36,7 +38,7 @@ async def _committed(address: str, topic: str) -> list[ConsumerRecord]:
         Admin(address) as admin,
         Consumer(address, isolation_level="read_committed", **options) as consumer,
         Consumer(address) as everything,
-        asyncio.timeout(30),
+        asyncio.timeout(SECONDS_MAX),
     ):
         count = (await admin.describe_topics([topic]))[topic].partitions
         partitions = [(topic, number) for number in range(len(count))]

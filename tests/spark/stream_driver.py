@@ -29,10 +29,6 @@ def main(options: dict[str, str], folder: Path) -> None:
         .trigger(availableNow=True)
         .start(str(folder / "table"))
     )
-    # One after the other: two Python processes that start at once on a busy machine may both be
-    # too late for Spark.
-    while files.isActive and not files.recentProgress:
-        files.awaitTermination(0.1)
     journal = (folder / "journal").open("a")
 
     def note(batch: DataFrame, number: int) -> None:
