@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidelog_core.model import TopicPartition
 
-from tidelog_spark.catalog import Catalog
 from tidelog_spark.positions import Positions
+
+if TYPE_CHECKING:
+    from tidelog_spark.catalog import Catalog
 
 
 @dataclass(frozen=True, slots=True)

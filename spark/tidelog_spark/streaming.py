@@ -11,9 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -25,12 +24,16 @@ from pyspark.sql.streaming.datasource import (
 from tidelog_core.errors import InvalidRequest
 from tidelog_core.model import TopicPartition
 
-from tidelog_spark.catalog import Catalog
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.positions import Positions
 from tidelog_spark.split_rows import task_rows
-from tidelog_spark.stream_planner import StreamPlanner
 from tidelog_spark.stream_progress import advance, available, behind, offset_count
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidelog_spark.catalog import Catalog
+    from tidelog_spark.stream_planner import StreamPlanner
 
 INITIAL = "@initial"
 START = "@start"
@@ -124,6 +127,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planner(self) -> StreamPlanner:
         if self._opened is None:
+            from tidelog_spark.stream_planner import StreamPlanner  # Tasks do not plan.
+
             self._opened = StreamPlanner(self._options, read_interval_s=self._read_interval_s)
         return self._opened
 

@@ -32,8 +32,9 @@ def imported(program: str) -> set[str]:
         ),
         ("import tidelog_spark.table_planner", {CLIENTS, CHAINS}),
         ("import tidelog_spark.split_rows, tidelog_spark.reading", {CLIENTS, PLANNING, RECORDS}),
+        ("import tidelog_spark.streaming", {CLIENTS, PLANNING, RECORDS}),
     ],
-    ids=["columns", "plan", "task"],
+    ids=["columns", "plan", "task", "task of a stream"],
 )
 def test_a_process_imports_only_what_it_needs(program: str, unwanted: set[str]) -> None:
     assert imported(program) & unwanted == set()
