@@ -1,4 +1,4 @@
-"""What one task reads: the values that the plan hands to Spark's tasks.
+"""The work of one task: the values that the plan hands to Spark's tasks.
 
 Tasks run in other Python processes, which import neither the planning nor the metadata's records.
 """

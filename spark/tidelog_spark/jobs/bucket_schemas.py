@@ -68,7 +68,7 @@ class RegistrySchemas:
         return asyncio.run(self._read_again())
 
     def renewed(self) -> RegistrySchemas:
-        """Return these with the columns of what is the latest version by now, if that was asked.
+        """Return these with the columns of the version that is the latest now, if that was asked.
 
         Raises ``InvalidConfig`` and the store's errors.
         """

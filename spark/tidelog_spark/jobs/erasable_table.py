@@ -62,7 +62,7 @@ class ErasableTable(Protocol):
     ) -> None:
         """Replace the files in one commit, which sets the run's mark.
 
-        ``recorded`` are runs whose marks nobody needs any more: their receipts say what they say.
+        ``recorded`` are runs whose marks are not needed any more: their receipts have the same.
         Repeated after commits that only append. Raises ``ExportConflict`` if another commit has
         changed one of the files since ``open``.
         """
@@ -71,7 +71,7 @@ class ErasableTable(Protocol):
         """Return whether the run's commit is in the table as of ``open``."""
 
     def commit_numbers(self) -> Mapping[str, int]:
-        """Return the numbers of the commits of runs, as far as the table tells them as of ``open``.
+        """Return the numbers of the commits of runs, as far as the table has them as of ``open``.
 
         Of tables whose commits have numbers by which ``undone`` knows them; others return none.
         """
@@ -79,7 +79,7 @@ class ErasableTable(Protocol):
     def undone(self, recorded: Mapping[str, int]) -> set[str]:
         """Return the runs that an older state, to which the table was restored, does not have.
 
-        Of the last commits, as far as the table's history tells them, and of those whose numbers
+        Of the last commits, as far as the table's history has them, and of those whose numbers
         are ``recorded`` in receipts.
         """
 
@@ -90,7 +90,7 @@ class ErasableTable(Protocol):
         """Return the states and files to give up, so that nothing reaches these files."""
 
     def expire(self, expiry: Expiry) -> None:
-        """Give up the states and delete the files. What is gone already is no error."""
+        """Give up the states and delete the files. One that is gone already is no error."""
 
 
 def existing_files(urls: Iterable[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Finds the rows of erased keys in a table's Parquet files, and writes files without them.
 
-A task gets files by name. It reads the four columns that tell a record, and only if a row is
+A task gets files by name. It reads the four columns that identify a record, and only if a row is
 to be erased does it copy the file: row group by row group, all columns, without these rows. The
 Parquet schema of the copy is the file's own, field ids included. Old files are never changed.
 """
@@ -29,7 +29,7 @@ _COLUMNS = (TOPIC, PARTITION, OFFSET, KEY)
 
 
 class UnreadableTableFile(TidelogError):
-    """A file of the table lacks the columns that tell whose record a row is."""
+    """A file of the table lacks the columns that identify the record of a row."""
 
     code = ErrorCode.corrupt_message
 

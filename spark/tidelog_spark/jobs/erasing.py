@@ -273,7 +273,7 @@ def _expire(table: ErasableTable, receipt: TableReceipt) -> TableReceipt:
     old = receipt.old_files
     expiry = table.expiry(old)
     if receipt.expiry is not None:
-        # A run was killed in the middle: states that are gone do not tell their files any more.
+        # A run was killed in the middle: states that are gone no longer name their files.
         expiry = receipt.expiry.joined(expiry)
     planned = replace(receipt, expiry=expiry)
     with_state(table.location, lambda store: put_receipt(store, planned))

@@ -10,7 +10,7 @@ never removed: the receipt names them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
@@ -35,7 +35,6 @@ from pyiceberg.manifest import (
     FileFormat,
     ManifestContent,
     ManifestEntry,
-    ManifestFile,
 )
 from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -45,6 +44,13 @@ from tidelog_spark.jobs.catalog_errors import mapped_errors
 from tidelog_spark.jobs.erasable_table import Expiry, delete_files
 from tidelog_spark.jobs.erased_rows import Replacement, TableFile, UnreadableTableFile
 from tidelog_spark.jobs.export_table import ExportConflict, Offsets
+from tidelog_spark.jobs.iceberg_snapshots import (
+    heads,
+    live_files,
+    metadata_files,
+    named_files,
+    snapshots_with,
+)
 from tidelog_spark.jobs.iceberg_table import (
     COMMIT_ATTEMPTS_MAX,
     SUMMARY_RUN,
@@ -129,7 +135,7 @@ class IcebergErasing:
                 if manifest.content is not ManifestContent.DATA or manifest.manifest_path in seen:
                     continue
                 seen.add(manifest.manifest_path)
-                for path in _live(table.io, manifest) - self._files.keys():
+                for path in live_files(table.io, manifest) - self._files.keys():
                     found[path] = TableFile(path=path, url=path, folder="")
         return list(found.values())
 
@@ -202,7 +208,7 @@ class IcebergErasing:
     def reached_by(self, paths: Collection[str]) -> list[str]:
         """Return the snapshots with one of the files, and their branches and tags."""
         table, found = self._opened(), []
-        for snapshot in _reaching(table, paths):
+        for snapshot in snapshots_with(table, paths):
             names = [
                 name
                 for name, ref in table.metadata.refs.items()
@@ -215,18 +221,18 @@ class IcebergErasing:
     def expiry(self, paths: Collection[str]) -> Expiry:
         """Return the snapshots that reach the files, and all files that only they name."""
         table = self._opened()
-        heads = _heads(table)
-        going = [one for one in _reaching(table, paths) if one.snapshot_id not in heads]
+        kept_heads = heads(table)
+        going = [one for one in snapshots_with(table, paths) if one.snapshot_id not in kept_heads]
         gone = {one.snapshot_id for one in going}
         staying = [one for one in table.metadata.snapshots if one.snapshot_id not in gone]
-        files = {name for one in going for name in _metadata_files(table.io, one)} | {*paths}
-        kept = _named(table, staying, files)
+        files = {name for one in going for name in metadata_files(table.io, one)} | {*paths}
+        kept = named_files(table, staying, files)
         return Expiry(tuple(str(one.snapshot_id) for one in going), tuple(sorted(files - kept)))
 
     def expire(self, expiry: Expiry) -> None:
         """Remove the snapshots from the table, then delete the files that no other one names."""
         table = self._opened()
-        removable = {one.snapshot_id for one in table.metadata.snapshots} - _heads(table)
+        removable = {one.snapshot_id for one in table.metadata.snapshots} - heads(table)
         ids = [int(text) for text in expiry.snapshots if int(text) in removable]
         if ids:
             try:
@@ -239,7 +245,7 @@ class IcebergErasing:
         # Since the plan, a snapshot may have become a branch's or a tag's, or the table's again.
         self.open()
         table = self._opened()
-        kept = _named(table, table.metadata.snapshots, expiry.files)
+        kept = named_files(table, table.metadata.snapshots, expiry.files)
         delete_files(one for one in expiry.files if one not in kept)
 
     def _opened(self) -> Table:
@@ -336,14 +342,6 @@ def _has_only_appends(table: Table, since: Snapshot | None) -> bool:
     return False
 
 
-def _reaching(table: Table, paths: Collection[str]) -> Iterator[Snapshot]:
-    """Yield the snapshots that have one of the files."""
-    wanted, seen = {*paths}, dict[str, frozenset[str]]()
-    for snapshot in table.metadata.snapshots:
-        if _reached(table, snapshot, wanted, seen):
-            yield snapshot
-
-
 def _erasures(snapshots: Iterable[Snapshot]) -> dict[str, int]:
     """Return the sequence numbers of those snapshots that are erasures, by their runs."""
     return {
@@ -351,42 +349,3 @@ def _erasures(snapshots: Iterable[Snapshot]) -> dict[str, int]:
         for one in snapshots
         if one.summary is not None and one.summary[SUMMARY_ERASED] is not None
     }
-
-
-def _heads(table: Table) -> set[int]:
-    """Return the snapshots of branches and tags."""
-    return {ref.snapshot_id for ref in table.metadata.refs.values()}
-
-
-def _named(table: Table, snapshots: Iterable[Snapshot], names: Collection[str]) -> set[str]:
-    """Return those of the files, data and metadata, that one of the snapshots names."""
-    wanted, found, seen = {*names}, set[str](), dict[str, frozenset[str]]()
-    for one in snapshots:
-        found |= _metadata_files(table.io, one) & wanted
-        found |= _reached(table, one, wanted, seen)
-    return found
-
-
-def _reached(
-    table: Table,
-    snapshot: Snapshot,
-    paths: Collection[str],
-    seen: dict[str, frozenset[str]],
-) -> set[str]:
-    """Return those of the files that the snapshot has; ``seen`` keeps them by manifest."""
-    found: set[str] = set()
-    for manifest in snapshot.manifests(table.io):
-        if manifest.manifest_path not in seen:
-            seen[manifest.manifest_path] = frozenset(_live(table.io, manifest).intersection(paths))
-        found |= seen[manifest.manifest_path]
-    return found
-
-
-def _live(io: FileIO, manifest: ManifestFile) -> set[str]:
-    entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
-    return {entry.data_file.file_path for entry in entries}
-
-
-def _metadata_files(io: FileIO, snapshot: Snapshot) -> set[str]:
-    """Return the snapshot's manifest list and manifests."""
-    return {snapshot.manifest_list, *(one.manifest_path for one in snapshot.manifests(io))}

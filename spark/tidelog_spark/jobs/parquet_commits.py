@@ -70,7 +70,7 @@ class Removal:
 
 @dataclass(slots=True)
 class CommitLog:
-    """What the commits up to a number say together."""
+    """The content of all commits up to a number."""
 
     number: int  # of the last commit; -1: there is none
     files: dict[str, WrittenFile]  # that are valid, by path, in the order of their commits

@@ -53,7 +53,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, Recursio
 
 @dataclass(frozen=True, slots=True)
 class StoredLease:
-    """What the file says."""
+    """The content of the file."""
 
     run_id: str
     host: str

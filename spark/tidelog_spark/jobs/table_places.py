@@ -1,6 +1,6 @@
 """Which locations a table may have: absolute, not among the segments, nor they below it.
 
-What is below the segments' prefix and no segment is an orphan, which is collected; and programs
+An object below the segments' prefix that is no segment is an orphan, which is collected. Programs
 that clean up a table's folder (``remove_orphan_files``, ``VACUUM``) would delete segments in it.
 """
 
