@@ -155,6 +155,36 @@ def test_an_iceberg_table_in_a_bucket_has_each_record_once(location: str, catalo
 
 
 @pytest.mark.slow
+def test_a_table_is_where_a_catalog_of_hadoop_says(
+    tmp_path: Path, location: str, ministack_endpoint: str
+) -> None:
+    """Its name of S3 is ``s3a``, which neither Arrow nor this program's own stores know."""
+    hadoop = location.replace("s3://", "s3a://")
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/hadoop.db",
+        "warehouse": hadoop,
+        "s3.endpoint": ministack_endpoint,
+        "s3.region": "us-east-1",
+    }
+    catalog = open_catalog(properties)
+    tables: list[ExportTable] = [
+        ParquetTable(f"{hadoop}/parquet"),
+        DeltaLakeTable(f"{hadoop}/delta", TimePartitions.DAY),
+        IcebergTable(catalog, "lake.t", TimePartitions.DAY),
+    ]
+    for table in tables:
+        run(table, TimePartitions.DAY, 0, 5)
+        assert table.location.startswith("s3a://")
+        with TableLease() as lease:
+            assert lease.take(table.location)
+    assert len(committed_files(f"{hadoop}/parquet")) == len(committed_files(f"{location}/parquet"))
+    assert DeltaTable(f"{location}/delta").to_pyarrow_table().num_rows == 5
+    assert catalog.load_table("lake.t").scan().to_arrow().num_rows == 5
+    catalog.close()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("table_format", ["parquet", "delta", "iceberg"])
 def test_a_bucket_that_may_only_be_read_is_named_and_nothing_is_lost_by_it(
     table_format: str,

@@ -18,7 +18,7 @@ from tidelog_spark.jobs.export_table import (
 )
 from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
 from tidelog_spark.jobs.parquet_table import ParquetTable
-from tidelog_spark.jobs.table_places import check_location, table_url
+from tidelog_spark.jobs.table_places import check_location, filesystem_of, plain_url, table_url
 
 from tests.spark.exported import Source
 from tests.support.command import called
@@ -73,6 +73,17 @@ def test_a_path_of_this_machine_becomes_a_url(tmp_path: Path, monkeypatch) -> No
     assert table_url("/lake/t") == "file:///lake/t"
     for url in ("s3://lake/t", "file:///lake/t"):
         assert table_url(url) == url
+
+
+def test_hadoops_names_of_s3_are_s3() -> None:
+    for url in ("s3a://lake/a://b", "s3n://lake/a://b", "s3://lake/a://b"):
+        assert plain_url(url) == "s3://lake/a://b"
+    assert plain_url("/lake/s3a:/t") == "/lake/s3a:/t"
+
+
+def test_a_scheme_without_a_file_system_is_refused() -> None:
+    with pytest.raises(InvalidConfig, match="cannot be at ftp://lake/t"):
+        filesystem_of("ftp://lake/t")
 
 
 def test_no_format_makes_a_table_among_the_segments(tmp_path: Path) -> None:

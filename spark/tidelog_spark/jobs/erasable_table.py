@@ -17,6 +17,7 @@ from tidelog_core.errors import TidelogError
 from tidelog_spark.jobs.erased_rows import Replacement, TableFile
 from tidelog_spark.jobs.export_table import Offsets
 from tidelog_spark.jobs.table_access import named_permission
+from tidelog_spark.jobs.table_places import filesystem_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def existing_files(urls: Iterable[str]) -> list[str]:
     """Return the URLs of those files that exist."""
     found = []
     for url in urls:
-        filesystem, path = fs.FileSystem.from_uri(url)
+        filesystem, path = filesystem_of(url)
         if filesystem.get_file_info(path).type is not fs.FileType.NotFound:
             found.append(url)
     return found
@@ -106,7 +107,7 @@ def existing_files(urls: Iterable[str]) -> list[str]:
 def delete_files(urls: Iterable[str]) -> None:
     """Delete the files that exist. Raises ``TableAccessDenied``."""
     for url in existing_files(urls):
-        filesystem, path = fs.FileSystem.from_uri(url)
+        filesystem, path = filesystem_of(url)
         with named_permission(url, "delete"):
             filesystem.delete_file(path)
 

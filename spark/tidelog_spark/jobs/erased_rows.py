@@ -23,6 +23,7 @@ from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_spark.jobs.export_table import WrittenFile
 from tidelog_spark.jobs.parquet_files import COMPRESSION, ROW_GROUP_ROWS_MAX
 from tidelog_spark.jobs.table_access import named_permission
+from tidelog_spark.jobs.table_places import filesystem_of
 
 TOPIC, PARTITION, OFFSET, KEY = "kafka_topic", "kafka_partition", "kafka_offset", "kafka_key"
 _COLUMNS = (TOPIC, PARTITION, OFFSET, KEY)
@@ -89,9 +90,9 @@ def replaced_files(files: Iterable[TableFile], settings: EraseSettings) -> Itera
 
 
 def _replaced_files(files: Iterable[TableFile], settings: EraseSettings) -> Iterator[Replacement]:
-    target, root = fs.FileSystem.from_uri(settings.location)
+    target, root = filesystem_of(settings.location)
     for file in files:
-        source, path = fs.FileSystem.from_uri(file.url)
+        source, path = filesystem_of(file.url)
         with source.open_input_file(path) as stream, pq.ParquetFile(stream) as parquet:
             absent = sorted({*_COLUMNS} - {*parquet.schema_arrow.names})
             if absent:
@@ -114,7 +115,7 @@ def _replaced_files(files: Iterable[TableFile], settings: EraseSettings) -> Iter
 def files_with_erased(files: Iterable[TableFile], settings: EraseSettings) -> Iterator[TableFile]:
     """Yield those of the files that have rows of erased keys. A file that is gone has none."""
     for file in files:
-        source, path = fs.FileSystem.from_uri(file.url)
+        source, path = filesystem_of(file.url)
         try:
             with source.open_input_file(path) as stream, pq.ParquetFile(stream) as parquet:
                 is_export = {*_COLUMNS} <= {*parquet.schema_arrow.names}

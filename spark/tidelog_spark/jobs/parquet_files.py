@@ -18,6 +18,7 @@ from tidelog_spark.jobs.export_table import (
     partition_values,
 )
 from tidelog_spark.jobs.table_access import named_permission
+from tidelog_spark.jobs.table_places import filesystem_of
 
 # Open files; records of other hours beyond these start new ones.
 OPEN_FILES_MAX = 24
@@ -49,7 +50,7 @@ class ParquetFiles:
         self, location: str, schema: pa.Schema, partitions: TimePartitions, *, prefix: str
     ) -> None:
         self._location = location
-        self._fs, self._root = fs.FileSystem.from_uri(location)
+        self._fs, self._root = filesystem_of(location)
         self._schema = schema
         self._partitions = partitions
         self._prefix = prefix  # of every path; unique with the file's number

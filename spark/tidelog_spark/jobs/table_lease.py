@@ -37,6 +37,7 @@ from tidelog_core.clock import wall_clock_ms
 
 from tidelog_spark.jobs.export_table import TableBusy
 from tidelog_spark.jobs.table_access import named_permission
+from tidelog_spark.jobs.table_places import filesystem_of
 from tidelog_spark.jobs.table_state import STATE_FOLDER
 
 logger = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ class TableLease:
 
 def _write_lease(url: str, lease: StoredLease) -> None:
     text = json.dumps({"format_version": FORMAT_VERSION, **asdict(lease)})
-    filesystem, path = fs.FileSystem.from_uri(url)
+    filesystem, path = filesystem_of(url)
     is_local = isinstance(filesystem, fs.LocalFileSystem)
     # A bucket shows an object once it is whole. A file is empty at first, and that is no lease.
     written = f"{path}.{lease.run_id}" if is_local else path
@@ -207,7 +208,7 @@ def read_lease(url: str, *, unreadable: StoredLease | None = None) -> StoredLeas
 
     Of a file that cannot be read, ``unreadable`` is returned.
     """
-    filesystem, path = fs.FileSystem.from_uri(url)
+    filesystem, path = filesystem_of(url)
     try:
         with filesystem.open_input_stream(path) as stream:
             found = json.loads(stream.read(LEASE_BYTES_MAX))

@@ -1,4 +1,6 @@
-"""Which locations a table may have: absolute, not among the segments, nor they below it.
+"""Locations of tables: which one a table may have, and the file system that it is in.
+
+A location is absolute, not among the segments, nor they below it.
 
 An object below the segments' prefix that is no segment is an orphan, which is collected. Programs
 that clean up a table's folder (``remove_orphan_files``, ``VACUUM``) would delete segments in it.
@@ -10,14 +12,30 @@ import os
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from pyarrow import fs
 from tidelog_core.errors import InvalidConfig
 
-_SAME_SCHEME = {"s3a": "s3", "s3n": "s3", "": "file"}
+_OF_HADOOP = {"s3a": "s3", "s3n": "s3"}  # its names of S3, which catalogs may have in locations
+_SAME_SCHEME = {**_OF_HADOOP, "": "file"}
 
 
 def table_url(place: str) -> str:
     """Return a table's URL; a path of this machine becomes one."""
     return place if urlsplit(place).scheme else Path(place).absolute().as_uri()
+
+
+def plain_url(url: str) -> str:
+    """Return the URL with the scheme that programs other than Hadoop know."""
+    scheme, mark, rest = url.partition("://")
+    return _OF_HADOOP.get(scheme, scheme) + mark + rest
+
+
+def filesystem_of(url: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of a URL, and the path in it. Raises ``InvalidConfig``."""
+    try:
+        return fs.FileSystem.from_uri(plain_url(url))  # type: ignore[no-any-return]
+    except ValueError as error:
+        raise InvalidConfig([f"files of a table cannot be at {url}: {error}"]) from None
 
 
 def check_location(location: str, segments: str | None) -> None:

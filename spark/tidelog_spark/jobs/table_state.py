@@ -17,6 +17,7 @@ from tidelog_core.objects.location import opened_object_store
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.jobs.table_access import named_permission
+from tidelog_spark.jobs.table_places import plain_url
 
 STATE_FOLDER = "_tidelog"
 
@@ -30,7 +31,7 @@ def with_state(location: str, call: Callable[[ObjectStore], Awaitable[T]]) -> T:
     """
 
     async def run() -> T:
-        async with opened_object_store(f"{location}/{STATE_FOLDER}") as store:
+        async with opened_object_store(f"{plain_url(location)}/{STATE_FOLDER}") as store:
             return await call(store)
 
     with named_permission(location, "write", StoreUnavailable):
