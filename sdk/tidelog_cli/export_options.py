@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -33,6 +34,13 @@ BAD_RECORDS = ("fail", "column")
 ISOLATIONS = ("read_committed", "read_uncommitted")
 LATEST_NAME = "latest"
 CATALOG_FILE_BYTES_MAX = 1 << 20
+# The packages, by their names in Python, that formats of tables and values need.
+PACKAGES = {
+    "delta": "deltalake",
+    "iceberg": "pyiceberg",
+    "avro": "fastavro",
+    "registry": "fastavro",
+}
 # pyiceberg reads the properties of the catalog with our name from such variables.
 CATALOG_VARIABLES = "PYICEBERG_CATALOG__TIDELOG__"
 
@@ -190,6 +198,14 @@ class RecordOptions:
             subject=self.subject or f"{topics[0]}-value",
             version=_version(self.schema_version),
         )
+
+
+def require_packages(extra: str, *formats: str) -> None:
+    """Raise ``CommandFailed`` if formats of tables or values need packages that are not there."""
+    needed = {"pyarrow", *(PACKAGES[one] for one in formats if one in PACKAGES)}
+    missing = sorted(name for name in needed if find_spec(name) is None)
+    if missing:
+        raise CommandFailed(f"this needs {' and '.join(missing)}: pip install 'tidelog[{extra}]'")
 
 
 def erase_request(request: ExportRequest, *, expires: bool) -> EraseRequest:

@@ -36,6 +36,7 @@ from tidelog_cli.export_options import (
     ValueFormat,
     catalog_properties,
     erase_request,
+    require_packages,
 )
 from tidelog_cli.exported_erasures import erasable_of, report_erased
 from tidelog_cli.failures import CommandFailed, UsageError
@@ -123,6 +124,7 @@ def iceberg(
     """
     if expire_snapshots and not apply_erasures:
         raise UsageError("--expire-snapshots needs --apply-erasures")
+    require_packages("iceberg", "iceberg", value_format)
     pause_seconds = None if every is None else parse_time(every)
     tables = tables_of(topics, table, namespace)
     options = RecordOptions(

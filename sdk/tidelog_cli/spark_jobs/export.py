@@ -38,6 +38,7 @@ from tidelog_cli.export_options import (
     ValueFormat,
     catalog_properties,
     erase_request,
+    require_packages,
 )
 from tidelog_cli.exported_erasures import erasable_of, erasure_document, report_erased
 from tidelog_cli.failures import UsageError
@@ -103,6 +104,7 @@ def export_command(
     if not apply_erasures and (expire_snapshots or receipt is not None):
         raise UsageError("--expire-snapshots and --receipt need --apply-erasures")
     require_choice("--table-format", table_format, TABLE_FORMATS)
+    require_packages("export", table_format, value_format)
     locations = locate_stores(data_dir, metadata, objects)
     request = RecordOptions(
         partition_by=partition_by,
