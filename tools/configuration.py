@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from tidelog_core.config import (
     GROUP_DEFAULT_FROM_NODE,
-    INT32_MAX,
-    INT64_MAX,
     TOPIC_DEFAULT_FROM_NODE,
     ClientMetricsConfig,
     GroupConfig,
@@ -16,6 +14,7 @@ from tidelog_core.config import (
     TopicConfig,
     settings_of,
 )
+from tidelog_core.model import INT32_MAX, INT64_MAX
 from tidelog_core.setting import Setting
 
 from tools.places import ROOT

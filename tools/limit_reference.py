@@ -17,16 +17,9 @@ from tidelog_core.admin import (
     scram_users,
     topics,
 )
-from tidelog_core.config import (
-    INT32_MAX,
-    INT64_MAX,
-    GroupConfig,
-    ListenerConfig,
-    NodeConfig,
-    TopicConfig,
-    settings_of,
-)
+from tidelog_core.config import GroupConfig, ListenerConfig, NodeConfig, TopicConfig, settings_of
 from tidelog_core.log import append_checks
+from tidelog_core.model import INT32_MAX, INT64_MAX
 from tidelog_core.quotas import quota_entity
 from tidelog_core.replication.lease_times import LeaseTimes
 from tidelog_core.security import roles as role_members

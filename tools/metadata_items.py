@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from uuid import UUID
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.metadata.fields import StoredField
 from tidelog_core.metadata.items import ITEMS
 from tidelog_core.metadata.record import Record, stored_fields
 from tidelog_core.metadata.store import ItemKey
+from tidelog_core.model import INT64_MAX
 
 from tools.places import ROOT
 

@@ -14,7 +14,7 @@ from threading import RLock
 from typing import Protocol
 from uuid import UUID
 
-from tidelog_core.config import INT64_MAX, TopicConfig
+from tidelog_core.config import TopicConfig
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import (
     FencedLeaderEpoch,
@@ -30,7 +30,7 @@ from tidelog_core.log.unflushed_segments import rewrite_unflushed
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AppendInfo, AppendOrigin, CorruptLog
 from tidelog_core.metadata.records import Partition
-from tidelog_core.model import RESERVED_TOPICS, TopicPartition
+from tidelog_core.model import INT64_MAX, RESERVED_TOPICS, TopicPartition
 
 from tidelog_node.counters import TopicTraffic
 from tidelog_node.disk.data_disk import DataDisk

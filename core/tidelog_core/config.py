@@ -20,14 +20,13 @@ from tidelog_core.cloudwatch_settings import parse_cloudwatch_cluster
 from tidelog_core.connection_settings import parse_address_limits
 from tidelog_core.cost_settings import parse_machine_type
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.model import INT32_MAX, INT64_MAX
 from tidelog_core.offset_reset import parse_offset_reset
 from tidelog_core.otlp_settings import parse_otlp_endpoint, parse_otlp_headers
 from tidelog_core.setting import Setting, SettingType, Value
 from tidelog_core.tier_settings import parse_kms_key_id
 from tidelog_core.token_settings import parse_jwks_url
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
 UNLIMITED = -1
 LZ4_LEVEL_DEFAULT = 9  # the fast compressor, as in Kafka
 LOCAL_AS_TOTAL = -2  # local.retention.*: the value of retention.*

@@ -24,6 +24,10 @@ NO_PRODUCER_EPOCH = ProducerEpoch(-1)
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 
+# The largest numbers that Kafka's protocol has for an int and a long.
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 RESERVED_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})

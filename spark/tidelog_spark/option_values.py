@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidelog_core.config import INT32_MAX, INT64_MAX
 from tidelog_core.errors import InvalidConfig
-from tidelog_core.model import TopicPartition
+from tidelog_core.model import INT32_MAX, INT64_MAX, TopicPartition
 
 from tidelog_spark.positions import Positions
 

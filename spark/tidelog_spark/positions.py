@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidelog_core.config import INT32_MAX, INT64_MAX
-from tidelog_core.model import TopicPartition
+from tidelog_core.model import INT32_MAX, INT64_MAX, TopicPartition
 
 TOPIC_IDS = "@topicIds"
 

@@ -19,9 +19,9 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 from tidelog.arrow.decoding import AbortedRange, BatchDecoder, RowRange
-from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.wal.slice_bytes import check_slice_bytes, placed_batches
 from tidelog_core.errors import CorruptObject, ObjectNotFound
+from tidelog_core.model import INT64_MAX
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.loop_thread import LoopThread

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-from tidelog_core.config import INT64_MAX
+from tidelog_core.model import INT64_MAX
 
 from tidelog_spark.partition_log import LogTail, SegmentIndex, slice_index
 from tidelog_spark.splits import Slice

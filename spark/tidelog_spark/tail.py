@@ -20,9 +20,8 @@ from tidelog.arrow import kernels
 from tidelog.arrow.decoding import CONTROL, AbortedRange, BatchDecoder, RowRange
 from tidelog.arrow.kernels import Longs
 from tidelog.errors import UnknownTopicId
-from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import CorruptObject
-from tidelog_core.model import TopicPartition
+from tidelog_core.model import INT64_MAX, TopicPartition
 
 from tidelog_spark.loop_thread import LoopThread
 from tidelog_spark.nodes import Fetched, Nodes, RecordsGone

@@ -11,6 +11,7 @@ import pytest
 CLIENTS = "tidelog.wire.connection"
 PLANNING = "tidelog_spark.planning"
 RECORDS = "tidelog_core.metadata.records"
+SETTINGS = "tidelog_core.config"
 CHAINS = "tidelog_core.diskless.chain.store"
 OPTIONS = {"metadata": "sqlite:///m.db", "objects": "file:///o", "subscribe": "t"}
 
@@ -28,11 +29,14 @@ def imported(program: str) -> set[str]:
         (
             "from tidelog_spark.source import TidelogDataSource\n"
             f"TidelogDataSource({OPTIONS}).schema()",
-            {"pyarrow", "numpy", CLIENTS, PLANNING, RECORDS},
+            {"pyarrow", "numpy", CLIENTS, PLANNING, RECORDS, SETTINGS},
         ),
-        ("import tidelog_spark.table_planner", {CLIENTS, CHAINS}),
-        ("import tidelog_spark.split_rows, tidelog_spark.reading", {CLIENTS, PLANNING, RECORDS}),
-        ("import tidelog_spark.streaming", {CLIENTS, PLANNING, RECORDS}),
+        ("import tidelog_spark.table_planner", {CLIENTS, CHAINS, SETTINGS}),
+        (
+            "import tidelog_spark.split_rows, tidelog_spark.reading",
+            {CLIENTS, PLANNING, RECORDS, SETTINGS},
+        ),
+        ("import tidelog_spark.streaming", {CLIENTS, PLANNING, RECORDS, SETTINGS}),
     ],
     ids=["columns", "plan", "task", "task of a stream"],
 )

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidelog_core.config import INT64_MAX, NodeConfig
+from tidelog_core.config import NodeConfig
 from tidelog_core.errors import TidelogError, TierUnavailable
 from tidelog_core.log_format import TEXT
-from tidelog_core.model import ReadableFile
+from tidelog_core.model import INT64_MAX, ReadableFile
 from tidelog_core.objects.expiry import ExpiryRule
 from tidelog_core.objects.key_rules import check_range
 from tidelog_core.objects.store import ObjectMeta

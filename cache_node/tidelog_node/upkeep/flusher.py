@@ -10,8 +10,8 @@ import asyncio
 import logging
 from concurrent.futures import Executor
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import StorageError
+from tidelog_core.model import INT64_MAX
 
 from tidelog_node.replica import Replica
 

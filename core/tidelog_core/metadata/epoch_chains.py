@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tidelog_core.config import INT32_MAX, INT64_MAX
 from tidelog_core.metadata.fields import typed_rows
 from tidelog_core.metadata.store import JsonValue
+from tidelog_core.model import INT32_MAX, INT64_MAX
 
 
 class ChainName(NamedTuple):

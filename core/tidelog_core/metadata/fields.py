@@ -17,9 +17,9 @@ from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 from uuid import UUID
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.store import JsonValue
+from tidelog_core.model import INT64_MAX
 
 T = TypeVar("T")
 

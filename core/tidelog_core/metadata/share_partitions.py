@@ -25,10 +25,10 @@ from enum import IntEnum
 from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.metadata.fields import InKey, Natural, OrMinusOne, Stored, typed_rows
 from tidelog_core.metadata.record import Record, key_form
 from tidelog_core.metadata.store import ItemKey, JsonValue
+from tidelog_core.model import INT64_MAX
 
 SHARE_COLLECTION_PREFIX = "share:"
 NO_START_OFFSET = -1

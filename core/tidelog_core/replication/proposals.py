@@ -12,8 +12,8 @@ Source: KIP-497, with unknown outcomes.
 
 from __future__ import annotations
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.metadata.records import Partition
+from tidelog_core.model import INT64_MAX
 from tidelog_core.replication.change import PartitionChange
 
 

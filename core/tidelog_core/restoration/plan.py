@@ -24,10 +24,11 @@ from uuid import UUID
 from tidelog_core.admin.configs import new_topic_configs
 from tidelog_core.admin.names import is_internal, validate_topic_name
 from tidelog_core.admin.topics import PARTITIONS_MAX, TopicPlan
-from tidelog_core.config import INT32_MAX, NodeConfig
+from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.bucket.chains import ChainedPartition, ChainSurvey
 from tidelog_core.errors import InvalidConfig, InvalidTopic
 from tidelog_core.metadata.records import AckedBy, Partition, SegmentMeta, Topic
+from tidelog_core.model import INT32_MAX
 from tidelog_core.replication.heirs import DISKLESS_ENABLE
 from tidelog_core.replication.placement import ReplicaPlacer, Replicas
 from tidelog_core.restoration.chain_tail import ChainTail, join_tail

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from enum import Enum
 from uuid import UUID
 
-from tidelog_core.config import INT32_MAX, INT64_MAX
 from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.model import INT32_MAX, INT64_MAX
 
 TOPIC_NAME_LENGTH_MAX = 200
 UUID_LENGTH = 36

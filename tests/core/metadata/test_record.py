@@ -14,7 +14,6 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_core.config import INT32_MAX, INT64_MAX
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.acls import acl_id
 from tidelog_core.metadata.body import encode_body
@@ -31,7 +30,7 @@ from tidelog_core.metadata.schema_records import Referrer, SchemaUse, SubjectVer
 from tidelog_core.metadata.share_groups import ShareMember
 from tidelog_core.metadata.share_partitions import RecordState, StateBatch
 from tidelog_core.metadata.store import Item, ItemKey
-from tidelog_core.model import TopicPartition
+from tidelog_core.model import INT32_MAX, INT64_MAX, TopicPartition
 from tidelog_core.quotas.quota_entity import QuotaEntity
 from tidelog_core.schemas.model import Reference
 from tidelog_core.security.acl import Acl, AclOperation, AclPermission, PatternType, ResourceType

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.chain.chain_writer import BuildObject, ChainWriter
 from tidelog_core.diskless.chain.noted_ranges import NotedRange
 from tidelog_core.diskless.chain.rules import ChainRules
@@ -19,6 +18,7 @@ from tidelog_core.diskless.collection.collection import UnneededEnds
 from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.model import INT64_MAX
 
 from tests.simulation.diskless.leader_log import EXPIRATION_MS, LeaderLog
 from tests.simulation.diskless.node import Incarnation

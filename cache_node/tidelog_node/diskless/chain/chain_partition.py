@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.wal.build import ForeignSlice, WalSlice, refer_to
 from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.model import INT64_MAX
 
 from tidelog_node.replica import Replica
 

@@ -13,10 +13,9 @@ from typing import Any, Protocol
 
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from tidelog.wire.requests import Api
-from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import Partition
-from tidelog_core.model import NO_LEADER
+from tidelog_core.model import INT64_MAX, NO_LEADER
 from tidelog_core.wire_messages import build
 
 from tidelog_node.node_context import NodeContext

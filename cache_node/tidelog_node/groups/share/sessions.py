@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from tidelog_core.config import INT32_MAX
 from tidelog_core.errors import (
     InvalidShareSessionEpoch,
     ShareSessionLimitReached,
     ShareSessionNotFound,
 )
+from tidelog_core.model import INT32_MAX
 
 from tidelog_node.wire.share_fetch import PartitionKey
 

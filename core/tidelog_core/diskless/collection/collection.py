@@ -12,13 +12,13 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.chain.rules import ChainRules
 from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.offset_runs import OffsetRuns
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.header import WalHeader
+from tidelog_core.model import INT64_MAX
 
 DELETE_COUNT_MAX = 1_000  # keys in one request of S3
 

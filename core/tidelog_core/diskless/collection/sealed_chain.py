@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
 from tidelog_core.diskless.chain.walk import Place, walk_chain
 from tidelog_core.diskless.collection.collection import (
@@ -37,6 +36,7 @@ from tidelog_core.metadata.records import (
     segment_key_from,
 )
 from tidelog_core.metadata.store import KeyRange, MetadataStore
+from tidelog_core.model import INT64_MAX
 from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, read_tiered_end
 from tidelog_core.tier.lifecycle import read_segments
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.checkpoints.checkpoint import Checkpoint
 from tidelog_core.diskless.checkpoints.replay import (
     CommittedSlice,
@@ -24,6 +23,7 @@ from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
+from tidelog_core.model import INT64_MAX
 
 
 class ReplayGap(Exception):

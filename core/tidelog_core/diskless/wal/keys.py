@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.config import INT32_MAX, INT64_MAX
 from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.model import INT32_MAX, INT64_MAX
 from tidelog_core.tier.keys import HEIR_KEY, WAL_KEY
 
 WAL_SUFFIX = ".wal"
