@@ -12,7 +12,7 @@ from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 from tidelog import Admin
 from tidelog.errors import InvalidConfig
-from tidelog_spark.jobs.backfilling import BackfillRequest, PlanChanged, backfill
+from tidelog_spark.jobs.backfilling import BackfillRequest, PlanChanged, backfill, check_backfill
 
 from tests.spark.sinks import committed, make_topic, values
 from tests.support.node_process import NodeProcess
@@ -105,3 +105,19 @@ def test_what_cannot_be_repeated_or_is_not_said_is_refused(spark, address, order
     with pytest.raises(InvalidConfig, match=r"kafka\.compression\.type"):
         backfill(spark, BackfillRequest(topic=topic, path=str(orders)), wrong)
     assert committed(address, topic) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "sink", "problem"),
+    [
+        ({}, {}, "give one of a path, a table and a query"),
+        ({"path": "p", "order_by": ("x",)}, {}, "give a key too"),
+        ({"path": "p"}, {"kafka.acks": "1"}, "option 'kafka.acks' is '1'"),
+    ],
+    ids=["source", "order", "sink"],
+)
+def test_wrong_options_are_found_before_spark_starts(given, sink, problem):
+    with pytest.raises(InvalidConfig, match=problem):
+        check_backfill(
+            BackfillRequest(topic="t", **given), {"kafka.bootstrap.servers": "h:1", **sink}
+        )

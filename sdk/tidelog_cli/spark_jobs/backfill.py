@@ -11,7 +11,12 @@ from typing import Annotated
 import typer
 from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
 from tidelog.settings.names import SECURITY_PREFIXES
-from tidelog_spark.jobs.backfilling import BackfillReport, BackfillRequest, backfill
+from tidelog_spark.jobs.backfilling import (
+    BackfillReport,
+    BackfillRequest,
+    backfill,
+    check_backfill,
+)
 
 from tidelog_cli.connecting import connection
 from tidelog_cli.failures import CommandFailed, UsageError
@@ -98,6 +103,7 @@ def backfill_command(
     )
     given = dict(parse_pair("--sink-option", each) for each in sink_option or ())
     sink = {**sink_address(bootstrap, given), **given}
+    check_backfill(request, sink)  # Before Spark starts, so that a wrong option fails at once.
     with spark_session("backfill") as spark:
         try:
             report = backfill(spark, request, sink, backfill_id=id, task_count=tasks)

@@ -94,6 +94,13 @@ class PlanChanged(InvalidConfig):
     """A different backfill was started with this id."""
 
 
+def check_backfill(request: BackfillRequest, sink: Mapping[str, str]) -> None:
+    """Raise ``InvalidConfig`` with all problems of the request or of the sink's options. No I/O."""
+    parse_sink_options({**sink, "topic": request.topic})
+    if problems := request.problems():
+        raise InvalidConfig(problems)
+
+
 def backfill(
     spark: SparkSession,
     request: BackfillRequest,
@@ -108,10 +115,9 @@ def backfill(
     earlier run, or ``TASK_COUNT``. The table must not change between runs. Raises
     ``InvalidConfig`` with all problems, ``PlanChanged``.
     """
+    check_backfill(request, sink)
     backfill_id = backfill_id or request.default_id
     options = parse_sink_options({**sink, "topic": request.topic, "writeId": backfill_id})
-    if problems := request.problems():
-        raise InvalidConfig(problems)
     names = SinkNames(backfill_id)
     task_count = asyncio.run(_plan(options, names, request, task_count))
     before = asyncio.run(_marks(options, names, task_count))
