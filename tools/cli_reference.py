@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import typer.main
+from tidelog_cli.jobs import SPARK_JOBS, is_spark_job
 from tidelog_cli.main import app
 
 from tools.places import ROOT
@@ -45,8 +47,19 @@ def _commands(group: Any, path: str) -> Iterator[str]:
             yield from _commands(command, whole)
             continue
         yield f"## {whole}\n\n"
-        yield "\n\n".join(" ".join(part.split()) for part in _help(command).split("\n\n")) + "\n\n"
-        yield from _table(command)
+        described = spark_program(name) if is_spark_job(command) else command
+        parts = _help(described).split("\n\n")
+        yield "\n\n".join(" ".join(part.split()) for part in parts) + "\n\n"
+        yield from _table(described, command)
+
+
+def spark_program(name: str) -> Any:
+    """Return the command of a Spark job's program, which has the job's own options."""
+    from tidelog_cli.spark_jobs.command_line import program_of
+
+    module = import_module(f"{SPARK_JOBS}.{name}")
+    program: Any = typer.main.get_command(program_of(name, getattr(module, f"{name}_command")))
+    return program.commands[name]
 
 
 def _help(command: Any) -> str:
@@ -54,8 +67,10 @@ def _help(command: Any) -> str:
     return text.partition("\f")[0].strip()
 
 
-def _table(command: Any) -> Iterator[str]:
-    rows = [_row(one) for one in command.params if not one.hidden]
+def _table(*commands: Any) -> Iterator[str]:
+    """Yield the rows of the parameters; one that two commands share comes once."""
+    parameters = {one.name: one for command in commands for one in command.params}
+    rows = [_row(one) for one in parameters.values() if not one.hidden]
     if rows:
         yield "| | | default |\n|---|---|---|\n"
         yield from rows

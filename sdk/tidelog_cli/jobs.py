@@ -94,6 +94,11 @@ def spark_job_command(name: str, arguments: Sequence[str], *, submit: str = "") 
     return [*shlex.split(submit), spec.origin, *arguments]
 
 
+def is_spark_job(command: object) -> bool:
+    """Return whether a command hands its options on to a job's program."""
+    return getattr(command, "context_settings", None) == _HANDED_ON
+
+
 def _add_spark_job(name: str, summary: str) -> None:
     def run(context: typer.Context, *, submit: Submit = "") -> None:
         raise typer.Exit(run_spark_job(name, context.args, submit=submit))

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer.main
+from tidelog_cli.jobs import is_spark_job
 from tidelog_cli.main import app
+
+from tools.cli_reference import spark_program
 
 _BLOCK = re.compile(r"^(?: {4,})(?:\w+ [^|]*\| )?(tidelog(?: [^\n#]*)?)", re.MULTILINE)
 _SPAN = re.compile(r"`(tidelog(?: [^`]*)?)`")
@@ -54,7 +57,9 @@ def problem_of(command: Command) -> str | None:
 def _refusal(command: Any, words: list[str], text: str, *, is_complete: bool) -> str | None:
     try:
         if is_complete:
-            command.make_context("", words)
+            context = command.make_context("", words)
+            if is_spark_job(command):
+                spark_program(command.name).make_context("", context.args)
         else:
             context = command.make_context("", [], resilient_parsing=True)
             command.make_parser(context).parse_args(list(words))

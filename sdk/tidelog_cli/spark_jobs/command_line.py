@@ -25,6 +25,11 @@ def run_job(name: str, command: Callable[..., Any]) -> None:
     Fails like the commands of ``tidelog``: one line on stderr, and an exit status. Spark
     reports a status other than 0 as a failed application.
     """
+    program_of(name, command)([name, *sys.argv[1:]], prog_name="tidelog job")
+
+
+def program_of(name: str, command: Callable[..., Any]) -> Commands:
+    """Return the program whose only command is the job."""
     jobs = Commands(
         cls=CommandGroup,
         pretty_exceptions_enable=False,
@@ -34,7 +39,7 @@ def run_job(name: str, command: Callable[..., Any]) -> None:
     jobs.command(name, epilog=EXIT_STATUS)(command)
     # The callback makes the single command part of a group, which reports failures.
     jobs.callback()(choose_cluster)
-    jobs([name, *sys.argv[1:]], prog_name="tidelog job")
+    return jobs
 
 
 @contextmanager
