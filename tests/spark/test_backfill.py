@@ -15,7 +15,9 @@ from tidelog.errors import InvalidConfig
 from tidelog_spark.jobs.backfilling import BackfillRequest, PlanChanged, backfill, check_backfill
 
 from tests.spark.sinks import committed, make_topic, values
+from tests.support.command import environment, tidelog
 from tests.support.node_process import NodeProcess
+from tools.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +123,13 @@ def test_wrong_options_are_found_before_spark_starts(given, sink, problem):
         check_backfill(
             BackfillRequest(topic="t", **given), {"kafka.bootstrap.servers": "h:1", **sink}
         )
+
+
+@pytest.mark.slow
+def test_the_command_says_that_no_node_answers_before_spark_starts(tmp_path):
+    no_spark = {**environment(), "SPARK_HOME": str(tmp_path)}
+    address = f"127.0.0.1:{free_port()}"
+    told = tidelog(
+        *("job", "backfill", "t", "--path", "p", "-b", address), environ=no_spark, status=1
+    )
+    assert f"no node answers at {address}: connection refused" in told.errors

@@ -5,6 +5,7 @@ spark-submit …/tidelog_cli/spark_jobs/backfill.py TOPIC --path URL --key EXPRE
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from tidelog_spark.jobs.backfilling import (
     check_backfill,
 )
 
+from tidelog_cli.clients import opened_admin
 from tidelog_cli.connecting import connection
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_pair
@@ -25,6 +27,7 @@ from tidelog_cli.output import print_json
 from tidelog_cli.spark_jobs.command_line import run_job, spark_session
 
 _SECURITY = tuple(f"kafka.{prefix}" for prefix in SECURITY_PREFIXES)
+_SERVERS = "kafka.bootstrap.servers"
 
 
 def _option(help: str, *names: str, metavar: str) -> typer.models.OptionInfo:
@@ -103,7 +106,10 @@ def backfill_command(
     )
     given = dict(parse_pair("--sink-option", each) for each in sink_option or ())
     sink = {**sink_address(bootstrap, given), **given}
-    check_backfill(request, sink)  # Before Spark starts, so that a wrong option fails at once.
+    # Before Spark starts, so that a wrong option or address fails at once.
+    check_backfill(request, sink)
+    if not any(name.startswith((*_SECURITY, _SERVERS)) for name in given):
+        asyncio.run(_reach(bootstrap))
     with spark_session("backfill") as spark:
         try:
             report = backfill(spark, request, sink, backfill_id=id, task_count=tasks)
@@ -119,7 +125,13 @@ def sink_address(bootstrap: str, given: Mapping[str, str]) -> dict[str, str]:
     found = connection()
     has_login = any(name.startswith(_SECURITY) for name in given)
     login = {} if has_login else found.kafka_options()
-    return {"kafka.bootstrap.servers": bootstrap or found.bootstrap_servers, **login}
+    return {_SERVERS: bootstrap or found.bootstrap_servers, **login}
+
+
+async def _reach(bootstrap: str) -> None:
+    """Connect once. Raises ``CommandFailed``, ``ConnectionFailed``."""
+    async with opened_admin(bootstrap):
+        pass
 
 
 def _reason(error: PySparkException) -> str:
