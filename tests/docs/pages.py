@@ -148,11 +148,9 @@ def compaction(reader: PageReader, stack: ExitStack) -> None:
         wait_tiered(data, topic)
     stores(reader, data)
     reader.words += [
-        (
-            "'spark-submit --master yarn'",
-            "'spark-submit --master local[1]' --data-dir ./tidelog-data",
-        ),
+        ("'spark-submit --master yarn'", "'spark-submit --master local[1]'"),
     ]
+    quick_spark(reader)
 
 
 def contexts(reader: PageReader, stack: ExitStack) -> None:
