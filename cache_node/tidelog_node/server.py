@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 
-from tidelog_node.connections.connection import Connection, FrameHandler
+from tidelog_node.connections.connection import Connection
+from tidelog_node.connections.frame_receiver import FrameHandler
 from tidelog_node.connections.loop_buffers import LoopBuffers
 from tidelog_node.connections.transport import Transport, TransportFactory, plain_transport
 from tidelog_node.counters import NodeCounters

@@ -11,7 +11,8 @@ import termios
 from collections.abc import Coroutine
 from typing import Any
 
-from tidelog_node.connections.connection import Connection, FrameHandler
+from tidelog_node.connections.connection import Connection
+from tidelog_node.connections.frame_receiver import FrameHandler
 from tidelog_node.connections.loop_buffers import LoopBuffers
 from tidelog_node.connections.transport import TransportFactory, plain_transport
 
