@@ -62,9 +62,9 @@ MODULES = (
     *(
         f"{_NODE}/connections/{name}.py"
         for name in (
-            *("answer_queue", "answer_writer", "chunk_sender", "connection", "frame_receiver"),
-            *("kept_frames", "loop_buffers", "node_transport", "segment_sender"),
-            *("ssl_socket_senders", "tls_transport", "transport"),
+            *("answer_queue", "answer_writer", "chunk_sender", "connection", "control_requests"),
+            *("frame_receiver", "kept_frames", "loop_buffers", "mute", "node_transport"),
+            *("segment_sender", "ssl_socket_senders", "tls_transport", "transport"),
         )
     ),
     f"{_NODE}/authorization/access.py",
