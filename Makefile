@@ -24,10 +24,10 @@ CLIENT_TESTS ?= tests/clients tests/kafka tests/node/test_clients.py tests/node/
 	tests/node/coordinator/test_group_clients.py tests/node/coordinator/test_consumer_clients.py \
 	tests/node/coordinator/test_share_clients.py tests/node/authentication/test_real_clients.py \
 	tests/node/security/test_tls_clients.py tests/sdk/test_interop.py
-# Most tests wait for servers, so there are more workers than cores. One worker runs all tests of a
-# file, and of some folders, so their servers start once. The longest come first
-# (tests/support/longest_files.py).
-TEST_WORKERS ?= 4
+# Most tests wait for servers, so there are more workers than cores: of two cores four workers use nine
+# tenths. One worker runs all tests of a file, and of some folders, so their servers start once. The
+# longest come first (tests/support/longest_files.py).
+TEST_WORKERS ?= 6
 # Workers collect files, so pytest cannot tell which share of the tests is done.
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder -o console_output_style=classic
 # Nodes and stores flush their files. On a disk the tests wait for each other's flushes; with enough
@@ -55,7 +55,7 @@ $(TOOLS): $(STAMP) $(filter-out tools/__pycache__,$(wildcard tools/*))
 demo: $(STAMP)  ## flights through the whole product: produce, consume, tier, evict, read with Spark
 	$(BIN)/python -m tools.demo
 
-test: $(STAMP) $(TOOLS)  ## the default suite, about 16 minutes on 2 cores
+test: $(STAMP) $(TOOLS)  ## the default suite, about a quarter of an hour on 2 cores
 	@# The modules are compiled beside the tests, at low priority. Files of tests that fail are kept.
 	TMPDIR=$$(mktemp -d $(TEST_FOLDERS)/t.XXXX) || exit 1; export TMPDIR; \
 	nice $(BIN)/python -m tools.compiled & \
