@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects import s3_listing
 from tidelog_core.objects.one_attempt import put_once
+from tidelog_core.objects.payload import Chunks
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.objects.store import ObjectStore
 
@@ -117,8 +118,10 @@ async def test_uploads_as_to_s3_itself_are_checked_and_not_signed_with_their_byt
     store = S3ObjectStore(bucket, endpoint=s3_endpoint)
     await store.put("created", CHECK_BYTES)
     await put_once(store, "once", CHECK_BYTES, timeout_s=30.0)
+    parts = [memoryview(CHECK_BYTES)[:1], CHECK_BYTES[1:4], b"", CHECK_BYTES[4:]]
+    await put_once(store, "chunked", Chunks(parts), timeout_s=30.0)
     await store.replace("replaced", CHECK_BYTES)
-    for key in ("created", "once", "replaced"):
+    for key in ("created", "once", "chunked", "replaced"):
         found = s3.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
         assert b64decode(found["ChecksumCRC64NVME"]).hex() == CHECK_CRC64NVME
         assert "ChecksumSHA256" not in found

@@ -32,6 +32,7 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.objects.payload import Payload
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 from tidelog_node.counters import ChainTraffic
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
@@ -103,8 +104,9 @@ class FaultyStore:
         self._chance = chance
         self._late: set[asyncio.Task[None]] = set()
 
-    async def put_once(self, key: str, data: bytes, *, timeout_s: float) -> None:
+    async def put_once(self, key: str, data: Payload, *, timeout_s: float) -> None:
         self.put_count += 1
+        whole = bytes(data)
         faults, draw = self.faults, self._chance.random()
         await self.held.wait()
         if faults.slow_s:
@@ -116,10 +118,10 @@ class FaultyStore:
             (faults.late, self._write_later),
         ):
             if draw < part:
-                await fate(key, data)
+                await fate(key, whole)
                 return
             draw -= part
-        await self.store.put(key, data)
+        await self.store.put(key, whole)
         if draw < faults.lost:
             raise OutcomeUnknown("the answer was lost")
 

@@ -26,6 +26,7 @@ from tidelog_core.log_format import TEXT
 from tidelog_core.model import INT64_MAX, ReadableFile
 from tidelog_core.objects.expiry import ExpiryRule
 from tidelog_core.objects.key_rules import check_range
+from tidelog_core.objects.payload import Payload
 from tidelog_core.objects.store import ObjectMeta
 
 from tidelog_node.tier.protocol import (
@@ -205,9 +206,9 @@ class TierClient:
         """Store ``data``, of at most INLINE_BYTES_MAX. Raises ``ObjectExists``."""
         await self._store("put", key, data.hex(), kms_key_id)
 
-    async def put_once(self, key: str, data: bytes, *, timeout_s: float) -> None:
+    async def put_once(self, key: str, data: Payload, *, timeout_s: float) -> None:
         """Store ``data`` with one request; see ``OneAttemptStore``."""
-        await self._store("put-once", key, data.hex(), timeout_s)
+        await self._store("put-once", key, bytes(data).hex(), timeout_s)
 
     async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
         """Store the file's bytes. Raises ``ObjectExists``."""

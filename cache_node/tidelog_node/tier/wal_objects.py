@@ -18,10 +18,11 @@ from typing import BinaryIO, TypeVar
 
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.wal.build import BuiltObject, ObjectName
+from tidelog_core.diskless.wal.build import ObjectName
 from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.objects.payload import Chunks
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.tier.wal_indexes import WalIndexes
@@ -46,9 +47,9 @@ class _Kept:
 
     __slots__ = ("data", "header", "puts")
 
-    def __init__(self, built: BuiltObject) -> None:
-        self.header: WalHeader = built.header
-        self.data = built.data
+    def __init__(self, header: WalHeader, data: Chunks) -> None:
+        self.header = header
+        self.data = data
         self.puts: set[asyncio.Task[PutOutcome]] = set()
 
 
@@ -59,7 +60,7 @@ class WalObjects:
         self._store = store
         self._built_bytes_max = built_bytes_max
         self._executor = executor
-        self._building = asyncio.Lock()  # one at a time: each takes twice its size
+        self._building = asyncio.Lock()  # one at a time, so that the limit holds
         self._build_count = 0  # of the requests to build that are not answered
         self._dropped: dict[ChainName, int] = {}  # ends of the drops since the first of those
         self._kept: dict[tuple[ChainName, int], _Kept] = {}
@@ -108,10 +109,10 @@ class WalObjects:
                 f"{self.built_bytes} bytes of objects are kept,"
                 f" at most {self._built_bytes_max} may be"
             )
-        built, rows = await self._on_a_thread(lambda: build_object(request))
-        kept = _Kept(built)
+        built, data = await self._on_a_thread(lambda: build_object(request))
+        kept = _Kept(built.header, data)
         self._require_wanted(name)
-        self._indexes.note(built.header, rows)
+        self._indexes.note(built.header, built.rows)
         self._kept[name.chain, name.sequence] = kept
         self.built_bytes += len(kept.data)
         return kept

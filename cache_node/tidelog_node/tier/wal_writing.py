@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from tidelog_core.diskless.chain.index import index_rows
-from tidelog_core.diskless.wal.build import BuiltObject, ObjectEnds, data_sections, object_ends
+from tidelog_core.diskless.wal.build import ObjectEnds, data_sections, object_ends
 from tidelog_core.diskless.wal.header import HEADER_SIZE, WalHeader, WalKind
 from tidelog_core.diskless.wal.rows import ReferenceRow, RowTable, SliceRow, WalSection
 from tidelog_core.diskless.wal.scan import SliceScan
 from tidelog_core.errors import TidelogError
+from tidelog_core.objects.payload import ChunkCollector, Chunks
 
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalBuildFailed, WalBuildRequest
 
 CHUNK_BYTES = 256 * 1024  # stays in the processor's cache from reading to writing
-# Of the footer of an object in memory. A longer one costs a copy of the object.
-FOOTER_ESTIMATE_BYTES = 64 * 1024
+# Of an object in memory. It stays in the cache for its CRC, and the store's client takes Python's
+# lock once for each.
+KEPT_CHUNK_BYTES = 1024 * 1024
 
-Space = Callable[[int], memoryview]  # returns where the next chunk of so many bytes is read to
+ReadChunk = Callable[[int, int, int], bytes | memoryview]  # of a file: descriptor, size, position
+
+
+class _Reader(NamedTuple):
+    """How the files are read: into one buffer again and again, or into new memory."""
+
+    read: ReadChunk
+    chunk_bytes: int  # at most, of one read
 
 
 class WrittenObject(NamedTuple):
@@ -38,42 +46,27 @@ def write_object(request: WalBuildRequest, file: BinaryIO) -> WrittenObject:
     """
     file.write(bytes(HEADER_SIZE))
     buffer = memoryview(bytearray(min(CHUNK_BYTES, _body_size(request))))
-    ends, rows = _write_body(request, lambda size: buffer[:size], file.writelines)
+
+    def read(descriptor: int, size: int, at: int) -> memoryview:
+        chunk = buffer[:size]
+        return chunk[: os.preadv(descriptor, [chunk], at)]
+
+    ends, rows = _write_body(request, _Reader(read, CHUNK_BYTES), file.writelines)
     file.write(ends.tail)
     file.seek(0)
     file.write(ends.head)
     return WrittenObject(ends.header, rows)
 
 
-def build_object(request: WalBuildRequest) -> tuple[BuiltObject, bytes]:
-    """Return the object in memory, and the rows of an index. Raises ``WalBuildFailed``.
+def build_object(request: WalBuildRequest) -> tuple[WrittenObject, Chunks]:
+    """Return the object in memory. Raises ``WalBuildFailed``.
 
-    The files are read to where the bytes stay: nothing is copied.
+    Large slices are copied once, from the files, into memory that was not zeroed before.
     """
-    body_end = HEADER_SIZE + _body_size(request)
-    file = io.BytesIO()
-    # Else it would grow chunk by chunk, and be copied several times.
-    file.seek(body_end + FOOTER_ESTIMATE_BYTES)
-    file.write(b"\0")
-    with file.getbuffer() as memory:
-        ends, rows = _write_in_place(request, memory)
-    file.seek(body_end)
-    file.write(ends.tail)
-    file.truncate()
-    file.seek(0)
-    file.write(ends.head)
-    return BuiltObject(ends.header, file.getvalue()), rows
-
-
-def _write_in_place(request: WalBuildRequest, memory: memoryview) -> tuple[ObjectEnds, bytes]:
-    at = HEADER_SIZE
-
-    def pass_over(chunks: Iterable[memoryview]) -> None:
-        nonlocal at
-        for chunk in chunks:
-            at += len(chunk)
-
-    return _write_body(request, lambda size: memory[at : at + size], pass_over)
+    chunks = ChunkCollector()
+    ends, rows = _write_body(request, _Reader(os.pread, KEPT_CHUNK_BYTES), chunks.extend)
+    chunks.extend([ends.tail])
+    return WrittenObject(ends.header, rows), chunks.collected(ends.head)
 
 
 def _body_size(request: WalBuildRequest) -> int:
@@ -81,7 +74,9 @@ def _body_size(request: WalBuildRequest) -> int:
 
 
 def _write_body(
-    request: WalBuildRequest, space: Space, write: Callable[[Iterable[memoryview]], None]
+    request: WalBuildRequest,
+    reader: _Reader,
+    write: Callable[[Iterable[bytes | memoryview]], None],
 ) -> tuple[ObjectEnds, bytes]:
     """Write the slices; return the rest of the object, and the rows of an index."""
     name = request.name
@@ -90,7 +85,7 @@ def _write_body(
     try:
         for one in request.slices:
             scan = SliceScan(position, is_foreign=one.is_foreign)
-            write(_scanned(one, scan, space))
+            write(_scanned(one, scan, reader))
             _check_offsets(one, scan)
             scans.append((one, scan))
             position += scan.size_bytes
@@ -108,17 +103,16 @@ def _write_body(
     return ends, index_rows(name.chain, name.sequence, slices, of_others)
 
 
-def _scanned(one: SliceFiles, scan: SliceScan, space: Space) -> Iterator[memoryview]:
-    """Yield the slice's bytes once the scan has them. They are valid until the next ones."""
+def _scanned(one: SliceFiles, scan: SliceScan, reader: _Reader) -> Iterator[bytes | memoryview]:
+    """Yield the slice's bytes once the scan has them, as the reader returns them."""
     for range_ in one.ranges:
         descriptor = _open(range_)
         try:
             at = range_.start
             while at < range_.end:
-                chunk = space(min(CHUNK_BYTES, range_.end - at))
-                count = _read(descriptor, chunk, at, range_)
-                taken = scan.take(chunk[:count])
-                yield chunk[:taken]
+                chunk = _read(reader, descriptor, at, range_)
+                taken = scan.take(chunk)
+                yield chunk if taken == len(chunk) else memoryview(chunk)[:taken]
                 at += taken
         finally:
             os.close(descriptor)
@@ -131,14 +125,14 @@ def _open(range_: FileRange) -> int:
         raise WalBuildFailed(f"{range_.path} cannot be read: {error}") from error
 
 
-def _read(descriptor: int, buffer: memoryview, at: int, range_: FileRange) -> int:
+def _read(reader: _Reader, descriptor: int, at: int, range_: FileRange) -> bytes | memoryview:
     try:
-        count = os.preadv(descriptor, [buffer], at)
+        chunk = reader.read(descriptor, min(reader.chunk_bytes, range_.end - at), at)
     except OSError as error:
         raise WalBuildFailed(f"{range_.path} cannot be read: {error}") from error
-    if not count:
+    if not chunk:
         raise WalBuildFailed(f"{range_.path} ends at {at}, before {range_.end}")
-    return count
+    return chunk
 
 
 def _check_offsets(one: SliceFiles, scan: SliceScan) -> None:

@@ -22,6 +22,7 @@ from tidelog_core.errors import (
 from tidelog_core.objects.expiry import ExpiryRule, expiry_rules
 from tidelog_core.objects.filled_store import Fill, put_filled
 from tidelog_core.objects.one_attempt import put_once
+from tidelog_core.objects.payload import Payload
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ class CountedObjectStore:
         await self._counted("put", key, self._store.put(key, data, kms_key_id=kms_key_id))
         self._note_sent(key, len(data))
 
-    async def put_once(self, key: str, data: bytes, *, timeout_s: float) -> None:
+    async def put_once(self, key: str, data: Payload, *, timeout_s: float) -> None:
         """Store ``data`` with one request; see ``OneAttemptStore``."""
         attempt = put_once(self._store, key, data, timeout_s=timeout_s)
         await self._counted("put", key, attempt)

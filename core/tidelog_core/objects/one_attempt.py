@@ -10,6 +10,7 @@ import asyncio
 from typing import Protocol, runtime_checkable
 
 from tidelog_core.errors import OutcomeUnknown
+from tidelog_core.objects.payload import Payload
 from tidelog_core.objects.store import ObjectStore
 
 
@@ -17,7 +18,7 @@ from tidelog_core.objects.store import ObjectStore
 class OneAttemptStore(Protocol):
     """A store whose ``put`` may send several requests, and which can also send just one."""
 
-    async def put_once(self, key: str, data: bytes, *, timeout_s: float) -> None:
+    async def put_once(self, key: str, data: Payload, *, timeout_s: float) -> None:
         """Store ``data`` with one request if the key is not taken.
 
         Raises ``ObjectExists`` also while another write of the key is under way, ``OutcomeUnknown``
@@ -25,13 +26,13 @@ class OneAttemptStore(Protocol):
         """
 
 
-async def put_once(store: ObjectStore, key: str, data: bytes, *, timeout_s: float) -> None:
+async def put_once(store: ObjectStore, key: str, data: Payload, *, timeout_s: float) -> None:
     """Store ``data`` with one request. Raises as ``OneAttemptStore.put_once``."""
     if isinstance(store, OneAttemptStore):
         await store.put_once(key, data, timeout_s=timeout_s)
         return
     try:
         async with asyncio.timeout(timeout_s):
-            await store.put(key, data)  # Folders and memory never repeat.
+            await store.put(key, bytes(data))  # Folders and memory never repeat.
     except TimeoutError:
         raise OutcomeUnknown(f"object {key!r} may not be written: no answer in time") from None

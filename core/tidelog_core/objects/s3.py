@@ -25,6 +25,7 @@ from obstore.exceptions import BaseError
 from tidelog_core.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
 from tidelog_core.objects.obstore_requests import tracked
+from tidelog_core.objects.payload import Payload
 from tidelog_core.objects.s3_errors import is_refusal, summary, write_failure
 from tidelog_core.objects.s3_session import S3Session
 from tidelog_core.objects.s3_uploads import PART_SIZE_BYTES, WRITE_TIMEOUT_S, S3Uploads
@@ -85,7 +86,7 @@ class S3ObjectStore:
         else:
             await self._uploads.put(key, data, kms_key_id=kms_key_id)
 
-    async def put_once(self, key: str, data: bytes, *, timeout_s: float) -> None:
+    async def put_once(self, key: str, data: Payload, *, timeout_s: float) -> None:
         """Store ``data`` with one PUT, which is not repeated; see ``OneAttemptStore``."""
         check_key(key)
         await self._uploads.put_without_repeats(key, data, timeout_s=timeout_s)

@@ -25,6 +25,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError
 from tidelog_core.errors import ObjectExists, OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects.key_rules import STAGING
 from tidelog_core.objects.obstore_requests import tracked
+from tidelog_core.objects.payload import Payload
 from tidelog_core.objects.s3_clients import BACKOFF_S_MAX, BACKOFF_S_MIN
 from tidelog_core.objects.s3_errors import (
     is_final,
@@ -107,7 +108,7 @@ class S3Uploads:
         finally:
             await _quietly(obstore.delete_async(self._session.clients.reading, [staged]))
 
-    async def put_without_repeats(self, key: str, data: bytes, *, timeout_s: float) -> None:
+    async def put_without_repeats(self, key: str, data: Payload, *, timeout_s: float) -> None:
         """Create the object by one PUT, which is not repeated. Raises ``ObjectExists``."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -115,7 +116,7 @@ class S3Uploads:
                     obstore.put_async(
                         self._session.clients.putting,
                         self._prefix + key,
-                        data,
+                        data if isinstance(data, bytes) else data.parts,  # obstore copies neither.
                         mode="create",
                         use_multipart=False,
                     )

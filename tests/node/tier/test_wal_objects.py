@@ -33,6 +33,7 @@ from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TierUnavailable
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin
+from tidelog_core.objects import payload
 from tidelog_core.objects.folder import THREAD_COUNT, FolderObjectStore
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.records.control import (
@@ -208,21 +209,26 @@ def test_an_object_has_the_same_bytes_whatever_is_read_at_once(
 ) -> None:
     log.append_as_leader(bytearray(marker()), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
     request = request_of(log, end_offset=25)
-    monkeypatch.setattr(wal_writing, "CHUNK_BYTES", chunk_bytes)
-    built, rows = build_object(request)
-    assert built == expected(request)
+    for name in ("CHUNK_BYTES", "KEPT_CHUNK_BYTES"):
+        monkeypatch.setattr(wal_writing, name, chunk_bytes)
+    built, data = build_object(request)
+    assert BuiltObject(built.header, bytes(data)) == expected(request)
+    assert len(data) == len(bytes(data))
     file = io.BytesIO()
-    assert write_object(request, file) == (built.header, rows)
-    assert file.getvalue() == built.data
+    assert write_object(request, file) == built
+    assert file.getvalue() == bytes(data)
 
 
-@pytest.mark.parametrize("estimate_bytes", [0, 1, 1_000, 100_000])
-def test_an_object_has_the_same_bytes_whatever_its_footer_was_estimated_at(
-    log: LocalLog, monkeypatch: pytest.MonkeyPatch, estimate_bytes: int
+@pytest.mark.parametrize("small_bytes_max", [0, 100, 300, 100_000])
+def test_an_object_has_the_same_bytes_whichever_of_its_chunks_are_joined(
+    log: LocalLog, monkeypatch: pytest.MonkeyPatch, small_bytes_max: int
 ) -> None:
     request = request_of(log)
-    monkeypatch.setattr(wal_writing, "FOOTER_ESTIMATE_BYTES", estimate_bytes)
-    assert build_object(request)[0] == expected(request)
+    monkeypatch.setattr(wal_writing, "KEPT_CHUNK_BYTES", 250)
+    monkeypatch.setattr(payload, "SMALL_BYTES_MAX", small_bytes_max)
+    monkeypatch.setattr(payload, "JOINED_BYTES_MIN", 2 * small_bytes_max)
+    built, data = build_object(request)
+    assert BuiltObject(built.header, bytes(data)) == expected(request)
 
 
 async def test_an_object_is_built_once_and_kept_until_it_is_dropped(
@@ -433,15 +439,15 @@ def test_foreign_slices_and_references_are_built_from_files(log: LocalLog, tmp_p
         TOPIC_ID, 4, -1, -1, 2, (FileRange(str(path), 5, 5 + len(data)),), is_foreign=True
     )
     given = foreign_slice()
-    built, _ = build_object(
+    _, built = build_object(
         WalBuildRequest(place(), (foreign, files_of(log, 0, 0, 24)), references=(given,))
     )
-    footer = parse_object(built.data, key="")
+    footer = parse_object(bytes(built), key="")
     first, own = footer.slices
     assert first.is_foreign
     assert not own.is_foreign
     assert (first.partition, first.position, first.end_offset) == (4, HEADER_SIZE, 2)
-    assert built.data[first.position : first.position + first.size_bytes] == data
+    assert bytes(built)[first.position : first.position + first.size_bytes] == data
     (reference,) = footer.references
     assert (reference.base_offset, reference.crc32c) == (given.base_offset, given.row.crc32c)
     with pytest.raises(WalBuildFailed, match="instead of"):

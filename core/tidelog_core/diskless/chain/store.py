@@ -38,6 +38,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.filled_store import Fill, put_filled
 from tidelog_core.objects.one_attempt import put_once
+from tidelog_core.objects.payload import Payload
 from tidelog_core.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class ChainStore:
         self._cluster_id = cluster_id
 
     async def put(
-        self, chain: ChainName, sequence: int, data: bytes, *, timeout_s: float = PUT_TIMEOUT_S
+        self, chain: ChainName, sequence: int, data: Payload, *, timeout_s: float = PUT_TIMEOUT_S
     ) -> PutOutcome:
         """Create the object with one request. It is durable if the outcome is ``STORED``."""
         key = wal_key(self._cluster_id, chain, sequence)
