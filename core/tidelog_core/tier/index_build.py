@@ -123,11 +123,13 @@ def build_index_file(source: SegmentSource) -> BuiltIndex:
 
 
 def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
+    records_max = source.key_filter_records_max
     scan = scan_segment(
         log,
         name=str(source.path),
         base_offset=source.base_offset,
         end_offset=source.end_offset,
+        hashes_keys=source.end_offset - source.base_offset <= records_max,
     )
     link = ChainLink(
         topic_id=source.topic_id,
@@ -155,8 +157,10 @@ def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
         sections[SectionKind.REPLACED] = b"".join(
             REPLACED_ROW.pack(row.segment_id.bytes, *row[1:]) for row in facts.replaced
         )
-    if has_key_filter := scan.record_count <= source.key_filter_records_max:
-        sections[SectionKind.KEY_FILTER] = _key_filter(log)
+    if has_key_filter := scan.record_count <= records_max:
+        # A compacted segment may have few records although it has many offsets.
+        hashes = _key_hashes(log) if scan.key_hashes is None else scan.key_hashes
+        sections[SectionKind.KEY_FILTER] = build_key_filter(hashes)
     fields = {
         "base_offset": source.base_offset,
         "end_offset": source.end_offset,
@@ -173,12 +177,12 @@ def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
     return BuiltIndex(data, chained, scan.max_timestamp_ms, has_key_filter)
 
 
-def _key_filter(log: Buffer) -> bytes:
+def _key_hashes(log: Buffer) -> set[int]:
     hashes: set[int] = set()
     for position, header in iter_headers(log):
         if not header.is_control:
             add_key_hashes(log, position, header, hashes)
-    return build_key_filter(hashes)
+    return hashes
 
 
 def _pack_aborted(aborted: Sequence[AbortedTransaction]) -> bytes:

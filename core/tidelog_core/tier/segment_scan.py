@@ -1,6 +1,6 @@
-"""Reads a segment's bytes once: the rows of its batches, its CRC-32C and its SHA-256.
+"""Reads a segment's bytes once: the rows of its batches, its CRC-32C, its SHA-256, its keys.
 
-All three are computed for a run of batches while the processor's cache has it. This runs for each
+All of them are computed for a run of batches while the processor's cache has it. This runs for each
 batch of a segment that is tiered, so it is compiled.
 """
 
@@ -14,7 +14,14 @@ from crc32c import crc32c
 
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.model import NO_TIMESTAMP
-from tidelog_core.records.header import LOG_OVERHEAD, Buffer, check_crc, iter_headers
+from tidelog_core.records.header import (
+    CONTROL_BIT,
+    LOG_OVERHEAD,
+    Buffer,
+    check_crc,
+    iter_headers,
+)
+from tidelog_core.tier.key_hashes import add_key_hashes
 
 RUN_BYTES = 512 * 1024
 FLAGS_MASK = 0xFFFF  # a batch's attributes, which are a signed number in its header
@@ -30,13 +37,17 @@ class SegmentScan(NamedTuple):
     max_timestamp_ms: int
     log_crc32c: int
     log_sha256: bytes
+    key_hashes: set[int] | None  # of the records with a key; ``None`` if they were not asked for
 
 
-def scan_segment(log: Buffer, *, name: str, base_offset: int, end_offset: int) -> SegmentScan:
+def scan_segment(
+    log: Buffer, *, name: str, base_offset: int, end_offset: int, hashes_keys: bool = False
+) -> SegmentScan:
     """Return what the segment has, whose offsets must be in ``[base_offset, end_offset)``.
 
     Every batch's CRC is checked. Raises ``CorruptRecordBatch``, which names the segment.
     """
+    key_hashes: set[int] | None = set() if hashes_keys else None
     rows: list[bytes] = []
     next_offset, max_timestamp_ms, record_count = base_offset, NO_TIMESTAMP, 0
     sha256, crc, seen_bytes = hashlib.sha256(), 0, 0
@@ -53,6 +64,8 @@ def scan_segment(log: Buffer, *, name: str, base_offset: int, end_offset: int) -
             next_offset = last_offset + 1
             max_timestamp_ms = max(max_timestamp_ms, timestamp_ms)
             record_count += header[12]
+            if key_hashes is not None and not header[5] & CONTROL_BIT:
+                add_key_hashes(log, position, header, key_hashes)
             rows.append(
                 _pack_row(
                     first_offset,
@@ -71,4 +84,5 @@ def scan_segment(log: Buffer, *, name: str, base_offset: int, end_offset: int) -
                 seen_bytes = end
         sha256.update(view[seen_bytes:])
         crc = crc32c(view[seen_bytes:], crc)
-    return SegmentScan(b"".join(rows), record_count, max_timestamp_ms, crc, sha256.digest())
+    digest = sha256.digest()
+    return SegmentScan(b"".join(rows), record_count, max_timestamp_ms, crc, digest, key_hashes)

@@ -180,6 +180,18 @@ def test_records_without_keys_and_control_batches_are_not_in_the_filter(tmp_path
     assert key_filter.may_contain(b"")
 
 
+def test_a_compacted_segment_of_few_records_has_a_filter_however_many_offsets_it_spans(
+    tmp_path: Path,
+) -> None:
+    source = write_source(
+        tmp_path, batches()[::10], base_offset=BASE, end_offset=END, key_filter_records_max=499
+    )
+    key_filter = IndexFile.parse(build_index_file(source).data).key_filter
+    assert key_filter is not None
+    assert key_filter.key_count == (END - BASE) // 10
+    assert key_filter.may_contain(f"k{BASE}".encode())
+
+
 def test_a_segment_of_too_many_records_has_no_filter(tmp_path: Path) -> None:
     source = write_source(
         tmp_path, batches(), base_offset=BASE, end_offset=END, key_filter_records_max=499

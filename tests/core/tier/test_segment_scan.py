@@ -12,6 +12,7 @@ from crc32c import crc32c
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.records.batch import Record, build_batch, iter_headers
 from tidelog_core.tier.index_file import batch_row
+from tidelog_core.tier.key_hashes import hash_key
 from tidelog_core.tier.segment_scan import BATCH_ROW, RUN_BYTES, SegmentScan, scan_segment
 
 SIZES_BYTES = (10, 200_000, RUN_BYTES - 1, 1, 300_000, RUN_BYTES, 5, 3 * RUN_BYTES, 70)
@@ -43,7 +44,31 @@ def test_a_segment_of_several_runs_has_the_rows_and_hashes_of_its_bytes() -> Non
 
 
 def test_an_empty_segment_has_no_rows() -> None:
-    assert scan(b"") == SegmentScan(b"", 0, -1, 0, hashlib.sha256(b"").digest())
+    assert scan(b"") == SegmentScan(b"", 0, -1, 0, hashlib.sha256(b"").digest(), None)
+
+
+def test_keys_are_hashed_if_they_are_asked_for_and_markers_have_none() -> None:
+    keys = [b"one", None, b"", b"two", b"one"]
+    batches = [
+        build_batch([Record(at, 1, key, b"value", ())], base_offset=at)
+        for at, key in enumerate(keys)
+    ]
+    marker = Record(5, 1, b"\0\0\0\0", b"", ())
+    batches.append(
+        build_batch(
+            [marker],
+            base_offset=5,
+            is_control=True,
+            is_transactional=True,
+            producer_id=1,
+            producer_epoch=0,
+        )
+    )
+    data = b"".join(batches)
+    plain = scan(data)
+    found = scan_segment(data, name="it", base_offset=0, end_offset=6, hashes_keys=True)
+    assert found == plain._replace(key_hashes={hash_key(b"one"), hash_key(b""), hash_key(b"two")})
+    assert plain.key_hashes is None
 
 
 def test_a_mapping_can_be_closed_after_it_was_scanned_or_refused(tmp_path: Path) -> None:
