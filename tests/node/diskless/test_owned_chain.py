@@ -256,6 +256,25 @@ async def test_the_worker_forgets_committed_objects_also_if_no_other_one_follows
     await scene.close()
 
 
+async def test_nothing_is_said_of_committed_objects_that_a_build_has_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chain_work, "DROP_SECONDS", 3_600.0)
+    scene = WalScene(tmp_path)
+    (log,) = scene.lead(1)
+    for _ in range(3):
+        log.append()
+        await committed_everywhere(scene)
+        assert scene.chain._work._dropping is not None
+        scene.store.held.clear()
+        log.append()
+        await eventually_async(lambda: scene.chain._work._dropping is None)
+        assert scene.chain.buffered_bytes > 0
+        scene.store.held.set()
+        await committed_everywhere(scene)
+    await scene.close()
+
+
 async def test_what_is_written_is_counted_and_served(tmp_path: Path) -> None:
     scene = WalScene(tmp_path)
     (log,) = scene.lead(1)

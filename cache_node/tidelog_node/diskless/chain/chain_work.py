@@ -122,7 +122,7 @@ class ChainWork:
         else:
             pending = self._objects.get(sequence)
             if pending is not None:
-                self._dropped_end = max(self._dropped_end, pending.built.committed_end)
+                self._note_dropped(pending.built.committed_end)
             self._chain.act(self._writer.on_built(sequence, header, self._now_ms()))
 
     async def _put(self, sequence: int, attempt: int) -> None:
@@ -151,6 +151,13 @@ class ChainWork:
 
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
+
+    def _note_dropped(self, below: int) -> None:
+        """Note that a build has told the worker what is committed: nothing more is to be said."""
+        self._dropped_end = max(self._dropped_end, below)
+        if self._dropping is not None and self._dropped_end == self._writer.committed_end:
+            self._dropping.cancel()
+            self._dropping = None
 
     def _drop(self) -> None:
         self._dropping = None
