@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.docs.shell_blocks import blocks_of
+from tests.support.interruptible import be_interruptible
 from tools import kcat
 from tools.places import ROOT
 
@@ -149,6 +150,7 @@ def is_like(output: str, expected: str) -> bool:
 @contextmanager
 def reading(folder: Path) -> Iterator[PageReader]:
     """Give a reader, whose servers end with the block."""
+    be_interruptible()
     reader = PageReader(folder)
     try:
         yield reader

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,17 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.interruptible import be_interruptible
 from tools.local_spark import local_session
 
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """Let programs be interrupted that tests start, also if the tests run in a shell's background.
-
-    A shell has those ignore SIGINT, and programs inherit that.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let the tests' programs get Ctrl-C."""
+    be_interruptible()
 
 
 @pytest.fixture(scope="session")
