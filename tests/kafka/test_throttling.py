@@ -135,7 +135,7 @@ def test_fetches_wait_alike(pair: Pair, epoch: int) -> None:
             answer = peer.fetch(
                 name,
                 offset,
-                partition_max_bytes=26_000,
+                partition_max_bytes=len(BATCH),  # Kafka would send the first part of one more.
                 session_id=session_id,
                 session_epoch=session_epoch,
             )
@@ -154,7 +154,8 @@ def test_fetches_wait_alike(pair: Pair, epoch: int) -> None:
 def test_a_fetch_asks_for_no_more_than_the_quota_allows(pair: Pair) -> None:
     """Neither as its largest answer nor as its smallest.
 
-    Kafka's first answer is empty: with its header it has a few bytes more than the quota.
+    Kafka's first answer is empty: with its header it has a few bytes more than the quota. Where a
+    limit cuts a batch Tidelog ends before it.
     """
 
     def case(peer: Peer) -> tuple[int, bool]:
@@ -169,7 +170,8 @@ def test_a_fetch_asks_for_no_more_than_the_quota_allows(pair: Pair) -> None:
         return size, time.monotonic() - began < 40
 
     kafka, tidelog = both(pair, "bounded", case, consumer_byte_rate=BYTES_PER_S)
-    assert tidelog == kafka == (2 * BYTES_PER_S, True)
+    assert kafka == (2 * BYTES_PER_S, True)
+    assert tidelog == (kafka[0] // len(BATCH) * len(BATCH), True)
 
 
 def creation(peer: Peer, name: str, count: int, *, version: int = 7, **fields: object) -> Any:
