@@ -358,7 +358,7 @@ class NodeConfig:
     remote_task_interval_ms: int = _setting("remote.task.interval.ms", "int", 1000, "How often a node looks for sealed segments to copy to the bucket.", at_least=1, is_read_only=True)
     remote_upload_concurrency: int = _setting("remote.upload.concurrency", "int", 4, "Segments that may be uploaded at once.", unit="segments", at_least=1, at_most=64, is_read_only=True)
     replica_fetch_backoff_ms: int = _setting("replica.fetch.backoff.ms", "int", 200, "How long a follower waits after an error before it asks its leader again.", at_least=1)
-    replica_fetch_max_bytes: int = _setting("replica.fetch.max.bytes", "int", 1_048_576, "Bytes of one partition that a follower asks for in one fetch.", at_least=0)
+    replica_fetch_max_bytes: int = _setting("replica.fetch.max.bytes", "int", 4_194_304, "Bytes of one partition that a follower asks for in one fetch; with Kafka's 1 MiB a follower that is behind would fetch large batches one by one.", at_least=0)
     replica_fetch_response_max_bytes: int = _setting("replica.fetch.response.max.bytes", "int", 10_485_760, "Bytes of all partitions together that a follower asks one leader for in one fetch.", at_least=0)
     replica_fetch_wait_max_ms: int = _setting("replica.fetch.wait.max.ms", "int", 500, "How long a leader holds a follower's fetch that finds nothing new; keep it well below replica.lag.time.max.ms.", at_least=1)
     replica_lag_time_max_ms: int = _setting("replica.lag.time.max.ms", "long", 30_000, "A follower that has not caught up with its leader for this long leaves the in-sync replicas, and writes with acks=all no longer wait for it.", at_least=1)

@@ -20,6 +20,10 @@ from crc32c import crc32c
 
 from tidelog_core.log.paths import TEMPORARY_SUFFIX
 
+# For a longer write the page cache takes longer runs of free pages. Those are what a hypervisor
+# takes back first, and then each of them costs a fault outside of the machine.
+WRITE_BYTES_MAX = 1_000_000
+
 _VERSION_LINE = b"1\n"
 _CRC_PREFIX = b"crc32c "
 _LAST_LINE = re.compile(rb"crc32c [0-9a-f]{8}\n")
@@ -128,13 +132,19 @@ def write_file_in(directory: int, name: str, content: bytes) -> None:
 
 
 def write_fully(descriptor: int, content: bytes | bytearray | memoryview, position: int) -> None:
-    """Write all the bytes at ``position``; the system may take them in several steps."""
-    written = os.pwrite(descriptor, content, position)
-    if written == len(content):
-        return
+    """Write all the bytes at ``position``, in pieces of at most ``WRITE_BYTES_MAX``.
+
+    The system may take a piece in several steps.
+    """
+    size_bytes, written = len(content), 0
+    if size_bytes <= WRITE_BYTES_MAX:
+        written = os.pwrite(descriptor, content, position)
+        if written == size_bytes:
+            return
     view = memoryview(content)
-    while written < len(view):
-        written += os.pwrite(descriptor, view[written:], position + written)
+    while written < size_bytes:
+        piece = view[written : written + WRITE_BYTES_MAX]
+        written += os.pwrite(descriptor, piece, position + written)
 
 
 def sync_directory(directory: Path) -> None:
