@@ -40,7 +40,7 @@ class CpuCosts:
     follower_gb: float = 0.66
     leader_request: float = 120e-6  # of 370 us: a produce request and a fetch of each follower
     follower_request: float = 305e-6  # on the follower, of one fetch and its records
-    consumed_gb: float = 1 / 4.7  # «One node»
+    consumed_gb: float = 1 / 4.7  # on a busy machine; «One node» has 6.4 of an idle one
     cold_gb: float = 1.4  # «Cold reads», node and worker, at S3's pace
     tiered_gb: float = 1.3  # 0.9 for building an index, 0.4 for sending (as for receiving)
     # 1,500 idle partitions on three brokers take 0.045 of a core each: 4,000 entries of

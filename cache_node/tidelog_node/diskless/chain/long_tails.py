@@ -1,9 +1,10 @@
 """Seals active segments of led partitions whose un-tiered tails are long, so that they are tiered.
 
-An heir reads what the tier lacks of a partition before it leads: the footers of objects that no
-checkpoint has, then every slice. So producers wait longer the longer the tail is, by objects and by
-bytes. Else only ``segment.bytes`` and ``diskless.wal.max.age.ms`` bound it: in an hour a chain in
-a folder gets hundreds of thousands of objects, and one in a bucket tens of thousands.
+An heir reads the footers of objects that no checkpoint has before it leads, and of a short tail
+every slice. Of a long tail it reads the slices once it leads, and consumers wait for them. So the
+longer the tail is, by objects and by bytes, the longer clients wait. Without this module only
+``segment.bytes`` and ``diskless.wal.max.age.ms`` bound the tail: in an hour a chain in a folder
+gets hundreds of thousands of objects, and one in a bucket tens of thousands.
 
 What counts is the objects with records of the partition since its segment began, and what the
 partition had when it was entered: slices and chains, because each chain is listed, and has some
