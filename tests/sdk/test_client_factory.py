@@ -30,11 +30,20 @@ async def first_bytes(
     """Return what the client sends first to a node that hangs up."""
     received = asyncio.get_running_loop().create_future()
 
+    served: set[asyncio.Task[None]] = set()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        data = await reader.read(1_000)
-        if not received.done():
-            received.set_result(data)
-        writer.close()
+        task = asyncio.current_task()
+        assert task is not None
+        served.add(task)
+        try:
+            data = await reader.read(1_000)
+            if not received.done():
+                received.set_result(data)
+        except OSError:  # The client has given up a connection that was just accepted.
+            pass
+        finally:
+            writer.transport.abort()
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
@@ -45,6 +54,7 @@ async def first_bytes(
         with pytest.raises(ConnectionFailed):
             await client.start()
         await client.close()
+    await asyncio.gather(*served)
     return bytes(await received)
 
 
