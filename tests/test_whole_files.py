@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.longest_files import LONGEST_FILES, WHOLE_FOLDERS
 from tools.places import ROOT
 
 PLUGINS = ("xdist", "pytest_timeout", "tests.conftest")
@@ -66,6 +67,10 @@ def files(tmp_path: Path) -> Path:
     for name, text in FILES.items():
         (tmp_path / f"{name}.py").write_text(IMPORTED + text)
     return tmp_path
+
+
+def test_the_files_and_folders_that_begin_first_are_there() -> None:
+    assert [name for name in (*WHOLE_FOLDERS, *LONGEST_FILES) if not (ROOT / name).exists()] == []
 
 
 def test_tests_of_files_that_one_worker_imports_are_run_and_reported_one_by_one(

@@ -7,9 +7,9 @@ only the stores know is shown after a node has let the visitor describe its topi
     guard.py        which requests are let in, and the headers of every answer; no I/O
     sessions.py     visitors: who they are, and their connections
     facts.py        what pages ask nodes, as their visitor
-    reading.py      what they read from the stores; receipts.py keeps what was read
+    stores.py       what they read from the stores; receipts.py keeps what was read
     tier_map.py, findings.py, record_view.py, formats.py   decide what is shown; no I/O
     stream.py       server-sent events, bounded
     pages/          one module a page; templates/ and static/ are theirs
-    server.py       puts it together; listening.py has the socket
+    server.py       puts it together; listening_socket.py has the socket
 """
