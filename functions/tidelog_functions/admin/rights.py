@@ -95,9 +95,8 @@ RIGHTS: Mapping[str, NeededRights] = {
     "describe_tier": NeededRights(75, _topic),
     "start_verification": NeededRights(46),
     "start_erasure": NeededRights(21, _topic_of_body),
-    "describe_costs": NeededRights(
-        46
-    ),  # topics that the caller may not describe are among the others
+    # Topics that the caller may not describe are among the others.
+    "describe_costs": NeededRights(46),
     # For its caller, and for clients that may describe the cluster (alter it to cancel): ``jobs``.
     "list_jobs": NeededRights(18),
     "describe_job": NeededRights(18),
