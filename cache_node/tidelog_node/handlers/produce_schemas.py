@@ -22,7 +22,7 @@ from tidelog_core.config import (
     TOPIC_NAME_STRATEGY,
     TopicConfig,
 )
-from tidelog_core.errors import TidelogError
+from tidelog_core.errors import CorruptItem, TidelogError
 from tidelog_core.log.append_checks import validates_schemas
 from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD
 
@@ -220,13 +220,22 @@ class ProduceSchemas:
         return "" if is_right else _wrong(use, _looked_at({subject for subject, _ in uses}))
 
     async def _is_in_any(self, uses: Set[tuple[str, int]], host: str) -> bool:
-        """Return whether a subject has one of its ids in a version that is not deleted."""
+        """Return whether a subject has one of its ids in a version that is not deleted.
+
+        Raises ``CorruptItem`` for a malformed subject if no other has.
+        """
         ids: defaultdict[str, set[int]] = defaultdict(set)
         for subject, schema_id in uses:
             ids[subject].add(schema_id)
+        malformed: CorruptItem | None = None
         for subject in sorted(ids)[:CANDIDATES_MAX]:
-            if await self._schemas.id_in(subject, ids[subject], host=host) is not None:
-                return True
+            try:
+                if await self._schemas.id_in(subject, ids[subject], host=host) is not None:
+                    return True
+            except CorruptItem as error:
+                malformed = error
+        if malformed is not None:
+            raise malformed
         return False
 
 

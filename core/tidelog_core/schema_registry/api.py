@@ -241,10 +241,10 @@ class RegistryApi:
         for name, version in options.page(keys)[:SCHEMAS_MAX]:
             try:
                 stored = await self._registry.version(name, version, with_deleted=True)
-            except CorruptItem as error:
+                answered = await version_answer(self._registry, stored, options)
+            except CorruptItem as error:  # of the version, or of a schema that it refers to
                 self._malformed.report(error)
                 continue
-            answered = await version_answer(self._registry, stored, options)
             characters += len(answered["schema"])
             if characters > PAGE_CHARACTERS_MAX:
                 raise RegistryRefusal(422, PAGE_TOO_LONG)

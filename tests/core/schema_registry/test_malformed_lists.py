@@ -11,9 +11,10 @@ from tidelog_core.metadata.store import ItemKey
 from tidelog_core.schema_registry import malformed_items
 from tidelog_core.schema_registry.api import RegistryApi
 from tidelog_core.schema_registry.calls import V1_JSON, Call, Right
-from tidelog_core.schema_registry.registry import SchemaRegistry
+from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
+from tidelog_core.schemas.model import Reference
 
-from tests.contracts.schema_registry import record
+from tests.contracts.schema_registry import record, referring
 from tests.core.schema_registry.journals import id_of
 from tests.support.memory_store import MemoryMetadataStore
 
@@ -79,6 +80,19 @@ async def test_a_list_of_schemas_has_all_but_those_of_malformed_items(
     assert status == 200
     assert [one["subject"] for one in found] == [":.stage:b", "a"]
     assert set(reported(caplog)) == {(BROKEN.collection, "b"), (text.collection, text.key)}
+
+
+async def test_a_list_of_resolved_schemas_lacks_those_that_refer_to_a_malformed_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api, store = await filled()
+    await SchemaRegistry(store).register("d", Wanted(referring("D", Reference("R1", "b", 1))))
+    for names in ([*sorted(SUBJECTS), "d"], [":.stage:b", "a", "c"]):
+        status, found = await call(api, "GET", "/schemas?format=resolved")
+        assert status == 200, found
+        assert [one["subject"] for one in found] == names
+        damage(store, BROKEN)
+    assert reported(caplog) == [(BROKEN.collection, "b")]
 
 
 async def test_contexts_are_seen_by_the_names_of_subjects_also_of_malformed_ones() -> None:

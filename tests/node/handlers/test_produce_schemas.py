@@ -19,6 +19,8 @@ from tidelog_core.config import (
     TOPIC_RECORD_NAME_STRATEGY,
 )
 from tidelog_core.errors import MessageTooLarge, StoreUnavailable
+from tidelog_core.metadata.schema_records import schema_subject_key
+from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
@@ -590,6 +592,33 @@ async def test_a_schema_of_too_many_subjects_is_refused_and_the_limit_named(
     answer = await send(node, batch(framed(known, b"\0\n\1a")))
     assert outcome(answer) == (ErrorCode.invalid_record, [0])
     assert "the first 3 of 4 subjects" in answer.error_message
+
+
+async def test_a_malformed_subject_of_a_schema_hides_no_other_one(node: LedNode) -> None:
+    strategy = {"confluent.value.subject.name.strategy": RECORD_NAME_STRATEGY}
+    await node.create_topic(replicas=(1,), **ON, **strategy)
+    text, names = proto_of(3)
+    for name in names:
+        known = await register(node, text, name, SchemaType.PROTOBUF)
+    damaged = Write(schema_subject_key(names[0]), {"versions": "many"}, ANY_VERSION)
+    await node.store.commit([damaged])
+    data = batch(framed(known, b"\0\n\1a"))
+    assert outcome(await send(node, data)) == STORED
+
+
+async def test_a_batch_is_not_refused_for_good_while_only_a_malformed_subject_may_have_its_schema(
+    node: LedNode,
+) -> None:
+    strategy = {"confluent.value.subject.name.strategy": RECORD_NAME_STRATEGY}
+    await node.create_topic(replicas=(1,), **ON, **strategy)
+    text, names = proto_of(2)
+    for name in names:
+        known = await register(node, text, name, SchemaType.PROTOBUF)
+    await SchemaDeletion(SchemaRegistry(node.store)).delete_subject(names[1], is_permanent=False)
+    damaged = Write(schema_subject_key(names[0]), {"versions": "many"}, ANY_VERSION)
+    await node.store.commit([damaged])
+    answer = await send(node, batch(framed(known, b"\0\n\1a")))
+    assert outcome(answer) == (ErrorCode.request_timed_out, [])
 
 
 async def test_a_schema_that_is_refused_to_one_host_keeps_its_names_for_others(
