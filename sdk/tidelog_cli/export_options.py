@@ -39,6 +39,7 @@ PACKAGES = {
     "delta": "deltalake",
     "iceberg": "pyiceberg",
     "avro": "fastavro",
+    "protobuf": "google.protobuf",
     "registry": "fastavro",
 }
 # pyiceberg reads the properties of the catalog with our name from such variables.
@@ -203,9 +204,16 @@ class RecordOptions:
 def require_packages(extra: str, *formats: str) -> None:
     """Raise ``CommandFailed`` if formats of tables or values need packages that are not there."""
     needed = {"pyarrow", *(PACKAGES[one] for one in formats if one in PACKAGES)}
-    missing = sorted(name for name in needed if find_spec(name) is None)
+    missing = sorted(name for name in needed if not _is_there(name))
     if missing:
         raise CommandFailed(f"this needs {' and '.join(missing)}: pip install 'tidelog[{extra}]'")
+
+
+def _is_there(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # The package that it is in.
+        return False
 
 
 def erase_request(request: ExportRequest, *, expires: bool) -> EraseRequest:

@@ -225,8 +225,9 @@ def test_a_backfill_has_the_login_of_the_context_unless_it_has_its_own(file: Pat
         "kafka.sasl.username": "u",
         "kafka.sasl.password": PASSWORD,
     }
-    own = {"kafka.security.protocol": "PLAINTEXT"}
-    assert sink_address("b:1", own) == {"kafka.bootstrap.servers": "b:1"}
+    for name in ("kafka.security.protocol", "Kafka.Security.Protocol"):
+        own = {name: "PLAINTEXT"}
+        assert sink_address("b:1", own) == {"kafka.bootstrap.servers": "b:1"}
 
 
 # -- edits --

@@ -93,13 +93,13 @@ class DeltaTarget:
 
 
 class IcebergTarget:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, warehouse: str | None = None) -> None:
         folder.mkdir(exist_ok=True)
         self.catalog: Catalog = open_catalog(
             {
                 "type": "sql",
                 "uri": f"sqlite:///{folder / 'catalog.db'}",
-                "warehouse": (folder / "warehouse").as_uri(),
+                "warehouse": warehouse or (folder / "warehouse").as_uri(),
             }
         )
 

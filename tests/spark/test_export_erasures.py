@@ -362,6 +362,17 @@ def test_a_delta_table_that_was_restored_keeps_its_files(source, tmp_path):
     assert places(target.rows()) == source.all()
 
 
+def test_a_catalog_may_give_its_tables_paths_of_this_machine(source, tmp_path):
+    target = IcebergTarget(tmp_path, warehouse=str(tmp_path / "a warehouse"))
+    source.export(None, target.table())
+    erase(source, KEY, {0: 100, 1: 50})
+    for rows in (15, 0):
+        assert follow(source, target.erasable(), expires=True).row_count == rows
+    assert places(target.rows()) == without(source, (KEY, {0: 100, 1: 50}))
+    assert (tmp_path / "a warehouse" / "lake" / "t" / "_tidelog" / "erasures").is_dir()
+    target.close()
+
+
 def test_files_of_an_earlier_partitioning_are_refused(source, tmp_path):
     target = IcebergTarget(tmp_path)
     source.export(None, target.table())

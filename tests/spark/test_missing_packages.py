@@ -30,8 +30,13 @@ from tests.support.command import SECONDS_MAX, environment_without
             ["export", "t", "--to", "lake", "--value-format", "registry"],
             "fastavro: pip install 'tidelog[export]'",
         ),
+        (
+            "google",
+            ["export", "t", "--to", "lake", "--value-format", "protobuf", "--schema", __file__],
+            "google.protobuf: pip install 'tidelog[export]'",
+        ),
     ],
-    ids=["catalog", "columns", "table", "values"],
+    ids=["catalog", "columns", "table", "values", "messages"],
 )
 def test_a_command_names_the_extra_that_it_lacks(
     tmp_path: Path, hidden: str, arguments: list[str], needed: str

@@ -75,6 +75,12 @@ def test_a_path_of_this_machine_becomes_a_url(tmp_path: Path, monkeypatch) -> No
         assert table_url(url) == url
 
 
+def test_an_empty_place_is_not_the_folder_of_the_command() -> None:
+    """A shell makes it of a variable that is not set."""
+    with pytest.raises(InvalidConfig, match="no URL: give one"):
+        check_location(table_url(""), None)
+
+
 def test_hadoops_names_of_s3_are_s3() -> None:
     for url in ("s3a://lake/a://b", "s3n://lake/a://b", "s3://lake/a://b"):
         assert plain_url(url) == "s3://lake/a://b"
@@ -84,6 +90,30 @@ def test_hadoops_names_of_s3_are_s3() -> None:
 def test_a_scheme_without_a_file_system_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="cannot be at ftp://lake/t"):
         filesystem_of("ftp://lake/t")
+
+
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_table_in_a_store_that_nobody_knows_is_refused(tmp_path: Path, table_format: str) -> None:
+    source = Source(tmp_path)
+    source.grow(10)
+    url = "ftp://lake/t"
+    table: ExportTable = ParquetTable(url)
+    if table_format == "delta":
+        table = DeltaLakeTable(url, TimePartitions.DAY)
+    with pytest.raises(InvalidConfig, match=f"{url}.* s3://bucket/"):
+        source.export(None, table)
+
+
+def test_a_delta_table_is_in_no_folder_that_has_a_percent_sign(tmp_path: Path) -> None:
+    """Its log would be in another folder than its files, even in that of another table."""
+    source = Source(tmp_path)
+    source.grow(10)
+    other = table_url(str(tmp_path / "a b"))
+    source.export(None, DeltaLakeTable(other, TimePartitions.DAY))
+    with pytest.raises(InvalidConfig, match="has a %"):
+        source.export(None, DeltaLakeTable(table_url(str(tmp_path / "a%20b")), TimePartitions.DAY))
+    assert DeltaTable(other).version() == 1
+    assert not (tmp_path / "a%20b").exists()
 
 
 def test_no_format_makes_a_table_among_the_segments(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def backfill_command(
     sink = {**sink_address(bootstrap, given), **given}
     # Before Spark starts, so that a wrong option or address fails at once.
     check_backfill(request, sink)
-    if not any(name.startswith((*_SECURITY, _SERVERS)) for name in given):
+    if not _has_any(given, *_SECURITY, _SERVERS):
         asyncio.run(_reach(bootstrap))
     with spark_session("backfill") as spark:
         try:
@@ -123,9 +123,13 @@ def backfill_command(
 def sink_address(bootstrap: str, given: Mapping[str, str]) -> dict[str, str]:
     """Return the sink's options for the nodes; a login among those given is a whole."""
     found = connection()
-    has_login = any(name.startswith(_SECURITY) for name in given)
-    login = {} if has_login else found.kafka_options()
+    login = {} if _has_any(given, *_SECURITY) else found.kafka_options()
     return {_SERVERS: bootstrap or found.bootstrap_servers, **login}
+
+
+def _has_any(given: Mapping[str, str], *prefixes: str) -> bool:
+    """Return whether an option begins so, in letters of any case, as the sink takes it."""
+    return any(name.lower().startswith(prefixes) for name in given)
 
 
 async def _reach(bootstrap: str) -> None:

@@ -19,6 +19,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 from tidelog_core.clock import wall_clock_ms
+from tidelog_core.errors import InvalidConfig
 
 from tidelog_spark.jobs.columns import merged_schema, require_distinct
 from tidelog_spark.jobs.delta_history import (
@@ -47,6 +48,7 @@ from tidelog_spark.jobs.table_places import check_location
 
 ERASING_APPLICATION = "tidelog-erasure/"  # and the run's id: the mark of its commit
 COMMIT_ATTEMPTS_MAX = 10
+_PERCENT = "%25"  # delta-rs decodes it twice: a%2520b would be the folder "a b" of another table
 
 
 class DeltaLakeTable:
@@ -71,6 +73,13 @@ class DeltaLakeTable:
     def prepare(self, schema: pa.Schema, *, segments: str | None = None) -> pa.Schema:
         """Create the table or add columns, in a commit without files."""
         check_location(self._location, segments)
+        if _PERCENT in self._location:
+            raise InvalidConfig(
+                [
+                    f"no Delta table can be at {self._location}: its name has a % (written %25),"
+                    " which delta-rs takes for another name; give a location without"
+                ]
+            )
         with named_permission(self._location, "write", DeltaError):
             return self._prepare(schema)
 
@@ -97,6 +106,14 @@ class DeltaLakeTable:
             return DeltaTable.create(
                 self._location, schema=Schema.from_arrow(schema), partition_by=self._columns
             )
+        except TableNotFoundError as error:  # It knows no such scheme.
+            reason = str(error).partition(". ")[0]
+            raise InvalidConfig(
+                [
+                    f"no Delta table can be at {self._location}: {reason}; give a URL such as"
+                    " s3://bucket/folder or file:///folder"
+                ]
+            ) from None
         except DeltaError:
             if DeltaTable.is_deltatable(self._location):
                 raise ExportConflict(

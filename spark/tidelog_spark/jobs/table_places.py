@@ -20,8 +20,8 @@ _SAME_SCHEME = {**_OF_HADOOP, "": "file"}
 
 
 def table_url(place: str) -> str:
-    """Return a table's URL; a path of this machine becomes one."""
-    return place if urlsplit(place).scheme else Path(place).absolute().as_uri()
+    """Return a table's URL; a path of this machine becomes one, but not an empty text."""
+    return place if not place or urlsplit(place).scheme else Path(place).absolute().as_uri()
 
 
 def plain_url(url: str) -> str:

@@ -17,7 +17,7 @@ from tidelog_core.objects.location import opened_object_store
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.jobs.table_access import named_permission
-from tidelog_spark.jobs.table_places import plain_url
+from tidelog_spark.jobs.table_places import plain_url, table_url
 
 STATE_FOLDER = "_tidelog"
 
@@ -31,7 +31,9 @@ def with_state(location: str, call: Callable[[ObjectStore], Awaitable[T]]) -> T:
     """
 
     async def run() -> T:
-        async with opened_object_store(f"{plain_url(location)}/{STATE_FOLDER}") as store:
+        # A catalog may give its tables paths of this machine as locations.
+        url = f"{table_url(plain_url(location))}/{STATE_FOLDER}"
+        async with opened_object_store(url) as store:
             return await call(store)
 
     with named_permission(location, "write", StoreUnavailable):
