@@ -54,3 +54,4 @@ async def run_control_requests(
         if failure is not None:
             memory.give_back_control(answers.drop_control())
         connection.on_control_ended(failure)
+        failure = None  # Its traceback has this frame: else both stay until garbage is collected.
