@@ -2,8 +2,8 @@
 
 Prints one line on stdout once it serves clients:
 ``tidelog node <broker id> ready on <host>:<port>``, and with ``--http-port`` then
-``, http on <host>:<port>``. SIGTERM and SIGINT stop it in order, once; before its loop runs they
-end it at once.
+``, http on <host>:<port>``. SIGTERM and SIGINT stop it in order, once, also while it starts; before
+its loop runs they end it at once.
 Exit status: 0 after a stop by signal, 1 if it could not start or failed, 2 for invalid settings.
 """
 

@@ -51,20 +51,39 @@ async def run_node(
 ) -> None:
     """Serve until ``stop`` is set, then leave in order.
 
-    ``on_ready`` is called once clients are served. ``drains`` says at the end whether the node
-    hands its leaderships over first. Raises the error that kept the node from starting or ended
-    it.
+    ``on_ready`` is called once clients are served, unless ``stop`` is set before. ``drains`` says
+    at the end whether the node hands its leaderships over first. Raises the error that kept the
+    node from starting or ended it.
     """
     async with AsyncExitStack() as stack:
         # First and last of all: probes see a node that starts or stops.
         monitoring = await start_monitoring(settings, stack)
-        endpoint = await _start(settings, stack, stop, drains, monitoring)
-        monitoring.readiness.phase = Phase.SERVING
-        on_ready(Addresses(endpoint, monitoring.http_address))
-        await stop.wait()
+        starting = asyncio.create_task(_start(settings, stack, stop, drains, monitoring))
+        endpoint = await _unless_stopped(starting, stop)
+        if endpoint is not None:
+            monitoring.readiness.phase = Phase.SERVING
+            on_ready(Addresses(endpoint, monitoring.http_address))
+            await stop.wait()
         monitoring.readiness.phase = Phase.STOPPING
         logger.info("node stops")
     logger.info("node stopped")
+
+
+async def _unless_stopped(
+    starting: asyncio.Task[BrokerEndpoint], stop: asyncio.Event
+) -> BrokerEndpoint | None:
+    """Return the result of ``_start``; ``None`` if the node has to stop first, and it is cancelled.
+
+    It may take long: it recovers logs, and waits for the leases of others and for the stores.
+    """
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        starting.cancel()
+        await asyncio.wait([starting])
+    return None if stop.is_set() and starting.cancelled() else starting.result()
 
 
 async def _start(

@@ -120,3 +120,17 @@ def test_a_node_that_gets_one_signal_after_the_other_ends_in_order(tmp_path: Pat
     with node, Consumer(node.address, auto_offset_reset="earliest").sync() as consumer:
         consumer.assign([("t", 0)])
         assert [one.value for one in consumer.poll(timeout_ms=30_000)] == [b"v"]
+
+
+def test_a_node_that_gets_a_signal_while_it_starts_ends_without_serving(tmp_path: Path) -> None:
+    """Here it waits for the lease of an earlier process, for longer than its stop may take."""
+    store = f"sqlite://{tmp_path}/metadata.db"
+    config = {"broker.session.timeout.ms": "600000"}
+    earlier = NodeProcess(tmp_path / "earlier", metadata_store=store, config=config).start()
+    earlier.kill()
+    node = NodeProcess(tmp_path / "node", metadata_store=store, config=config)
+    node.spawn()
+    node.wait_logged("waits for the lease of an earlier process")
+    assert node.stop() == 0
+    assert "node stopped" in node.log
+    assert "node serves" not in node.log
