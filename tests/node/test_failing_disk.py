@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.faults.disk_faults import DiskFaults
 from tests.node.disk_trouble import lines, produced, values
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.replicated_cluster import replicated_cluster
 from tests.support.waiting import eventually
@@ -71,6 +72,23 @@ def test_the_only_node_opens_a_failed_log_again_once_the_disk_works(
         error, high_watermark = fetched(node, "t")
         assert (error, high_watermark >= 7) == (ErrorCode.none, True)
         node.wait_logged("logs are online again")
+
+
+def test_records_that_the_disk_does_not_give_are_named_in_the_log(tmp_path: Path) -> None:
+    faults = DiskFaults(tmp_path / "faults")
+    with alone(tmp_path, faults) as node:
+        create(node, "t")
+        with WireClient(node.port) as client:  # so much that it goes out with sendfile
+            assert client.produce("t", batch_of(bytes(100_000))).error_code is ErrorCode.none
+        (segment,) = (node.data_dir / "t-0").glob("*.log")
+        with faults.failing(errno.EIO, ("read",), node.data_dir / "t-0"):
+            with pytest.raises(EOFError):
+                fetched(node, "t")
+            node.wait_logged("records cannot be sent")
+        (said,) = [line for line in lines(node, "ERROR") if "records cannot be sent" in line]
+        assert str(segment) in said
+        assert os.strerror(errno.EIO) in said
+        assert fetched(node, "t")[0] is ErrorCode.none
 
 
 def test_a_log_that_has_lost_acknowledged_records_stays_offline(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections import deque
 from typing import NamedTuple
 
@@ -11,6 +13,8 @@ from tidelog_node.answers import Segment
 from tidelog_node.connections.transport import Buffer, Transport
 from tidelog_node.counters import ListenerTraffic
 from tidelog_node.disk import page_cache
+
+logger = logging.getLogger(__name__)
 
 GATHER_SEGMENTS_MAX = 64
 SLICE_BYTES_PER_TURN = 1_048_576  # of a file, before other connections get a turn
@@ -97,9 +101,16 @@ class SegmentSender:
 
     def _send_slice(self, head: FileSlice, size_bytes: int) -> int:
         done = self._sent_of_slice
-        sent = self._transport.sendfile(head.file, head.position + done, size_bytes)
+        try:
+            sent = self._transport.sendfile(head.file, head.position + done, size_bytes)
+        except OSError as error:
+            if error.errno == errno.EIO and type(error) is OSError:  # OpenSSL's have such numbers.
+                _report_unreadable(head, done, str(error), logging.ERROR)
+            raise
         self._traffic.sent_bytes += sent
         if sent == 0:
+            # A replica that has just begun to follow may have truncated it.
+            _report_unreadable(head, done, "the file ends there", logging.WARNING)
             raise OSError(f"{head.file.path} ends before byte {head.position + done}")
         if done + sent == head.size_bytes:
             self.unsent.popleft()
@@ -129,3 +140,10 @@ class SegmentSender:
                 break
             sent -= size_bytes
             unsent.popleft()
+
+
+def _report_unreadable(head: FileSlice, done: int, reason: str, level: int) -> None:
+    """Log it: the client only sees that its connection ends."""
+    position = head.position + done
+    extra = {"path": str(head.file.path), "position": position, "reason": reason}
+    logger.log(level, "records cannot be sent", extra=extra)
