@@ -61,7 +61,7 @@ class PendingReply:
         self._received_at = 0.0
 
     def count_in(self, durations: Durations, received_at: float) -> None:
-        """Count the time from ``since``, by ``time.monotonic``, until it is settled."""
+        """Count the time from ``received_at``, by ``time.monotonic``, until it is settled."""
         self._durations = durations
         self._received_at = received_at
         if self.is_settled:
@@ -152,7 +152,7 @@ class TaskReply(PendingReply):
                 reason = repr(problem)
                 logger.warning("request of a client that has left failed", extra={"reason": reason})
         elif task.cancelled():
-            self.fail(CloseConnection("cancelled"))
+            self.fail(CloseConnection("cancelled", is_expected=True))  # The node stops.
         elif isinstance(problem, Exception):
             self.fail(problem)
         elif problem is None:

@@ -177,6 +177,29 @@ async def test_the_answer_of_a_task_leaves_in_the_turn_after_its_end() -> None:
     client.close()
 
 
+async def test_a_task_that_the_node_cancels_does_not_count_as_the_clients_fault() -> None:
+    """As the reads from the tier that are under way when the node stops."""
+    tasks: list[asyncio.Task[Reply]] = []
+
+    async def read() -> Reply:
+        await asyncio.Event().wait()
+        return [b"never"]
+
+    def answer_by_task(_: memoryview, __: Session) -> TaskReply:
+        tasks.append(asyncio.create_task(read()))
+        return TaskReply(tasks[0])
+
+    client, served = connect(answer_by_task)
+    client.sendall(REQUEST)
+    await eventually_async(lambda: bool(tasks))
+    tasks[0].cancel()
+    await asyncio.wait(tasks)
+    await asyncio.sleep(0)
+    assert client.recv(1) == b""
+    assert served.session.traffic.broken_count == 0
+    client.close()
+
+
 async def test_a_closed_connection_is_freed_without_a_collection() -> None:
     """Collections are seldom: what they alone would free grows with each client that leaves."""
     answers: list[Answer] = [[b"now"], PendingReply(), [b"behind"]]
