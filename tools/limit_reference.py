@@ -151,6 +151,11 @@ def _records() -> Iterator[Row]:
         "requests for such topics wait, for half of their time; then REQUEST_TIMED_OUT",
     )
     yield "an answer to a Fetch", _setting("fetch.max.bytes"), "less is sent; one batch always is"
+    yield (
+        "an answer to a follower, which has memory for one of each leader",
+        _setting("replica.fetch.response.max.bytes"),
+        "less is sent; one batch always is",
+    )
 
 
 def _groups() -> Iterator[Row]:

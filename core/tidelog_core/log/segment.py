@@ -198,7 +198,7 @@ class LogSegment:
         return last_offset - self.base_offset <= offset_index.RELATIVE_OFFSET_MAX
 
     def append(self, content: Buffer, batches: list[NewBatch], *, interval_bytes: int) -> None:
-        """Write the batches with one write and index them.
+        """Write the batches, as ``write_fully`` does, and index them.
 
         Raises ``OSError`` and has then changed nothing but, perhaps, bytes past
         ``size_bytes``, which ``cut_failed_write`` removes.
