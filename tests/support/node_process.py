@@ -162,10 +162,12 @@ class NodeProcess:
         assert self.process.stdout is not None
         deadline = time.monotonic() + READY_SECONDS_MAX
         line = b""
+        # ``select`` refuses descriptors above 1023, and a run of chaos has more.
+        output = select.poll()
+        output.register(self.process.stdout, select.POLLIN)
         while not line.endswith(b"\n"):
             left = deadline - time.monotonic()
-            ready, _, _ = select.select([self.process.stdout], [], [], max(left, 0))
-            if not ready:
+            if not output.poll(max(left, 0) * 1000):
                 raise TimeoutError(f"node not ready after {READY_SECONDS_MAX} s:\n{self.log}")
             part = os.read(self.process.stdout.fileno(), 4096)
             if not part:
