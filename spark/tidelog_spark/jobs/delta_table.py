@@ -103,9 +103,10 @@ class DeltaLakeTable:
     def _create(self, schema: pa.Schema) -> DeltaTable:
         require_distinct(schema)
         try:
-            return DeltaTable.create(
-                self._location, schema=Schema.from_arrow(schema), partition_by=self._columns
-            )
+            with named_permission(self._location, "write", DeltaError):
+                return DeltaTable.create(
+                    self._location, schema=Schema.from_arrow(schema), partition_by=self._columns
+                )
         except TableNotFoundError as error:  # It knows no such scheme.
             reason = str(error).partition(". ")[0]
             raise InvalidConfig(
