@@ -29,13 +29,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 
 from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.log.alternating_steps import AlternatingSteps
 from tidelog_core.log.checkpoint import sync_directory, write_checkpoint
 from tidelog_core.log.log_segments import LogSegments, remove_segment_files
 from tidelog_core.log.paths import (
@@ -124,11 +123,15 @@ def find_replaced(segments: LogSegments, cleaned: CleanedSegment) -> range:
     return found
 
 
-class PendingSwap:
-    """One segment's way into its place. Made by the log's thread."""
+class PendingSwap(AlternatingSteps):
+    """The steps in which a compacted segment replaces others, durably. Made by the log's thread.
+
+    If one of them fails after the swap has begun, only reopening the log helps.
+    """
 
     def __init__(self, segments: LogSegments, cleaned: CleanedSegment) -> None:
         """Raises ``SegmentsChanged``."""
+        super().__init__(self._begin, self._adopt, self._remove_old, self._name, self._end)
         self._replaced = find_replaced(segments, cleaned)
         self._segments = segments
         self._seal = cleaned.seal
@@ -136,45 +139,12 @@ class PendingSwap:
         self._rows = [*segments.seals(), cleaned.seal]
         self._old = [one.base_offset for one in cleaned.replaced]
         self._segment = segments.new_segment(cleaned.seal.base_offset)
-        self._steps: deque[Callable[[], None]] = deque(
-            (self._begin, self._adopt, self._remove_old, self._name, self._end)
-        )
-        self._lock = Lock()
-        self.error: OSError | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the segment has replaced the old ones, durably."""
-        return not self._steps
 
     @property
     def has_begun(self) -> bool:
         """Whether the next open would finish it."""
         directory, base_offset = self._segments.directory, self._seal.base_offset
         return not segment_path(cleaned_directory(directory), base_offset, LOG_SUFFIX).exists()
-
-    def run(self) -> None:
-        """Do the next step, on any thread, if it is one that blocks. An ``error`` is kept."""
-        with self._lock:
-            if len(self._steps) % 2 and self.error is None:
-                try:
-                    self._steps[0]()
-                except OSError as error:
-                    self.error = error
-                else:
-                    self._steps.popleft()
-
-    def go_on(self) -> None:
-        """Do the next step, unless it blocks. For the log's thread. Raises ``OSError``.
-
-        If it raises after the swap has begun, only reopening the log helps.
-        """
-        with self._lock:
-            if self.error is not None:
-                raise self.error
-            if self._steps and len(self._steps) % 2 == 0:
-                self._steps[0]()
-                self._steps.popleft()
 
     def _begin(self) -> None:
         directory, seal = self._segments.directory, self._seal

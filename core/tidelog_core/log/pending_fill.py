@@ -14,10 +14,9 @@ first (``LogFill.settle``). Appends and rolls go on.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from threading import Lock
 
+from tidelog_core.log.alternating_steps import AlternatingSteps
 from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import RECOVERY_POINT_FILE, START_OFFSET_FILE
@@ -25,8 +24,11 @@ from tidelog_core.log.segment import LogSegment
 from tidelog_core.log.unfilled_range import end_filling, move_segments
 
 
-class PendingFill:
-    """The steps of one fill. Made by the log's thread."""
+class PendingFill(AlternatingSteps):
+    """The steps of one fill. Made by the log's thread.
+
+    Once they are done, it is durable that no records are missing any more.
+    """
 
     def __init__(
         self,
@@ -39,47 +41,12 @@ class PendingFill:
         end: Callable[[], None],
     ) -> None:
         """``found`` is closed. ``put`` and ``end`` are the steps of the log's thread."""
+        super().__init__(self._move, lambda: put(self._moved), self._end, end)
         self._segments = segments
         self._found = found
         self._recovery_point = recovery_point
         self._log_start_offset = log_start_offset
         self._moved: list[LogSegment] = []
-        self._steps: deque[Callable[[], None]] = deque(
-            (self._move, lambda: put(self._moved), self._end, end)
-        )
-        self._lock = Lock()
-        self.error: OSError | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it is durable that no records are missing any more."""
-        return not self._steps
-
-    def run(self) -> None:
-        """Do the next step, on any thread, if it is one that blocks. An ``error`` is kept."""
-        with self._lock:
-            if self._steps and len(self._steps) % 2 == 0 and self.error is None:
-                try:
-                    self._steps[0]()
-                except OSError as error:
-                    self.error = error
-                else:
-                    self._steps.popleft()
-
-    def go_on(self) -> None:
-        """Do the next step, unless it blocks. For the log's thread. Raises ``OSError``."""
-        with self._lock:
-            if self.error is not None:
-                raise self.error
-            if len(self._steps) % 2:
-                self._steps[0]()
-                self._steps.popleft()
-
-    def cancel(self) -> None:
-        """Do nothing more. Waits for a step that is under way."""
-        with self._lock:
-            if self._steps and self.error is None:
-                self.error = OSError("the log was given up")
 
     def _move(self) -> None:
         segments, found = self._segments, self._found
