@@ -1,7 +1,7 @@
-"""Has SIGTERM and SIGINT end the process at once, until its event loop is told of them.
+"""Makes SIGTERM and SIGINT end the process at once, until its event loop handles them.
 
-To the first process of a container a signal does nothing unless it has a handler, so a node that
-still starts would not end until its time is over and it is killed.
+The kernel drops signals to the first process of a container that have no handler. So a node that
+still starts would go on until the container's grace period is over and it is killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FIRST_PROCESS_ID = 1
 
 
 def let_signals_end() -> None:
-    """Have the signals end the process at once.
+    """Make the signals end the process at once.
 
     Where SIGINT does so already, ``asyncio.run`` sets no handler of its own. To replace that one
     ``signal`` would take its text, with that of a task, which needs ``inspect`` too.
@@ -26,7 +26,7 @@ def let_signals_end() -> None:
 
 
 def let_signals_end_first_process() -> None:
-    """Have the signals end the process at once if it is the first one of a container."""
+    """Make the signals end the process at once if it is the first one of a container."""
     if os.getpid() == _FIRST_PROCESS_ID:
         for number in NUMBERS:
             signal.signal(number, _end)

@@ -9,7 +9,7 @@ from tidelog_node.session import Again
 
 
 class Mute:
-    """One such time, or the longest of several."""
+    """Counts such a time, or the longest of several, and calls back at its end."""
 
     __slots__ = ("_again", "_loop", "_on_end", "_timer", "_until")
 
@@ -27,7 +27,7 @@ class Mute:
         return self._timer is not None
 
     def extend(self, seconds: float, again: Again | None) -> bool:
-        """Last so long from now on; return false if it lasts longer already.
+        """Last for this time from now on; return false if it lasts longer already.
 
         ``again`` returns, at the end of that time, for how many seconds more.
         """

@@ -143,7 +143,7 @@ class SegmentSender:
 
 
 def _report_unreadable(head: FileSlice, done: int, reason: str, level: int) -> None:
-    """Log it: the client only sees that its connection ends."""
+    """Log a range that cannot be sent: the client only sees that its connection ends."""
     position = head.position + done
     extra = {"path": str(head.file.path), "position": position, "reason": reason}
     logger.log(level, "records cannot be sent", extra=extra)

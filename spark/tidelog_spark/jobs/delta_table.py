@@ -103,6 +103,7 @@ class DeltaLakeTable:
     def _create(self, schema: pa.Schema) -> DeltaTable:
         require_distinct(schema)
         try:
+            # A folder that may not be written raises the same class as an unknown scheme.
             with named_permission(self._location, "write", DeltaError):
                 return DeltaTable.create(
                     self._location, schema=Schema.from_arrow(schema), partition_by=self._columns

@@ -153,7 +153,7 @@ class ChainWork:
         return self._loop.time() * 1000
 
     def _note_dropped(self, below: int) -> None:
-        """Note that a build has told the worker what is committed: nothing more is to be said."""
+        """Note that a build request named the committed end: no request of its own is needed."""
         self._dropped_end = max(self._dropped_end, below)
         if self._dropping is not None and self._dropped_end == self._writer.committed_end:
             self._dropping.cancel()
