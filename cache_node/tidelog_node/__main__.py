@@ -7,10 +7,12 @@ import sys
 
 from tidelog_node import lazy_modules
 from tidelog_node.early_signals import let_signals_end
+from tidelog_node.init_process import leave_first_process
 
 
 def main() -> int:
     """Run the node that the arguments and the environment describe."""
+    leave_first_process()
     let_signals_end()
     gc.disable()  # until the node serves: a start creates thousands of classes and no garbage
     lazy_modules.install()

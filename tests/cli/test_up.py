@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -160,11 +161,7 @@ def test_a_console_that_is_started_again_is_announced_again(tmp_path: Path) -> N
         addresses = set[str]()
         lines = [next_line(process) for _ in range(3)]
         addresses.add(lines[-1])
-        (console,) = [
-            child
-            for child in children(process.pid)
-            if b"tidelog_console" in Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
+        (console,) = [one for one in children(process.pid) if runs(one, b"tidelog_console")]
         os.kill(console, signal.SIGKILL)
         addresses.add(next_line(process))
         assert len(addresses) == 2
@@ -173,10 +170,10 @@ def test_a_console_that_is_started_again_is_announced_again(tmp_path: Path) -> N
 
 
 @contextmanager
-def started(*options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start ``tidelog up`` with its usual ports, not ready yet."""
+def started(*options: str, before: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
+    """Start ``tidelog up`` with its usual ports, not ready yet; ``before``: in another program."""
     process = subprocess.Popen(
-        [COMMAND, "up", *options],
+        [*before, COMMAND, "up", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -210,6 +207,10 @@ def read_line(descriptor: int) -> str:
 def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
+def runs(pid: int, module: bytes) -> bool:
+    return module in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
@@ -278,3 +279,31 @@ def test_nodes_that_are_added_lead_and_those_that_leave_hand_over(tmp_path: Path
             *("node", "scale", 2, "--data-dir", missing), bootstrap=address, status=1
         )
         assert "no cluster of `tidelog up` can be reached" in elsewhere.errors
+
+
+@pytest.mark.slow  # tests/node/test_init_process.py has the twin
+def test_in_a_container_nothing_is_left_of_a_killed_node(tmp_path: Path) -> None:
+    """Its workers lose their parent, and become children of the container's first process."""
+    alone = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+    if shutil.which(alone[0]) is None or subprocess.run([*alone, "true"], check=False).returncode:
+        pytest.skip("no namespaces of processes here")
+    port = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    options = ("--port", str(port), "--data-dir", str(tmp_path / "data"))
+    options = (*options, "--http-port", "0", "--no-console")
+    with started(*options, before=alone) as process, ExitStack() as stack:
+        stack.callback(process.kill)  # SIGTERM does not end ``unshare``
+        next_line(process)
+        (first,) = children(process.pid)
+        (program,) = children(first)
+        (node,) = [one for one in children(program) if runs(one, b"tidelog_node")]
+        tidelog("topic", "create", "d", "--config", "diskless.enable=true", bootstrap=address)
+        tidelog("produce", "d", bootstrap=address, given=b"one\n")
+        workers = children(node)
+        assert workers
+        os.kill(node, signal.SIGKILL)
+        eventually(lambda: not any(Path(f"/proc/{one}").exists() for one in (node, *workers)))
+        read = tidelog("consume", "d", "--from-beginning", "-n", 1, bootstrap=address)
+        assert read.lines == ["one"]
+        os.kill(first, signal.SIGTERM)
+        assert process.wait(60) == 0

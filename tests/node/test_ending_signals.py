@@ -1,12 +1,10 @@
 """A process is told of the signals that end it, also while its loop waits for nothing else.
 
-It ends in order, however many more it gets; as the first one of a container it ends before its
-loop runs, too.
+It ends in order, however many more it gets.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -18,7 +16,6 @@ import pytest
 from tidelog import Consumer, Producer
 
 from tests.support.node_process import NodeProcess
-from tools.server_process import children_running
 
 PROGRAM = """
 import asyncio, sys, time
@@ -46,7 +43,6 @@ print(os.getpid(), flush=True)
 while True:  # A handler in Python runs between two calls, and this one may just have begun.
     time.sleep(0.01)
 """
-ALONE = ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child"]
 NUMBERS = pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"]
 )
@@ -83,23 +79,13 @@ def test_the_loop_is_told_until_the_block_ends_and_later_signals_do_nothing(
 
 
 @NUMBERS
-@pytest.mark.parametrize("is_first", [False, True], ids=["any", "first"])
-def test_a_process_that_starts_is_ended_at_once(number: signal.Signals, *, is_first: bool) -> None:
-    """To the first process of a container, as to that of a namespace, it would do nothing."""
-    if is_first and subprocess.run([*ALONE, "true"], check=False).returncode:
-        pytest.skip("no namespaces of processes here")
-    command = [*(ALONE if is_first else ()), sys.executable, "-c", STARTING]
+def test_a_process_that_starts_is_ended_at_once(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", STARTING]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        pid = int(process.stdout.readline())
-        assert (pid == 1) is is_first
-        if is_first:
-            (inside,) = children_running(process.pid, STARTING)
-            os.kill(inside, number)
-            assert process.wait(60) == 128 + number
-        else:
-            process.send_signal(number)
-            assert process.wait(60) == -number
+        process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(60) == -number
 
 
 def test_a_node_that_gets_one_signal_after_the_other_ends_in_order(tmp_path: Path) -> None:
