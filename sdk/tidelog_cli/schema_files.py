@@ -13,7 +13,7 @@ from tidelog.registry_http import path_segment
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.output import counted, note
 from tidelog_cli.registry_access import DEFAULT_REGISTRY, Registry, registry_client
-from tidelog_cli.registry_client import RegistryFailed
+from tidelog_cli.registry_client import RegistryClient, RegistryFailed
 from tidelog_cli.schemas import CaFile
 
 PAGE = 100  # schemas of full length fit into one answer
@@ -28,13 +28,7 @@ def export(
 ) -> None:
     """Print all schemas as JSON: ids, versions, deleted ones too, and compatibility levels."""
     client = registry_client(registry, ca_file)
-    schemas: list[dict[str, Any]] = []
-    while True:
-        query = {"deleted": "true", "offset": str(len(schemas)), "limit": str(PAGE)}
-        page = client.get("/schemas", **query)
-        schemas += page
-        if len(page) < PAGE:
-            break
+    schemas = _all_schemas(client)
     levels = {"": client.get("/config")["compatibilityLevel"]}
     for subject in dict.fromkeys(one["subject"] for one in schemas):
         try:
@@ -45,6 +39,23 @@ def export(
         else:
             levels[subject] = found["compatibilityLevel"]
     print(json_text.dumps({"schemas": schemas, "levels": levels}, indent=1, ensure_ascii=False))
+
+
+def _all_schemas(client: RegistryClient) -> list[dict[str, Any]]:
+    """Return all versions, deleted ones too.
+
+    A page may be shorter than its limit, and repeat some of the one before: a registry leaves out
+    what it cannot read. So only an empty page is the end.
+    """
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    offset = 0
+    while True:
+        query = {"deleted": "true", "offset": str(offset), "limit": str(PAGE)}
+        page = client.get("/schemas", **query)
+        if not page:
+            return list(found.values())
+        found |= {(one["subject"], one["version"]): one for one in page}
+        offset += len(page)
 
 
 def import_(

@@ -12,7 +12,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from tidelog_core.errors import CorruptItem, OutcomeUnknown, TidelogError
+from tidelog_core.errors import OutcomeUnknown, TidelogError
 from tidelog_core.metadata.schema_records import SchemaSubject
 from tidelog_core.schema_registry.calls import (
     V1_JSON,
@@ -28,14 +28,16 @@ from tidelog_core.schema_registry.calls import (
 from tidelog_core.schema_registry.changes import Change, Unchanged, change_of
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.ids_api import IdsApi
-from tidelog_core.schema_registry.malformed_items import MalformedItems
 from tidelog_core.schema_registry.registration import ANY_ID
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.schema_answers import version_answer
+from tidelog_core.schema_registry.schema_pages import ListedVersion, SchemaPages
 from tidelog_core.schema_registry.settings_api import SettingsApi
+from tidelog_core.schema_registry.unreadable_items import UnreadableItems
 from tidelog_core.schemas.languages import supported_types
 from tidelog_core.schemas.model import SUBJECT_BYTES_MAX
 from tidelog_core.schemas.refusals import (
+    INVALID_SCHEMA,
     STORE_ERROR,
     TIMEOUT_ERROR,
     RegistryRefusal,
@@ -48,10 +50,6 @@ logger = logging.getLogger(__name__)
 
 NOT_FOUND = RegistryRefusal(404, "HTTP 404 Not Found")
 NOT_ALLOWED = RegistryRefusal(405, "HTTP 405 Method Not Allowed")
-SCHEMAS_MAX = 1_000  # in one answer; clients ask for pages
-PAGE_CHARACTERS_MAX = 32_000_000  # of all schemas in one answer: 100 of full length
-PAGE_TOO_LONG = f"more than {PAGE_CHARACTERS_MAX} characters in one answer: ask for a lower limit"
-INVALID_SCHEMA = 42201
 # What comes after these parts of a path is a name, whatever it says.
 _NAMED_AFTER = frozenset({"subjects", "versions", "ids", "guids", "config", "mode"})
 RETRY = "The store's answer was lost: try again, which is safe."
@@ -65,7 +63,8 @@ class RegistryApi:
         self._deletion = SchemaDeletion(registry)
         self._cluster_id = cluster_id
         self._version = version
-        self._malformed = MalformedItems()
+        self._unreadable = UnreadableItems()
+        self._pages = SchemaPages(registry, self._unreadable)
         settings, ids = SettingsApi(registry, require), IdsApi(registry, require)
         self._routes: dict[tuple[str, ...], dict[str, Handle]] = {
             (): {"GET": self._root},
@@ -143,7 +142,7 @@ class RegistryApi:
         """Return the subjects with a prefix; malformed ones are left out and logged."""
         found, malformed = await self._registry.read.subjects(_stored_prefix(prefix))
         for error in malformed:
-            self._malformed.report(error)
+            self._unreadable.report(error)
         return [one for one in found if _has_prefix(one.subject, prefix)]
 
     async def _look_up(self, call: Call, options: Options, path: list[str]) -> object:
@@ -230,26 +229,14 @@ class RegistryApi:
     async def _schemas(self, call: Call, options: Options, path: list[str]) -> object:
         del path
         prefix = options.text("subjectPrefix", EVERY_CONTEXT) or EVERY_CONTEXT
-        keys = []
+        versions: list[ListedVersion] = []
         for subject in await self._readable_subjects(prefix):
             if not call.permissions.sees(Right.READ, subject.subject):
                 continue
-            versions = subject.versions if options.is_set("deleted") else subject.live
-            latest = versions[-1:] if options.is_set("latestOnly") else versions
-            keys += [(subject.subject, one.version) for one in latest]
-        found, characters = [], 0
-        for name, version in options.page(keys)[:SCHEMAS_MAX]:
-            try:
-                stored = await self._registry.version(name, version, with_deleted=True)
-                answered = await version_answer(self._registry, stored, options)
-            except CorruptItem as error:  # of the version, or of a schema that it refers to
-                self._malformed.report(error)
-                continue
-            characters += len(answered["schema"])
-            if characters > PAGE_CHARACTERS_MAX:
-                raise RegistryRefusal(422, PAGE_TOO_LONG)
-            found.append(answered)
-        return found
+            wanted = subject.versions if options.is_set("deleted") else subject.live
+            wanted = wanted[-1:] if options.is_set("latestOnly") else wanted
+            versions += [(subject.subject, one) for one in wanted]
+        return await self._pages.page(versions, options)
 
     async def _types(self, call: Call, options: Options, path: list[str]) -> object:
         del call, options, path

@@ -148,10 +148,15 @@ class Options:
         text = self.values.get(name)
         return default if text is None else _number(text)
 
-    def page(self, found: Sequence[Any]) -> list[Any]:
-        """Return the part that ``offset`` and ``limit`` name; a limit below 0 is none."""
+    def window(self, count_max: int) -> tuple[int, int]:
+        """Return ``offset``, and ``limit`` up to a maximum; a limit below 0 is none."""
         start, limit = max(self.number("offset", 0), 0), self.number("limit", -1)
-        return list(found[start:] if limit < 0 else found[start : start + limit])
+        return start, count_max if limit < 0 else min(limit, count_max)
+
+    def page(self, found: Sequence[Any]) -> list[Any]:
+        """Return the part that ``offset`` and ``limit`` name."""
+        start, count_max = self.window(len(found))
+        return list(found[start : start + count_max])
 
 
 Handle = Callable[[Call, Options, list[str]], Awaitable[object]]

@@ -33,7 +33,7 @@ from tidelog_core.schemas.model import (
     Reference,
     Schema,
 )
-from tidelog_core.schemas.refusals import invalid_schema
+from tidelog_core.schemas.refusals import ReferenceNotFound, invalid_schema
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 
 LATEST = -1  # as the version that a client wants
@@ -99,6 +99,21 @@ class RegistryReader:
         keys = {one: schema_text_key(context, one) for one in ids}
         items = await self._store.get_many(keys.values())
         return {one: SchemaText.from_item(items[key]) for one, key in keys.items() if key in items}
+
+    async def readable_texts(
+        self, context: str, ids: Iterable[int]
+    ) -> dict[int, SchemaText | CorruptItem]:
+        """Return the schemas with the ids, in place of a malformed one the error."""
+        keys = {one: schema_text_key(context, one) for one in ids}
+        items = await self._store.get_many(keys.values())
+        found: dict[int, SchemaText | CorruptItem] = {}
+        for one, key in keys.items():
+            if key in items:
+                try:
+                    found[one] = SchemaText.from_item(items[key])
+                except CorruptItem as error:
+                    found[one] = error.with_traceback(None)
+        return found
 
     async def identity(self, context: str, guid: str) -> SchemaIdentity | None:
         """Return the identity of a schema."""
@@ -197,10 +212,7 @@ class RegistryReader:
                 raise invalid_schema(f"it refers to more than {RESOLVED_MAX} schemas")
             schema = await self.schema_of(target, one.version, with_deleted=with_deleted)
             if schema is None:
-                raise invalid_schema(
-                    f"No schema reference found for subject {one.subject!r} and version"
-                    f" {one.version}"
-                )
+                raise ReferenceNotFound(one.subject, one.version)
             await self._resolve(
                 target, schema.references, found, visited, with_deleted=with_deleted
             )

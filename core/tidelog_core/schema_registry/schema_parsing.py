@@ -70,7 +70,8 @@ class SchemaParsing:
 
     async def formatted(self, subject: str, schema: Schema, format_name: str) -> str:
         """Return a stored schema's text in a format. Raises ``RegistryRefusal``."""
-        known = await self._read.resolve(SubjectName.parse(subject), schema.references)
+        name = SubjectName.parse(subject)  # A deleted schema may refer to another deleted one.
+        known = await self._read.resolve(name, schema.references, with_deleted=True)
 
         def understand() -> str:
             return parse(schema.schema_type, schema.text, known).formatted(format_name)

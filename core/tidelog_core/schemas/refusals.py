@@ -10,6 +10,8 @@ from tidelog_core.schemas.model import GIVEN_MAX
 
 STORE_ERROR = 50001
 TIMEOUT_ERROR = 50002
+INVALID_SCHEMA = 42201
+_INVALID_SCHEMA_BEGIN = "Invalid schema, details: "
 
 
 class RegistryRefusal(TidelogError):
@@ -88,7 +90,15 @@ def incompatible(subject: str, problems: list[str]) -> RegistryRefusal:
 
 def invalid_schema(reason: str) -> RegistryRefusal:
     """Return the refusal of a text that is no schema."""
-    return RegistryRefusal(42201, f"Invalid schema, details: {reason}")
+    return RegistryRefusal(INVALID_SCHEMA, f"{_INVALID_SCHEMA_BEGIN}{reason}")
+
+
+class ReferenceNotFound(RegistryRefusal):
+    """A schema refers to a version that is not there."""
+
+    def __init__(self, subject: str, version: int) -> None:
+        self.reason = f"No schema reference found for subject {subject!r} and version {version}"
+        super().__init__(INVALID_SCHEMA, f"{_INVALID_SCHEMA_BEGIN}{self.reason}")
 
 
 def invalid_version(version: str) -> RegistryRefusal:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
-from tidelog_core.schema_registry import api as api_module
+from tidelog_core.schema_registry import schema_pages
 from tidelog_core.schema_registry.api import RegistryApi
 from tidelog_core.schema_registry.calls import V1_JSON, Call, Right
 from tidelog_core.schema_registry.registry import SchemaRegistry
@@ -373,7 +373,7 @@ async def test_a_schema_of_full_length_is_taken_with_all_its_characters_escaped(
 async def test_many_long_schemas_are_asked_for_in_pages(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_module, "PAGE_CHARACTERS_MAX", len(USER) + 10)
+    monkeypatch.setattr(schema_pages, "PAGE_CHARACTERS_MAX", len(USER) + 10)
     for subject in "ab":
         await call(api, "POST", f"/subjects/{subject}/versions", schema(USER))
     assert (await call(api, "GET", "/schemas")).status == 422
