@@ -206,15 +206,15 @@ class ProduceSchemas:
         except RecordsRefused as refused:  # To this host: for others its names stay known.
             return refused.record_messages[0]
         prefix = "" if rule.strategy == RECORD_NAME_STRATEGY else f"{topic}-"
-        wanted = {f"{prefix}{name}" for name in names}
         ids: Set[int] = schema.ids if use.guid else {use.schema_id}
-        uses = schema.uses_in(wanted, ids)
+        uses = schema.uses_in(names, ids, prefix=prefix)
         is_right = await self._is_in_any(uses, host)
         if not is_right:
             # A subject may have the schema now that had it not when it was looked up.
             newer = await self._schemas.find(use.schema_id, host=host, is_new=True)
             if newer is not None:
-                more = newer.uses_in(wanted, newer.ids if use.guid else ids) - uses
+                ids = newer.ids if use.guid else ids
+                more = newer.uses_in(names, ids, prefix=prefix) - uses
                 is_right = await self._is_in_any(more, host)
                 uses |= more
         return "" if is_right else _wrong(use, _looked_at({subject for subject, _ in uses}))

@@ -128,7 +128,7 @@ class SchemaChecks:
     async def names(self, schema: SchemaSource, *, host: str) -> list[str]:
         """Return the record names that subjects of the schema may have.
 
-        Raises ``RecordsRefused`` if it is too costly, and ``NotInspected``.
+        Raises ``RecordsRefused`` if it is too costly, ``TooManyNames``, and ``NotInspected``.
         """
         self._require_affordable([schema], (), host)
         job = NamesJob(0, schema, LIMITS.open_seconds)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tidelog_core.schemas.model import Reference
 
-from tidelog_node.inspection.schema_frames import Problem
+from tidelog_node.inspection.schema_frames import Problem, RecordsRefused
 
 MIB = 1 << 20
 NO_TIME = "it takes more time than a schema may"
@@ -92,3 +92,16 @@ class NamesJob(NamedTuple):
     size_bytes: int  # of the batch: none
     schema: SchemaSource
     seconds_max: float  # of CPU time
+
+
+class TooManyNames(RecordsRefused):
+    """The messages of a Protobuf file have longer names, together, than are looked at."""
+
+    @classmethod
+    def of(cls, schema_id: int, characters_max: int) -> TooManyNames:
+        """Return the refusal of records with this schema."""
+        text = (
+            f"the names of the messages in schema {schema_id} have more than {characters_max}"
+            " characters: split its file, or name the subject after the topic"
+        )
+        return cls([(0, text)])

@@ -9,13 +9,14 @@ from tidelog_core.schemas.languages import parse
 from tidelog_core.schemas.model import SchemaType
 from tidelog_core.schemas.parsed_schema import InvalidSchema
 
-from tidelog_node.inspection.schema_messages import SchemaSource
+from tidelog_node.inspection.schema_messages import SchemaSource, TooManyNames
 
-NAMES_MAX = 1_000  # of the messages of one schema
+# Of all messages of one file. The node keeps them, and reads them on its event loop.
+CHARACTERS_MAX = 1_000_000
 
 
 def names_in(source: SchemaSource) -> list[str]:
-    """Return the record names that subjects may have."""
+    """Return the record names that subjects may have. Raises ``TooManyNames``."""
     schema_type = SchemaType(source.schema_type)
     try:
         if schema_type is SchemaType.AVRO:
@@ -30,6 +31,12 @@ def names_in(source: SchemaSource) -> list[str]:
         from tidelog_core.schemas.protobuf.schema import ProtobufSchema
 
         assert isinstance(found, ProtobufSchema)
-        return [name for _, name in messages(found.file)][:NAMES_MAX]
+        names, character_count = [], 0
+        for _, name in messages(found.file):
+            names.append(name)
+            character_count += len(name)
+            if character_count > CHARACTERS_MAX:
+                raise TooManyNames.of(source.schema_id, CHARACTERS_MAX)
+        return names
     except (InvalidSchema, ValueError, RecursionError):
         return []

@@ -25,6 +25,7 @@ from tidelog_node.inspection.schema_messages import (
     NamesJob,
     SchemaBegan,
     TooCostly,
+    TooManyNames,
     ValuesJob,
 )
 from tidelog_node.inspection.schema_names import names_in
@@ -68,6 +69,8 @@ def _done(job: ValuesJob | NamesJob, batch: bytearray, codecs: Codecs, output: B
         try:
             with cpu_limited(job.seconds_max):
                 return names_in(job.schema)
+        except TooManyNames as error:
+            return error
         except MemoryError:
             return TooCostly(job.schema.schema_id, NO_MEMORY)
     try:

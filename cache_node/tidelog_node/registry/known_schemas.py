@@ -13,21 +13,21 @@ import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Set
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.schema_registry.reading import RegistryReader
 from tidelog_core.schemas.refusals import RegistryRefusal
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 
-from tidelog_node.inspection.schema_messages import SchemaSource
+from tidelog_node.inspection.schema_messages import SchemaSource, TooManyNames
 from tidelog_node.inspection.worker_process import NotInspected
 from tidelog_node.registry.host_slots import HostSlots, TooManyWait
 
 KEPT_SECONDS = 30.0
 MISSING_SECONDS = 1.0
 SCHEMAS_MAX = 500
-CHARACTERS_MAX = 16_000_000  # of the texts that are kept
+CHARACTERS_MAX = 16_000_000  # of the texts that are kept, and of the names
 SUBJECTS_MAX = 1_000
 IDS_MAX = 100_000  # of the schemas that are known by their guids
 CANDIDATES_MAX = 100  # subjects of one schema that are looked at for a record
@@ -54,15 +54,32 @@ class KnownSchema:
     ids: frozenset[int]  # imports may give one schema several
     subjects: Mapping[str, frozenset[int]]  # the ids that each has it under; deleted ones too
 
-    def uses_in(self, subjects: Set[str], ids: Set[int]) -> set[tuple[str, int]]:
-        """Return those of some subjects that have it under one of some ids, with these."""
-        found = self.subjects
-        return {(one, each) for one in subjects if one in found for each in found[one] & ids}
+    def uses_in(self, names: Set[str], ids: Set[int], *, prefix: str = "") -> set[tuple[str, int]]:
+        """Return the subjects that have it under one of some ids, with these.
+
+        Only subjects with one of the names, after the prefix. It takes as long as there are
+        subjects: a schema may have many more names.
+        """
+        start = len(prefix)
+        return {
+            (subject, each)
+            for subject, known in self.subjects.items()
+            if subject.startswith(prefix) and subject[start:] in names
+            for each in known & ids
+        }
 
     @property
     def characters(self) -> int:
         """The length of all texts."""
         return self.source.characters
+
+
+class _Names(NamedTuple):
+    """What subjects of a schema may be named after, or why nobody knows."""
+
+    names: frozenset[str]
+    character_count: int = 0
+    refusal: TooManyNames | None = None
 
 
 class KnownSchemas:
@@ -81,7 +98,13 @@ class KnownSchemas:
             clock, slots, SCHEMAS_MAX, size_max=IDS_MAX, size_of=len
         )
         # Reads do not wait for those that wait for the names' process.
-        self._names = _Kept[int, frozenset[str]](clock, _slots(), SCHEMAS_MAX)
+        self._names = _Kept[int, _Names](
+            clock,
+            _slots(),
+            SCHEMAS_MAX,
+            size_max=CHARACTERS_MAX,
+            size_of=lambda one: one.character_count,
+        )
 
     async def find(self, schema_id: int, *, host: str, is_new: bool = False) -> KnownSchema | None:
         """Return the schema of the default context. Raises ``StoreUnavailable``.
@@ -123,13 +146,23 @@ class KnownSchemas:
     async def names(self, schema: KnownSchema, *, host: str) -> frozenset[str]:
         """Return what subjects may be named after: the schema's record, messages, or title.
 
-        Raises ``RecordsRefused`` if the schema is too costly for the host, and ``NotInspected``.
+        Raises ``RecordsRefused`` if the schema is too costly for the host or has too many names,
+        and ``NotInspected``.
         """
 
-        async def find() -> frozenset[str] | None:
-            return frozenset(await self._names_of(schema.source, host=host)) or None
+        async def find() -> _Names | None:
+            try:
+                found = await self._names_of(schema.source, host=host)
+            except TooManyNames as refusal:  # Not to be found out again for each batch.
+                return _Names(frozenset(), refusal=refusal.with_traceback(None))
+            return _Names(frozenset(found), sum(map(len, found))) if found else None
 
-        return await self._names.get(schema.source.schema_id, host, find) or frozenset()
+        known = await self._names.get(schema.source.schema_id, host, find)
+        if known is None:
+            return frozenset()
+        if known.refusal is not None:
+            raise known.refusal.with_traceback(None)
+        return known.names
 
     async def _read(self, schema_id: int) -> KnownSchema | None:
         reader, root = self._reader, SubjectName(DEFAULT_CONTEXT, "")

@@ -594,6 +594,35 @@ async def test_a_schema_of_too_many_subjects_is_refused_and_the_limit_named(
     assert "the first 3 of 4 subjects" in answer.error_message
 
 
+async def test_all_messages_of_a_large_file_may_name_its_subject(node: LedNode) -> None:
+    strategy = {"confluent.value.subject.name.strategy": TOPIC_RECORD_NAME_STRATEGY}
+    await node.create_topic(replicas=(1,), **ON, **strategy)
+    text, names = proto_of(1_100)
+    known = await register(node, text, f"{TOPIC}-{names[0]}", SchemaType.PROTOBUF)
+    assert outcome(await send(node, batch(framed(known, b"\0\n\1a")))) == STORED
+    known = await register(node, proto_of(3)[0], f"{TOPIC}-{names[0]}-other", SchemaType.PROTOBUF)
+    refused = outcome(await send(node, batch(framed(known, b"\0\n\1a"))))
+    assert refused == (ErrorCode.invalid_record, [0])
+
+
+async def test_a_file_with_too_many_names_is_refused_where_they_count(node: LedNode) -> None:
+    """Elsewhere its values are read, also of the same host."""
+    strategy = {"confluent.value.subject.name.strategy": RECORD_NAME_STRATEGY}
+    await node.create_topic(replicas=(1,), **FULL, **strategy)
+    long = "L" * 900
+    inner = " ".join(f"message M{number} {{}}" for number in range(1_200))
+    text = f'syntax = "proto3"; message A {{ string s = 1; }} message {long} {{ {inner} }}'
+    known = await register(node, text, "A", SchemaType.PROTOBUF)
+    data = batch(framed(known, b"\0\n\1a"))
+    for _ in range(2):
+        answer = await send(node, data)
+        assert outcome(answer) == (ErrorCode.invalid_record, [0])
+        assert "more than 1000000 characters" in answer.error_message
+        assert "after the topic" in answer.error_message
+    host = context_of(PRODUCE_VERSION).session.client_host
+    assert node.inspector.schemas._costly.any_of(host, [known]) is None
+
+
 async def test_a_malformed_subject_of_a_schema_hides_no_other_one(node: LedNode) -> None:
     strategy = {"confluent.value.subject.name.strategy": RECORD_NAME_STRATEGY}
     await node.create_topic(replicas=(1,), **ON, **strategy)
