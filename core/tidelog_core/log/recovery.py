@@ -25,32 +25,27 @@ truncating a log first makes the removal durable.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.log.batch_scan import scan_file
 from tidelog_core.log.checkpoint import (
-    CorruptCheckpoint,
-    read_checkpoint,
     sync_directory,
     write_checkpoint,
 )
 from tidelog_core.log.cleaned_segments import finish_swaps
+from tidelog_core.log.index_rebuild import NOTHING_VERIFIED, rebuild_indexes, scan_segment
 from tidelog_core.log.leader_epochs import LeaderEpochs
+from tidelog_core.log.log_checkpoints import Checkpoints, read_checkpoints
 from tidelog_core.log.log_segments import LogSegments, remove_segment_files
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
-    LEADER_EPOCH_FILE,
     LOG_SUFFIX,
     RECOVERY_POINT_FILE,
-    SEGMENT_FILE,
     SNAPSHOT_SUFFIX,
     START_OFFSET_FILE,
     TEMPORARY_SUFFIX,
@@ -58,20 +53,15 @@ from tidelog_core.log.paths import (
     segment_path,
 )
 from tidelog_core.log.producer_snapshots import (
-    note_batch,
     producers_at,
     remove_stray_snapshots,
     write_snapshot,
 )
 from tidelog_core.log.producer_state import ProducerState
-from tidelog_core.log.seal_file import read_seals
-from tidelog_core.log.segment import BatchSpan, LogSegment
-from tidelog_core.log.segment_indexes import SealRecord, SegmentIndexes
+from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.segment_indexes import SegmentIndexes
 from tidelog_core.log.values import CorruptLog
-from tidelog_core.model import NO_LEADER_EPOCH, TopicPartition
-from tidelog_core.records.batch import BatchHeader, Buffer, check_crc
-
-_NOTHING_VERIFIED = sys.maxsize  # as an offset from which CRCs are checked
+from tidelog_core.model import TopicPartition
 
 
 @dataclass(slots=True)
@@ -85,40 +75,6 @@ class OpenedLog:
     recovery_point: int
     is_new: bool  # the directory was made just now
     cleaned_up_to: int  # the end of the compacted records
-
-
-@dataclass(slots=True)
-class Checkpoints:
-    """The content of a log's checkpoint files."""
-
-    log_start_offset: int
-    local_start_offset: int | None  # None: unknown
-    recovery_point: int | None  # None: unknown, everything must be read
-    epochs: list[list[int]] | None  # None: unknown, to be read from the batches
-    seals: list[SealRecord]  # two for a segment that was being replaced, see ``cleaned_segments``
-    seals_are_whole: bool  # whether rows may be appended to their file
-    clean_end: list[int] | None  # log end offset, active base offset, active size
-    cleaned_up_to: int
-    _seals_at: dict[int, list[SealRecord]] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Sort the records by segment."""
-        for seal in self.seals:
-            self._seals_at.setdefault(seal.base_offset, []).append(seal)
-
-    def seal_of(self, segment: LogSegment) -> SealRecord | None:
-        """Return the record that fits the segment's extent, if exactly one does."""
-        extent = (segment.base_offset, segment.end_offset, segment.size_bytes)
-        fitting = [seal for seal in self.seals_at(segment.base_offset) if seal[:3] == extent]
-        return fitting[0] if len(fitting) == 1 else None
-
-    def sizes_of(self, segment: LogSegment) -> list[tuple[int, int]]:
-        """Return the end offsets and sizes that the segment was ever sealed with."""
-        return [seal[1:3] for seal in self.seals_at(segment.base_offset)]
-
-    def seals_at(self, base_offset: int) -> Sequence[SealRecord]:
-        """Return all seal records of a segment, right or wrong."""
-        return self._seals_at.get(base_offset, ())
 
 
 def open_log(
@@ -182,7 +138,7 @@ def open_log(
 
 
 class _Opening:
-    """One opening of one log."""
+    """The steps of opening a log, and what they have found so far."""
 
     def __init__(
         self, segments: LogSegments, checkpoints: Checkpoints, is_clean: bool, expiration_ms: int
@@ -245,14 +201,15 @@ class _Opening:
         else:
             first_scanned = segments.floor_index(self.recovery_point)
         for segment in segments.all[:first_scanned]:
-            self._adopt(segment)
+            self._take_unread(segment)
             if self.checkpoints.epochs is None:
                 self._read_epochs(segment)
         if first_scanned == len(segments.all):
             return self._producers_at(active.end_offset)
         return self._scan_from(first_scanned)
 
-    def _adopt(self, segment: LogSegment) -> None:
+    def _take_unread(self, segment: LogSegment) -> None:
+        """Take a segment by its seal record; without one, rebuild its indexes from the file."""
         seal = self.checkpoints.seal_of(segment)
         if seal is not None:
             segment.adopt(seal)
@@ -279,25 +236,31 @@ class _Opening:
 
     @property
     def _may_have_gaps(self) -> bool:
+        """Whether compaction may have removed whole batches of the log."""
         was_compacted = (self.segments.directory / CLEANER_OFFSET_FILE).exists()
         return was_compacted or "compact" in self.segments.config.cleanup_policy
 
     def _read_epochs(self, segment: LogSegment) -> None:
+        """Note the leader epochs of the segment's batches."""
         for _, _, _, header in scan_file(segment.path, segment.size_bytes):
             if header.partition_leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
     def _scan_from(self, first: int) -> ProducerState:
+        """Read the segments from an index on, cut the log where a batch is damaged.
+
+        Returns the producers' state at the log's end.
+        """
         segments = self.segments
         every = segments.all
         producers = self._producers_at(every[first].base_offset)
-        verify_from = _NOTHING_VERIFIED if self.is_clean else self.recovery_point
+        verify_from = NOTHING_VERIFIED if self.is_clean else self.recovery_point
         for index in range(first, len(every)):
             segment = every[index]
             producers.end_offset = segment.base_offset
             if index > first:
                 write_snapshot(segments.directory, producers)
-            size_bytes, is_vouched = segment.size_bytes, self._is_vouched(segment)
+            size_bytes, has_sealed_size = segment.size_bytes, self._has_sealed_size(segment)
             scan_segment(
                 segment,
                 size_bytes,
@@ -309,7 +272,7 @@ class _Opening:
             )
             following = every[index + 1] if index + 1 < len(every) else None
             is_whole = segment.size_bytes == size_bytes
-            if is_whole and following is not None and is_vouched:
+            if is_whole and following is not None and has_sealed_size:
                 # A compacted segment may end before the next begins.
                 segment.end_at(following.base_offset)
             elif following is not None and segment.end_offset != following.base_offset:
@@ -326,6 +289,7 @@ class _Opening:
         return producers
 
     def _cut_after(self, index: int, size_bytes: int) -> None:
+        """Truncate the segment's file, of this size, to its good batches; remove later segments."""
         segments = self.segments
         segment = segments.all[index]
         if segment.end_offset < self.recovery_point:
@@ -352,10 +316,12 @@ class _Opening:
             f"batches are whole only up to offset {end_offset}: {where}"
         )
 
-    def _is_vouched(self, segment: LogSegment) -> bool:
+    def _has_sealed_size(self, segment: LogSegment) -> bool:
+        """Return whether the segment was sealed with the size of its file."""
         return any(size == segment.size_bytes for _, size in self.checkpoints.sizes_of(segment))
 
     def _producers_at(self, offset: int) -> ProducerState:
+        """Return the producers' state at an offset, from snapshots and batches."""
         return producers_at(
             self.segments.directory,
             self.segments.all,
@@ -389,139 +355,6 @@ def _missing(directory: Path, offset: int, found: int) -> CorruptLog:
         f"segment {segment_path(directory, offset, LOG_SUFFIX)} is missing: the log continues at "
         f"offset {offset}, and the next file begins at {found}"
     )
-
-
-def scan_segment(
-    segment: LogSegment,
-    size_bytes: int,
-    *,
-    producers: ProducerState,
-    epochs: LeaderEpochs | None,
-    verify_from: int,
-    config: TopicConfig,
-    now_ms: int,
-) -> None:
-    """Rebuild the segment's indexes from its file, up to the first damaged batch.
-
-    ``size_bytes`` and ``end_offset`` of the segment are then the end of the good batches. Batches
-    at ``verify_from`` and above must pass their CRC. ``producers`` (at the segment's
-    base offset) and ``epochs`` are advanced.
-    """
-    segment.start_scan()
-    was_compacted = (segment.directory / CLEANER_OFFSET_FILE).exists()
-    may_have_gaps = was_compacted or "compact" in config.cleanup_policy
-    latest_epoch: int = NO_LEADER_EPOCH
-    with closing(scan_file(segment.path, size_bytes)) as batches:
-        for buffer, at, position, header in batches:
-            base_offset, epoch = header.base_offset, header.partition_leader_epoch
-            if not _continues(segment, header):
-                break
-            if base_offset >= verify_from:
-                # The CRC covers neither field. The batches around a torn header expose it.
-                is_gap = base_offset != segment.end_offset and not may_have_gaps
-                is_older = NO_LEADER_EPOCH < epoch < latest_epoch
-                if is_gap or is_older or not _has_right_crc(buffer, at, header):
-                    break
-            span = BatchSpan(
-                position,
-                header.size_bytes,
-                base_offset,
-                header.last_offset,
-                header.max_timestamp_ms,
-            )
-            segment.note_scanned(span, interval_bytes=config.index_interval_bytes)
-            latest_epoch = max(latest_epoch, epoch)
-            if epochs is not None and epoch > epochs.latest:
-                epochs.assign(epoch, base_offset)
-            for aborted in note_batch(producers, buffer, at, header, now_ms=now_ms):
-                segment.indexes.txn.append(aborted)
-    producers.end_offset = segment.end_offset
-
-
-def rebuild_indexes(
-    segments: LogSegments, segment: LogSegment, *, expiration_ms: int
-) -> SegmentIndexes:
-    """Rebuild a segment's indexes from its file, and write them if it is sealed.
-
-    Raises ``CorruptLog`` if the file has changed since it was last flushed.
-    """
-    size_bytes, end_offset = segment.size_bytes, segment.end_offset
-    now_ms = segments.clock_ms()
-    index = segments.all.index(segment)
-    producers = producers_at(
-        segments.directory,
-        segments.all[: index + 1],
-        segment.base_offset,
-        expiration_ms=expiration_ms,
-        now_ms=now_ms,
-    )
-    scan_segment(
-        segment,
-        size_bytes,
-        producers=producers,
-        epochs=None,
-        verify_from=_NOTHING_VERIFIED,
-        config=segments.config,
-        now_ms=now_ms,
-    )
-    valid_size_bytes = segment.size_bytes
-    segment.size_bytes = size_bytes
-    segment.end_at(end_offset)
-    if valid_size_bytes != size_bytes:
-        segment.forget_indexes()
-        raise CorruptLog(
-            f"segment {segment.path} is damaged at position {valid_size_bytes} of {size_bytes}"
-        )
-    indexes = segment.indexes
-    if segment is not segments.active:
-        segment.write_indexes()
-        segments.seal_file.require_rewrite()
-    return indexes
-
-
-def _continues(segment: LogSegment, header: BatchHeader) -> bool:
-    return (
-        header.base_offset >= segment.end_offset
-        and header.last_offset_delta >= 0
-        and segment.has_room_for(header.last_offset)
-    )
-
-
-def _has_right_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    try:
-        check_crc(buffer, position, header)
-    except CorruptRecordBatch:
-        return False
-    return True
-
-
-def read_checkpoints(directory: Path) -> Checkpoints:
-    """Return the content of the checkpoint files; an unreadable file counts as missing."""
-    start_file = directory / START_OFFSET_FILE
-    start = _rows(start_file)
-    point = _rows(directory / RECOVERY_POINT_FILE)
-    clean = _rows(directory / CLEAN_SHUTDOWN_FILE)
-    cleaned = _rows(directory / CLEANER_OFFSET_FILE) or [[0]]
-    seals, seals_are_whole = read_seals(directory / SEGMENT_FILE)
-    return Checkpoints(
-        log_start_offset=start[0][0] if start else 0,
-        local_start_offset=start[0][1] if start else None if start_file.exists() else 0,
-        recovery_point=point[0][0] if point else None,
-        epochs=_rows(directory / LEADER_EPOCH_FILE),
-        seals=seals,
-        seals_are_whole=seals_are_whole,
-        clean_end=clean[0] if clean else None,
-        cleaned_up_to=cleaned[0][0],
-    )
-
-
-def _rows(path: Path) -> list[list[int]] | None:
-    try:
-        return read_checkpoint(path)
-    except CorruptCheckpoint:
-        # All these files save work or can be rebuilt from the batches, except the start offset,
-        # which is also in the metadata store.
-        return None
 
 
 def _clear_directory(directory: Path) -> list[int]:

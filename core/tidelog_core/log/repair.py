@@ -36,6 +36,7 @@ from tidelog_core.log.checkpoint import (
     write_checkpoint,
     write_fully,
 )
+from tidelog_core.log.log_checkpoints import Checkpoints, read_checkpoints
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
@@ -51,7 +52,6 @@ from tidelog_core.log.paths import (
     segment_path,
 )
 from tidelog_core.log.quarantine import keep_file
-from tidelog_core.log.recovery import Checkpoints, read_checkpoints
 from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.whole_batches import (
     FileContent,
