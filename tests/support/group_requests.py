@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from tidelog_node.groups.classic import join_group
+from tidelog_node.groups.classic import join_group, offset_commits, sync_group
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import (
     GroupLimits,
@@ -107,7 +107,7 @@ class Driver:
         return request
 
     def sync(self, request: SyncRequest) -> SyncRequest:
-        self.take(self.group.sync(request, now_ms=self.now_ms))
+        self.take(sync_group.sync(self.group, request, now_ms=self.now_ms))
         return request
 
     def advance(self, ms: int) -> None:
@@ -124,8 +124,12 @@ class Driver:
         )
 
     def commit(self, member_id: str, generation: int, instance: str | None = None):  # type: ignore[no-untyped-def]
-        return self.group.validate_commit(
-            member_id, group_instance_id=instance, generation=generation, now_ms=self.now_ms
+        return offset_commits.validate_commit(
+            self.group,
+            member_id,
+            group_instance_id=instance,
+            generation=generation,
+            now_ms=self.now_ms,
         )
 
     def member(self, name: str, **options: object) -> JoinRequest:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from tidelog_node.groups.classic import join_group
+from tidelog_node.groups.classic import join_group, offset_commits, sync_group
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import (
     GroupLimits,
@@ -58,7 +58,7 @@ def sync(group: Group, request: SyncRequest, *, now_ms: int) -> Step:
         step = Step()
         step.syncs.append((request.number, SyncAnswer(error=ErrorCode.unknown_member_id)))
         return step
-    return group.sync(request, now_ms=now_ms)
+    return sync_group.sync(group, request, now_ms=now_ms)
 
 
 def heartbeat(
@@ -110,8 +110,12 @@ def validate_commit(
         return ErrorCode.group_id_not_found
     if isinstance(group, ConsumerGroup):
         return group.validate_commit(member_id, generation, knows_epochs=knows_epochs)
-    return group.validate_commit(
-        member_id, group_instance_id=group_instance_id, generation=generation, now_ms=now_ms
+    return offset_commits.validate_commit(
+        group,
+        member_id,
+        group_instance_id=group_instance_id,
+        generation=generation,
+        now_ms=now_ms,
     )
 
 
@@ -121,6 +125,10 @@ def validate_transactional_commit(
     """Return whether a producer may commit the group's offsets with its transaction."""
     if isinstance(group, ShareGroup):
         return ErrorCode.group_id_not_found
-    return group.validate_transactional_commit(
-        member_id, group_instance_id=group_instance_id, generation=generation
+    if isinstance(group, ConsumerGroup):
+        return group.validate_transactional_commit(
+            member_id, group_instance_id=group_instance_id, generation=generation
+        )
+    return offset_commits.validate_transactional_commit(
+        group, member_id, group_instance_id=group_instance_id, generation=generation
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.groups import GroupRecord
-from tidelog_node.groups.classic import join_group
+from tidelog_node.groups.classic import join_group, offset_commits, sync_group
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
 from tidelog_node.groups.classic_messages import (
     GroupLimits,
@@ -218,7 +218,7 @@ class ClassicGroupWorld:
         request = sync(client.member_id, client.generation, assignments, instance=client.instance)
         self.generation_of_sync[request.number] = client.generation
         self.wait(client, request.number)
-        self.take(self.group.sync(request, now_ms=self.now_ms))
+        self.take(sync_group.sync(self.group, request, now_ms=self.now_ms))
 
     def synced(self, client: Client, number: RequestNumber, answer: SyncAnswer) -> None:
         self.log(f"{client.name} is told {answer.error.name} {answer.assignment!r}")
@@ -248,7 +248,8 @@ class ClassicGroupWorld:
     def commit(self, client: Client) -> None:
         """Members commit in their generation, and in no other."""
         for generation in (client.generation, client.generation - 1, client.generation + 1):
-            error = self.group.validate_commit(
+            error = offset_commits.validate_commit(
+                self.group,
                 client.member_id,
                 group_instance_id=client.instance,
                 generation=generation,

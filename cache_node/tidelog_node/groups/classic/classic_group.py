@@ -29,6 +29,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.groups import GroupRecord
 
 from tidelog_node.groups.classic.member import Member
+from tidelog_node.groups.classic.rebalance_wait import RebalanceWait
 from tidelog_node.groups.classic.roster import Roster
 from tidelog_node.groups.classic_messages import (
     UNKNOWN_MEMBER_ID,
@@ -37,7 +38,6 @@ from tidelog_node.groups.classic_messages import (
     JoinedMember,
     MemberIdentity,
     SyncAnswer,
-    SyncRequest,
 )
 from tidelog_node.groups.deadlines import MemberDeadlines, Wait
 from tidelog_node.groups.step import Step
@@ -69,35 +69,11 @@ class ClassicGroup:
         self.pending_members: dict[str, int] = {}  # assigned ids, and until when they may join
         self._subscribed_topics: frozenset[str] | None = None
         self._deadlines = MemberDeadlines()  # of members' sessions and assigned ids
-        self._awaited_syncs: set[str] = set()  # members that have not synced this generation
-        self._sync_deadline_ms: int | None = None
-        self._join_deadline_ms: int | None = None
-        # Extends the first rebalance of an empty group while members arrive: the length of the
-        # current wait and the time left after it. None: not the first.
-        self._initial_delay: tuple[int, int] | None = None
-        self._has_member_arrived = False  # during the current wait
+        self.wait = RebalanceWait()
         self._now_ms = now_ms
         self.step = Step()
 
     # -- events --
-
-    def sync(self, request: SyncRequest, *, now_ms: int) -> Step:
-        """Take a member's SyncGroup; the leader's has all assignments."""
-        step = self.begin(now_ms)
-        error = self._validate_sync(request)
-        if error is not ErrorCode.none:
-            step.syncs.append((request.number, SyncAnswer(error=error)))
-            return step
-        member = self.member(request.member_id)
-        self._sync_received(member.member_id)
-        if self.phase is Phase.STABLE:
-            step.syncs.append((request.number, self._assigned(member)))
-            return step
-        self.fail_sync(member, ErrorCode.rebalance_in_progress)
-        member.awaited_sync = request.number
-        if member.member_id == self.roster.leader:
-            self._assign(dict(request.assignments))
-        return step
 
     def heartbeat(
         self, member_id: str, *, group_instance_id: str | None, generation: int, now_ms: int
@@ -136,9 +112,10 @@ class ClassicGroup:
             member = self.roster.get(member_id)
             if member is not None:
                 self._expire_session(member)
-        if self._join_deadline_ms is not None and self._join_deadline_ms <= now_ms:
+        wait = self.wait
+        if wait.join_deadline_ms is not None and wait.join_deadline_ms <= now_ms:
             self._expire_join()
-        if self._sync_deadline_ms is not None and self._sync_deadline_ms <= now_ms:
+        if wait.sync_deadline_ms is not None and wait.sync_deadline_ms <= now_ms:
             self._expire_sync()
         return step
 
@@ -175,44 +152,6 @@ class ClassicGroup:
                 return ErrorCode.fenced_instance_id
         return ErrorCode.none if member_id in self.roster else ErrorCode.unknown_member_id
 
-    def validate_commit(
-        self, member_id: str, *, group_instance_id: str | None, generation: int, now_ms: int
-    ) -> ErrorCode:
-        """Return whether the caller may commit offsets; a member's commit renews its session.
-
-        Without a generation the caller is an administrator or a consumer that assigns itself
-        partitions, and may commit only while the group is empty.
-        """
-        if generation < 0 and self.phase is Phase.EMPTY:
-            return ErrorCode.none
-        error = self.validate_member(member_id, group_instance_id)
-        if error is not ErrorCode.none:
-            return error
-        if generation != self.generation:
-            return ErrorCode.illegal_generation
-        if self.phase is Phase.COMPLETING_REBALANCE:
-            return ErrorCode.rebalance_in_progress
-        self.begin(now_ms)
-        self.renew_session(self.member(member_id))
-        return ErrorCode.none
-
-    def validate_transactional_commit(
-        self, member_id: str, *, group_instance_id: str | None, generation: int
-    ) -> ErrorCode:
-        """Return whether a producer may commit the group's offsets with its transaction.
-
-        Producers before version 3 of the API give neither member nor generation, and may always
-        commit. Source: ``ClassicGroup.validateOffsetCommit``.
-        """
-        if generation < 0 and self.phase is Phase.EMPTY:
-            return ErrorCode.none
-        if generation < 0 and not member_id and group_instance_id is None:
-            return ErrorCode.none
-        error = self.validate_member(member_id, group_instance_id)
-        if error is ErrorCode.none and generation != self.generation:
-            return ErrorCode.illegal_generation
-        return error
-
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether members consume the topic; consumers do if it is not known."""
         if self._subscribed_topics is None:
@@ -232,8 +171,8 @@ class ClassicGroup:
     @property
     def wake_at_ms(self) -> int | None:
         """The latest time to call ``expire``; ``None`` without a deadline."""
-        waits = (self._deadlines.wake_at_ms, self._join_deadline_ms, self._sync_deadline_ms)
-        return min((at_ms for at_ms in waits if at_ms is not None), default=None)
+        deadlines_ms = (self._deadlines.wake_at_ms, *self.wait.deadlines_ms)
+        return min((at_ms for at_ms in deadlines_ms if at_ms is not None), default=None)
 
     @property
     def is_empty(self) -> bool:
@@ -301,7 +240,7 @@ class ClassicGroup:
         group._read_subscriptions()
         return group
 
-    # -- parts of events, for this module and for ``join_group`` --
+    # -- parts of events, for this module, ``join_group`` and ``sync_group`` --
 
     def give_out_id(self, member_id: str, timeout_ms: int) -> None:
         """Assign the id, and expect a join under it in time."""
@@ -312,7 +251,7 @@ class ClassicGroup:
     def add(self, member: Member, timeout_ms: int) -> None:
         """Add a member, which must be heard from in time."""
         self._forget_pending(member.member_id)
-        self._has_member_arrived = True
+        self.wait.note_arrival()
         self.roster.add(member)
         self._set_session(member, self._now_ms + timeout_ms)
 
@@ -320,10 +259,13 @@ class ClassicGroup:
         """Give a static member's place to its new incarnation."""
         self.roster.replace(old_member_id, member)
         self._deadlines.forget(old_member_id)
-        if old_member_id in self._awaited_syncs:
-            self._awaited_syncs.discard(old_member_id)
-            self._awaited_syncs.add(member.member_id)
+        self.wait.replace(old_member_id, member.member_id)
         self.renew_session(member)
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase."""
+        self.phase = phase
+        self.phase_since_ms = self._now_ms
 
     def begin(self, now_ms: int) -> Step:
         """Begin an event."""
@@ -340,7 +282,7 @@ class ClassicGroup:
     def drop(self, member_id: str) -> None:
         """Remove a member or an assigned id. Requests that wait under the id get an error."""
         self._forget_pending(member_id)
-        self._sync_received(member_id)
+        self.wait.note_sync(member_id)
         self._deadlines.forget(member_id)
         member = self.roster.remove(member_id)
         if member is not None:
@@ -361,24 +303,21 @@ class ClassicGroup:
             for member in self.roster:
                 member.assignment = b""
                 self.fail_sync(member, ErrorCode.rebalance_in_progress)
-        self._awaited_syncs.clear()
-        self._sync_deadline_ms = None
-        if self.phase is Phase.EMPTY and limits is not None:
+        self.wait.end_syncs()
+        is_first = self.phase is Phase.EMPTY
+        self.enter(Phase.PREPARING_REBALANCE)
+        if is_first and limits is not None:
             delay_ms = limits.initial_rebalance_delay_ms
             left_ms = max(self.roster.rebalance_timeout_ms - delay_ms, 0)
-            self._enter(Phase.PREPARING_REBALANCE)
-            self._wait_for_first_members(delay_ms, left_ms)
-            return
-        self._enter(Phase.PREPARING_REBALANCE)
-        self._initial_delay = None
-        if self._have_all_joined:
+            self.wait.await_first_members(self._now_ms, delay_ms, left_ms)
+        elif self._have_all_joined:
             self._complete_join()
         else:
-            self._set_join_deadline(self.roster.rebalance_timeout_ms)
+            self.wait.await_joins(self._now_ms + self.roster.rebalance_timeout_ms)
 
     def complete_join_unless_initial(self) -> None:
         """End the rebalance if all have joined, but not while the first one waits for more."""
-        if self._initial_delay is None:
+        if not self.wait.is_first:
             self.complete_join_if_all_joined()
 
     def complete_join_if_all_joined(self) -> None:
@@ -427,33 +366,28 @@ class ClassicGroup:
 
     # -- rebalancing --
 
-    def _wait_for_first_members(self, delay_ms: int, left_ms: int) -> None:
-        self._initial_delay = (delay_ms, left_ms)
-        self._has_member_arrived = False
-        self._set_join_deadline(delay_ms)
-
     @property
     def _have_all_joined(self) -> bool:
         return not self.pending_members and self.roster.have_all_joined
 
     def _complete_join(self) -> None:
         """Begin a generation with the members that rejoined and all static ones."""
-        self._join_deadline_ms = self._initial_delay = None
+        self.wait.end_joins()
         for member in list(self.roster):
             if member.awaited_join is None and member.group_instance_id is None:
                 self.drop(member.member_id)
         if not self.roster.elect_joined_leader() and len(self.roster):
             # Only static members that have not rejoined are left: their sessions decide.
-            self._set_join_deadline(max(self.roster.rebalance_timeout_ms, 1))
+            self.wait.await_joins(self._now_ms + max(self.roster.rebalance_timeout_ms, 1))
             return
         self.generation += 1
         self.step.must_store = True
         self.protocol_name = self.roster.select_protocol() if len(self.roster) else None
         self._read_subscriptions()
         if not len(self.roster):
-            self._enter(Phase.EMPTY)
+            self.enter(Phase.EMPTY)
             return
-        self._enter(Phase.COMPLETING_REBALANCE)
+        self.enter(Phase.COMPLETING_REBALANCE)
         for member in self.roster:
             member.assignment = b""
             if member.awaited_join is not None:
@@ -464,18 +398,8 @@ class ClassicGroup:
         self._await_syncs()
 
     def _await_syncs(self) -> None:
-        self._awaited_syncs = {member.member_id for member in self.roster}
-        self._sync_deadline_ms = self._now_ms + self.roster.rebalance_timeout_ms
-
-    def _assign(self, assignments: dict[str, bytes]) -> None:
-        self._enter(Phase.STABLE)
-        self.step.must_store = True
-        for member in self.roster:
-            member.assignment = assignments.get(member.member_id, b"")
-            if member.awaited_sync is not None:
-                self.step.syncs.append((member.awaited_sync, self._assigned(member)))
-                member.awaited_sync = None
-                self.renew_session(member)
+        member_ids = (member.member_id for member in self.roster)
+        self.wait.await_syncs(member_ids, self._now_ms + self.roster.rebalance_timeout_ms)
 
     # -- leaving and expiry --
 
@@ -510,47 +434,18 @@ class ClassicGroup:
             self.complete_join_if_all_joined()
 
     def _expire_join(self) -> None:
-        self._join_deadline_ms = None
-        if self._initial_delay is not None and self._has_member_arrived:
-            delay_ms, left_ms = self._initial_delay
-            if left_ms > 0:
-                self._wait_for_first_members(min(delay_ms, left_ms), max(left_ms - delay_ms, 0))
-                return
-        self._complete_join()
+        if not self.wait.delay_again(self._now_ms):
+            self._complete_join()
 
     def _expire_sync(self) -> None:
-        self._sync_deadline_ms = None
-        if self._awaited_syncs:
-            for member_id in tuple(self._awaited_syncs):
+        unsynced = tuple(self.wait.unsynced)
+        self.wait.end_syncs()
+        if unsynced:
+            for member_id in unsynced:
                 self.drop(member_id)
             self.prepare_rebalance(None)
 
     # -- details --
-
-    def _enter(self, phase: Phase) -> None:
-        self.phase = phase
-        self.phase_since_ms = self._now_ms
-
-    def _validate_sync(self, request: SyncRequest) -> ErrorCode:
-        error = self.validate_member(request.member_id, request.group_instance_id)
-        if error is not ErrorCode.none:
-            return error
-        if request.generation != self.generation:
-            return ErrorCode.illegal_generation
-        for asked, ours in (
-            (request.protocol_type, self.protocol_type),
-            (request.protocol_name, self.protocol_name),
-        ):
-            if asked is not None and ours is not None and asked != ours:
-                return ErrorCode.inconsistent_group_protocol
-        if self.phase is Phase.PREPARING_REBALANCE:
-            return ErrorCode.rebalance_in_progress
-        return ErrorCode.none
-
-    def _sync_received(self, member_id: str) -> None:
-        self._awaited_syncs.discard(member_id)
-        if not self._awaited_syncs:
-            self._sync_deadline_ms = None
 
     def _read_subscriptions(self) -> None:
         self._subscribed_topics = None
@@ -564,13 +459,6 @@ class ClassicGroup:
             topics |= some
         self._subscribed_topics = frozenset(topics)
 
-    def _assigned(self, member: Member) -> SyncAnswer:
-        return SyncAnswer(
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
-            assignment=member.assignment,
-        )
-
     def _set_session(self, member: Member, deadline_ms: int) -> None:
         member.session_deadline_ms = deadline_ms
         self._deadlines.set(member.member_id, Wait.SESSION, deadline_ms)
@@ -578,6 +466,3 @@ class ClassicGroup:
     def _forget_pending(self, member_id: str) -> None:
         self.pending_members.pop(member_id, None)
         self._deadlines.clear(member_id, Wait.JOIN)
-
-    def _set_join_deadline(self, delay_ms: int) -> None:
-        self._join_deadline_ms = self._now_ms + delay_ms
