@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -30,8 +30,8 @@ from tidelog_core.metadata.store import ABSENT, Check, Write
 
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_environment import GroupEnvironment
+from tidelog_node.coordinator.group_writes import GroupWrites
 from tidelog_node.coordinator.storage import GroupStorage
-from tidelog_node.coordinator.turns import Turns
 from tidelog_node.coordinator.waiting_members import WaitingMembers
 from tidelog_node.groups import any_group, type_changes
 from tidelog_node.groups.any_group import Group
@@ -91,14 +91,11 @@ class LoadedGroup:
         self._on_change = on_change  # after every event: deadlines may be nearer, or it unloaded
         self._is_still_ours = is_still_ours
         self._waiting = WaitingMembers()
-        self._storing: asyncio.Task[Any] | None = None
-        self._collected: Step | None = None  # to be stored, not written yet
+        self._writes = GroupWrites()
         self._computing: set[asyncio.Task[None]] = set()
         # Requests that wait for patterns, or for their decision after that, by the member that sent
         # them; "": not a member.
         self._matching: Counter[str] = Counter()
-        self._to_be_idle = Turns(lambda: self._storing is None)
-        self._to_decide = Turns(lambda: self._storing is None or self._collected is not None)
         self._fault = ErrorCode.none  # why it was unloaded
 
     @property
@@ -108,7 +105,7 @@ class LoadedGroup:
 
     @property
     def _is_absent(self) -> bool:
-        return self.is_unstored and self.storage.is_idle and self._storing is None
+        return self.is_unstored and self.storage.is_idle and self._writes.is_idle
 
     @property
     def is_unstored(self) -> bool:
@@ -128,7 +125,7 @@ class LoadedGroup:
 
         On return the state machine may be used until the next ``await``.
         """
-        await self._to_be_idle.wait()
+        await self._writes.wait_until_idle()
         if self.is_unloaded:
             raise Unloaded
 
@@ -172,8 +169,8 @@ class LoadedGroup:
         await self.ready()
         errors, step = any_group.leave(self.group, identities, now_ms=self._now_ms())
         self._take(step)
-        if self._storing is not None:
-            await asyncio.wait([self._storing])
+        if not self._writes.is_idle:
+            await self._writes.finish()
             if self.is_unloaded:
                 raise CoordinatorNotAvailable("the group could not be stored")
         return errors
@@ -208,12 +205,12 @@ class LoadedGroup:
             self._take_matches(matches)
 
     def expire(self) -> None:
-        """Process deadlines. Does nothing while the group is being stored: that ends in a change.
+        """Process deadlines. Does nothing during a write: that ends in a change.
 
         A member is spared while one of its own requests waits for patterns; other callers' requests
         keep no member in the group.
         """
-        if self._storing is None and not self.is_unloaded:
+        if self._writes.is_idle and not self.is_unloaded:
             group, now_ms = self.group, self._now_ms()
             if isinstance(group, ConsumerGroup):
                 self._take(group.expire(now_ms, self._settings(), self._matching))
@@ -301,9 +298,9 @@ class LoadedGroup:
     async def exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``work``; events wait for it. It is finished even if cancelled."""
         await self.ready()
-        task = asyncio.create_task(self._worked(work))
-        self._storing = task
-        return await asyncio.shield(task)
+        return await self._writes.run_alone(
+            lambda: self._checked(work), on_end=lambda: self._on_change(self)
+        )
 
     async def delete(self) -> bool:
         """Remove the group, which must have no members, from the store and from memory.
@@ -354,8 +351,7 @@ class LoadedGroup:
         """Finish the writes and computations in progress."""
         if self._computing:
             await asyncio.wait(self._computing)
-        if self._storing is not None:
-            await asyncio.wait([self._storing])
+        await self._writes.finish()
         await self.storage.close()
 
     def _settings(self) -> ConsumerGroupSettings:
@@ -375,22 +371,18 @@ class LoadedGroup:
         return step
 
     async def _answered(self, answer: HeartbeatAnswer, step: Step) -> HeartbeatAnswer:
-        """Return the answer once the heartbeat's changes are stored.
-
-        Heartbeats that arrive while the group is being written share the next write: the number of
-        writes of a rebalance is limited by time, not by members.
-        """
+        """Return the answer once the heartbeat's changes are stored."""
         self._take(step)
         # Even without changes of its own it may reveal changes that are not stored yet.
-        if self._storing is not None:
-            await asyncio.wait([self._storing])
+        if not self._writes.is_idle:
+            await self._writes.finish()
             if self._fault is not ErrorCode.none:
                 return HeartbeatAnswer(error=self._fault)
         return answer
 
     async def _may_decide(self) -> None:
         """Wait until changes can share the next write. Raises ``Unloaded``."""
-        await self._to_decide.wait()
+        await self._writes.wait_until_shared()
         if self.is_unloaded:
             raise Unloaded
 
@@ -500,19 +492,12 @@ class LoadedGroup:
             self.group = as_classic_group(
                 self.group, must_rebalance=must_rebalance, now_ms=self._now_ms()
             )
-        if self._collected is not None:
-            self._collected.joins += step.joins
-            self._collected.syncs += step.syncs
-        elif step.must_store:
-            self._collected = step
-            self._storing = asyncio.create_task(self._store(step))
-        else:
+        if not self._writes.take(step, self._save, on_saved=self._answer_saved):
             self._waiting.answer(step)
         self._on_change(self)
 
-    async def _store(self, step: Step) -> None:
-        # Not earlier: heartbeats of this turn of the loop may still join this write.
-        self._collected = None
+    async def _save(self) -> None:
+        """Store the group; if that fails, unload it."""
         try:
             record = self.record()
             try:
@@ -532,26 +517,19 @@ class LoadedGroup:
         except BaseException:
             self.unload(ErrorCode.unknown_server_error)
             raise
-        finally:
-            self._stored()
+
+    def _answer_saved(self, step: Step) -> None:
         if not self.is_unloaded:
             self._waiting.answer(step)
             self._on_change(self)
 
-    async def _worked(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def _checked(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of ``work``; unload the group if the store may have another state."""
         try:
             return await work()
         except (VersionConflict, OutcomeUnknown) as error:
             self.unload(error_code(error))
             raise
-        finally:
-            self._stored()
-            self._on_change(self)
-
-    def _stored(self) -> None:
-        self._storing = None
-        self._to_be_idle.go_on()
-        self._to_decide.go_on()
 
 
 def _have_own_expiries(
