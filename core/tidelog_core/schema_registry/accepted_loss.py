@@ -16,8 +16,8 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.schema_registry.change_log import JOURNAL, JOURNAL_NAME
 from tidelog_core.schema_registry.journal_gaps import LostChanges
-from tidelog_core.schema_registry.journal_mending import WRITTEN_AT_ONCE
 from tidelog_core.schema_registry.journal_objects import JournalEntry, void_object
+from tidelog_core.schema_registry.journal_repair import WRITTEN_AT_ONCE
 from tidelog_core.tier.keys import SchemaObject, schema_key
 from tidelog_core.tier.persisting import persist
 

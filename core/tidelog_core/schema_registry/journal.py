@@ -68,7 +68,6 @@ from tidelog_core.schema_registry.journal_checkpoints import (
     JournalHealth,
 )
 from tidelog_core.schema_registry.journal_gaps import LostChanges
-from tidelog_core.schema_registry.journal_mending import WRITTEN_AT_ONCE, JournalMending, has_items
 from tidelog_core.schema_registry.journal_objects import (
     JournalEntry,
     is_text,
@@ -76,6 +75,7 @@ from tidelog_core.schema_registry.journal_objects import (
     void_object,
 )
 from tidelog_core.schema_registry.journal_reading import read_journal
+from tidelog_core.schema_registry.journal_repair import WRITTEN_AT_ONCE, JournalRepair, has_items
 from tidelog_core.schema_registry.journal_replay import JournalReplay
 from tidelog_core.tier.keys import (
     SchemaObject,
@@ -104,10 +104,10 @@ class RegistryJournal:
         self._objects = objects
         self._cluster_id = cluster_id
         self._is_open = False
-        self._mending = JournalMending(self, store, objects, cluster_id)
+        self._repair = JournalRepair(self, store, objects, cluster_id)
         self._replay = JournalReplay(store, objects, cluster_id)
         self._losses = LostChanges(store, objects, cluster_id)
-        self._checkpoints = JournalCheckpoints(objects, cluster_id, self._mending)
+        self._checkpoints = JournalCheckpoints(objects, cluster_id, self._repair)
 
     @property
     def health(self) -> JournalHealth:
@@ -149,7 +149,7 @@ class RegistryJournal:
             is_done = SchemaJournal.from_item(item).is_whole
         if is_done:
             return
-        await self._mending.write_all()
+        await self._repair.write_all()
 
         async def finish() -> None:
             begun = await self.begin()

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from tidelog_core.errors import CorruptObject, ObjectExists, SchemaJournalDamaged, TidelogError
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.schema_registry.journal_mending import JournalMending
 from tidelog_core.schema_registry.journal_reading import FoundJournal, read_journal
+from tidelog_core.schema_registry.journal_repair import JournalRepair
 from tidelog_core.tier.keys import SchemaObject, schema_key
 from tidelog_core.turns import Turn, in_turns
 
@@ -44,10 +44,10 @@ class JournalHealth:
 class JournalCheckpoints:
     """Writes the checkpoints of one process. For the tasks of one event loop."""
 
-    def __init__(self, objects: ObjectStore, cluster_id: str, mending: JournalMending) -> None:
+    def __init__(self, objects: ObjectStore, cluster_id: str, repair: JournalRepair) -> None:
         self._objects = objects
         self._cluster_id = cluster_id
-        self._mending = mending
+        self._repair = repair
         self._task: asyncio.Task[None] | None = None
         self._wanted = 0  # the number of the entry behind which there is to be one
         self.health = JournalHealth()
@@ -94,7 +94,7 @@ class JournalCheckpoints:
             logger.warning(DAMAGED, extra={"key": key, "reason": problem})
         self.health.damaged_object_count += len(found.problems)
         if found.lost or found.homeless_texts:
-            number = (await self._mending.mend(found)).sequence
+            number = (await self._repair.repair(found)).sequence
             found = await read_journal(self._objects, self._cluster_id, up_to=number)
         if found.lost:
             raise SchemaJournalDamaged(schema_key(self._cluster_id, found.lost[0]))

@@ -1,6 +1,6 @@
 """Has no id given twice where the bucket has lost an entry that the metadata store may lack too.
 
-A lost entry is written again from the metadata store (``journal_mending``). But a store that was
+A lost entry is written again from the metadata store (``journal_repair``). But a store that was
 set back may have the position behind that entry, and not what the entry wrote. Then nothing says
 which id it gave out. What is left proves this much:
 
@@ -46,9 +46,9 @@ from tidelog_core.metadata.store import (
     Write,
 )
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.schema_registry.journal_mending import WRITTEN_AT_ONCE, compare
 from tidelog_core.schema_registry.journal_objects import is_text, same_body
 from tidelog_core.schema_registry.journal_reading import FoundJournal, read_journal
+from tidelog_core.schema_registry.journal_repair import WRITTEN_AT_ONCE, compare
 from tidelog_core.schema_registry.journal_replay import JournalReplay
 from tidelog_core.schema_registry.scopes import ALL_CONTEXTS
 from tidelog_core.schema_registry.stored_records import record_in, record_of

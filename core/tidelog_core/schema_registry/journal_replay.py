@@ -26,7 +26,6 @@ from tidelog_core.metadata.records import check, put
 from tidelog_core.metadata.schema_records import SchemaJournal, schema_journal_key
 from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, MetadataStore, Write
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.schema_registry.journal_mending import WRITTEN_AT_ONCE
 from tidelog_core.schema_registry.journal_objects import (
     JournalEntry,
     JournalState,
@@ -34,6 +33,7 @@ from tidelog_core.schema_registry.journal_objects import (
     same_body,
 )
 from tidelog_core.schema_registry.journal_reading import read_journal
+from tidelog_core.schema_registry.journal_repair import WRITTEN_AT_ONCE
 from tidelog_core.tier.keys import SchemaObject, parse_schema_key, schema_key, schemas_prefix
 
 logger = logging.getLogger(__name__)

@@ -102,7 +102,7 @@ async def _listed(store: MetadataStore, collection: str, after: str, count: int)
     return [one for one in items if one.id.key != after][:count]
 
 
-class JournalMending:
+class JournalRepair:
     """Writes items into a journal again. For the tasks of one event loop."""
 
     def __init__(
@@ -120,7 +120,7 @@ class JournalMending:
             while after is not None:
                 after = await retried(partial(self._write_some, collection, after))
 
-    async def mend(self, journal: FoundJournal) -> SchemaJournal:
+    async def repair(self, journal: FoundJournal) -> SchemaJournal:
         """Have the journal say what its lost entries said. Return a position behind that.
 
         A text that the metadata store has lost too stays lost. Raises the stores' errors.
