@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import Any
 
 import typer.main
+from tidelog_cli.commands import app
 from tidelog_cli.jobs import SPARK_JOBS, is_spark_job
-from tidelog_cli.main import app
 
 from tools.places import ROOT
 

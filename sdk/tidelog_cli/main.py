@@ -1,196 +1,20 @@
-"""The command ``tidelog``. Commands import their dependencies when run, so help is quick."""
+"""Where the command ``tidelog`` begins: what must come before its imports, which take a while."""
 
 from __future__ import annotations
 
-from tidelog_cli import (
-    acls,
-    admin_jobs,
-    bench,
-    contexts,
-    delegation_tokens,
-    group_configs,
-    group_offsets,
-    groups,
-    node_scale,
-    nodes,
-    partitions,
-    quotas,
-    roles,
-    schema_files,
-    schema_losses,
-    schemas,
-    settings,
-    topics,
-    transactions,
-    users,
-)
-from tidelog_cli.acl_explain import explain
-from tidelog_cli.certificate import certificate
-from tidelog_cli.cluster_status import status
-from tidelog_cli.console import console
-from tidelog_cli.consume import consume
-from tidelog_cli.cost import cost
-from tidelog_cli.debug_bundle import bundle
-from tidelog_cli.declared_topics import apply, diff
-from tidelog_cli.erase import erase
-from tidelog_cli.failures import EXIT_STATUS, CommandGroup
-from tidelog_cli.help_names import Commands
-from tidelog_cli.iam_token import iam_token
-from tidelog_cli.job_compact import compact
-from tidelog_cli.job_iceberg import iceberg
-from tidelog_cli.jobs import job
-from tidelog_cli.options import choose_cluster
-from tidelog_cli.produce import produce
-from tidelog_cli.repair import repair
-from tidelog_cli.restore import restore
-from tidelog_cli.tier import status as tier_status
-from tidelog_cli.up import up
-from tidelog_cli.verify import verify
+import signal
 
-app = Commands(
-    name="tidelog",
-    cls=CommandGroup,
-    help="A log that speaks Kafka's protocol and keeps its history in an object store.",
-    epilog=EXIT_STATUS,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
-app.callback()(choose_cluster)
+def app() -> None:
+    """Run the command that the arguments name."""
+    # There is nothing to tidy up yet: Ctrl-C ends the process at once, without a traceback.
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from tidelog_node.init_process import leave_first_process
 
-topic = Commands(cls=CommandGroup, help="Topics: settings, partitions, records, leaders and sizes.")
-topic.command("create")(topics.create)
-topic.command("list")(topics.list_)
-topic.command("describe")(topics.describe)
-topic.command("alter")(topics.alter)
-topic.command("delete")(topics.delete)
-topic.command("size")(partitions.size)
-topic.command("delete-records")(partitions.delete_records)
-topic.command("reassign")(partitions.reassign)
-topic.command("elect-leaders")(partitions.elect_leaders)
+    leave_first_process()
+    from tidelog_cli.commands import app as commands
 
-node = Commands(cls=CommandGroup, help="Nodes: list them, drain one, run more or fewer.")
-node.command("list")(nodes.list_)
-node.command("drain")(nodes.drain)
-node.command("scale")(node_scale.scale)
-
-config = Commands(cls=CommandGroup, help="Settings: list, describe and set them.")
-config.command("list")(settings.list_)
-config.command("describe")(settings.describe)
-config.command("set")(settings.set_)
-
-group = Commands(cls=CommandGroup, help="Groups: their lag, offsets and settings.")
-group.command("list")(groups.list_)
-group.command("describe")(groups.describe)
-group.command("configs")(group_configs.configs)
-group.command("alter")(group_configs.alter)
-group.command("reset-offsets")(group_offsets.reset_offsets)
-group.command("delete-offsets")(group_offsets.delete_offsets)
-group.command("delete")(groups.delete)
-
-transaction = Commands(cls=CommandGroup, help="Transactions: list, describe and abort them.")
-transaction.command("list")(transactions.list_)
-transaction.command("describe")(transactions.describe)
-transaction.command("hanging")(transactions.hanging)
-transaction.command("abort")(transactions.abort)
-
-user = Commands(cls=CommandGroup, help="Users: list, add, alter and remove them.")
-user.command("list")(users.list_)
-user.command("add")(users.add)
-user.command("alter")(users.alter)
-user.command("remove")(users.remove)
-
-token = Commands(cls=CommandGroup, help="Delegation tokens: create, list, renew and expire them.")
-token.command("create")(delegation_tokens.create)
-token.command("list")(delegation_tokens.list_)
-token.command("renew")(delegation_tokens.renew)
-token.command("expire")(delegation_tokens.expire)
-
-acl = Commands(cls=CommandGroup, help="ACLs: list, add, remove and explain them.")
-acl.command("list")(acls.list_)
-acl.command("add")(acls.add)
-acl.command("remove")(acls.remove)
-acl.command("explain")(explain)
-
-role = Commands(cls=CommandGroup, help="Roles: sets of users and groups, for ACLs.")
-role.command("list")(roles.list_)
-role.command("show")(roles.show)
-role.command("create")(roles.create)
-role.command("add")(roles.add)
-role.command("remove")(roles.remove)
-role.command("delete")(roles.delete)
-
-schema = Commands(cls=CommandGroup, help="Schemas of records, in a schema registry.")
-schema.command("list")(schemas.list_)
-schema.command("get")(schemas.get)
-schema.command("register")(schemas.register)
-schema.command("check")(schemas.check)
-schema.command("delete")(schemas.delete)
-schema.command("config")(schemas.config)
-schema.command("export")(schema_files.export)
-schema.command("import")(schema_files.import_)
-schema.command("accept-loss")(schema_losses.accept_loss)
-
-quota = Commands(cls=CommandGroup, help="Quotas of users, clients and addresses.")
-quota.command("list")(quotas.list_)
-quota.command("set")(quotas.set_)
-quota.command("remove")(quotas.remove)
-quota.command("top")(quotas.top)
-
-context = Commands(cls=CommandGroup, help="Contexts: names for clusters, and how to reach them.")
-context.command("list")(contexts.list_)
-context.command("show")(contexts.show)
-context.command("use")(contexts.use)
-context.command("add")(contexts.add)
-context.command("remove")(contexts.remove)
-
-measuring = Commands(cls=CommandGroup, help="Measure the cluster: throughput and latency.")
-measuring.command("produce")(bench.produce)
-measuring.command("consume")(bench.consume)
-measuring.command("end-to-end")(bench.end_to_end)
-
-debug = Commands(cls=CommandGroup, help="Collect data for a bug report.")
-debug.command("bundle")(bundle)
-
-tier = Commands(cls=CommandGroup, help="Segments in the object store.")
-tier.command("status")(tier_status)
-
-job.command("compact")(compact)
-job.command("iceberg")(iceberg)
-
-admin_job = Commands(cls=CommandGroup, help="Jobs of the admin API: list, show and cancel them.")
-admin_job.command("list")(admin_jobs.list_)
-admin_job.command("show")(admin_jobs.show)
-admin_job.command("cancel")(admin_jobs.cancel)
-
-app.command("up")(up)
-app.command("console")(console)
-app.command("status")(status)
-app.command("cost")(cost)
-app.add_typer(node, name="node")
-app.add_typer(config, name="config")
-app.add_typer(topic, name="topic")
-app.command("diff")(diff)
-app.command("apply")(apply)
-app.command("produce")(produce)
-app.command("consume")(consume)
-app.add_typer(group, name="group")
-app.add_typer(transaction, name="transaction")
-app.add_typer(user, name="user")
-app.add_typer(token, name="token")
-app.add_typer(acl, name="acl")
-app.add_typer(role, name="role")
-app.add_typer(schema, name="schema")
-app.add_typer(quota, name="quota")
-app.add_typer(context, name="context")
-app.command("iam-token")(iam_token)
-app.add_typer(tier, name="tier")
-app.add_typer(job, name="job")
-app.add_typer(admin_job, name="admin-job")
-app.add_typer(measuring, name="bench")
-app.add_typer(debug, name="debug")
-app.command("erase")(erase)
-app.command("verify")(verify)
-app.command("restore")(restore)
-app.command("repair")(repair)
-app.command("certificate")(certificate)
+    signal.signal(signal.SIGINT, before)
+    commands()

@@ -139,9 +139,6 @@ def up(
     again. A node that exits is restarted; if a node cannot start, the command stops the others and
     exits with status 1.
     """
-    from tidelog_node.init_process import leave_first_process
-
-    leave_first_process()
     from tidelog_core.config import NodeConfig, parse_config
     from tidelog_core.log_format import JSON, LOG_FORMATS, configure_logging
     from tidelog_node.supervisor import ClusterSettings, run_cluster

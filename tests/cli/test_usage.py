@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import re
+import signal
 import subprocess
 import sys
 from importlib import metadata
@@ -34,11 +35,30 @@ def test_without_a_command_the_help_is_shown() -> None:
 
 def test_help_imports_neither_stores_nor_node_nor_what_draws() -> None:
     """What makes start-up slow must be imported only by the commands that need it."""
-    code = "import sys, tidelog; old = set(sys.modules); import tidelog_cli.main; "
+    code = "import sys, tidelog; old = set(sys.modules); import tidelog_cli.commands; "
     code += "print(*set(sys.modules) - old)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     loaded = {module.partition(".")[0] for module in done.stdout.decode().split()}
     assert not loaded & {"kio", "tidelog_core", "tidelog_node", "sqlite3", "obstore", "rich"}
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == "tidelog_cli.commands":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from tidelog_cli.main import app
+app()
+"""
+
+
+def test_an_interrupt_before_the_command_runs_ends_it_in_silence() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
 @pytest.mark.parametrize(

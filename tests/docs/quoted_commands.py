@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer.main
+from tidelog_cli.commands import app
 from tidelog_cli.jobs import is_spark_job
-from tidelog_cli.main import app
 
 from tools.cli_reference import spark_program
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer.main
 import yaml
-from tidelog_cli.main import app
+from tidelog_cli.commands import app
 from tidelog_node.settings import parse_settings
 
 from tests.docs.pages import STAGES

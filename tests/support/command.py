@@ -82,7 +82,7 @@ def called(
     *arguments: object, bootstrap: str | None = None, given: bytes = b"", status: int | None = 0
 ) -> Outcome:
     """Run the same command inside of this process, which is quicker. stdin and stdout are files."""
-    from tidelog_cli.main import app
+    from tidelog_cli.commands import app
 
     errors = io.StringIO()
     texts = [*map(str, arguments), *(("--bootstrap", bootstrap) if bootstrap else ())]
