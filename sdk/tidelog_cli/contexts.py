@@ -87,7 +87,7 @@ def show(
 
 
 def use(name: Name) -> None:
-    """Make a context the current one: commands reach its cluster unless told otherwise."""
+    """Make a context the current one: commands reach its cluster by default."""
     from tidelog_cli.context_edits import with_current
 
     file = _read()

@@ -69,7 +69,7 @@ ExpiryPeriod = Annotated[
     ),
 ]
 ShowsHmac = Annotated[
-    bool, typer.Option("--hmac", help="Also print the HMACs: whoever has one can log in.")
+    bool, typer.Option("--hmac", help="Also print the HMACs: with one anybody can log in.")
 ]
 
 

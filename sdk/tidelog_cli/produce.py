@@ -71,7 +71,7 @@ def produce(
     compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
     acks: Annotated[str, typer.Option(help="all, 1 or 0.")] = "all",
     null_marker: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Text that stands for a null value.")
+        str | None, typer.Option(metavar="TEXT", help="Text that means a null value.")
     ] = None,
     format: Annotated[
         str,

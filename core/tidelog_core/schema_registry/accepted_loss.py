@@ -51,7 +51,7 @@ async def accept_loss(
     position = await _position(store)
     if key != schema_key(cluster_id, position.sequence):
         raise VersionConflict([JOURNAL_NAME])
-    # Before all else: once the entry is void, nothing tells that it may have given out an id.
+    # Before all else: once the entry is void, nothing shows that it may have given out an id.
     raised = await LostChanges(store, objects, cluster_id).raised(position)
     for start in range(0, len(raised), WRITTEN_AT_ONCE):
         await store.commit(raised[start : start + WRITTEN_AT_ONCE], checks=[check(position)])

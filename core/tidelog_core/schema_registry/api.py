@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 NOT_FOUND = RegistryRefusal(404, "HTTP 404 Not Found")
 NOT_ALLOWED = RegistryRefusal(405, "HTTP 405 Method Not Allowed")
-# What comes after these parts of a path is a name, whatever it says.
+# The part of a path behind one of these is a name.
 _NAMED_AFTER = frozenset({"subjects", "versions", "ids", "guids", "config", "mode"})
 RETRY = "The store's answer was lost: try again, which is safe."
 

@@ -1,4 +1,4 @@
-"""Has every change of the registry in the bucket before it is made, so that no loss takes one back.
+"""Writes every change of the registry to the bucket before it is made, so that none is lost.
 
 Theory of operation. The journal's entries are numbered without gaps, and an entry is put only if
 its number is free: that puts all changes of all processes in one order. The item ``SchemaJournal``
@@ -7,25 +7,26 @@ says which entry the metadata store has. A change takes these steps:
     begin    the journal's position is read, then what the change is decided from
     put      the writes go to the bucket as the entry behind that position
     commit   the writes are done, and the position moves, in one commit
-    answer   the client hears of it
+    answer   the client gets its answer
 
-Nothing shows in the metadata store before the bucket has it. What a process leaves that ends
-between two steps:
+Nothing shows in the metadata store before the bucket has it. A process that ends between two steps
+leaves:
 
 - *before the put*: nothing.
-- *after the put*: an entry that nobody was told of. Nobody can put another one with its number, so
-  the next writer makes its commit first. A restoration takes it too. Either is allowed: the client
-  was told nothing.
+- *after the put*: an entry without an answer. Nobody can put another one with its number, so the
+  next writer makes its commit first. A restoration makes it too. Both are allowed: the client does
+  not know how its request ended.
 - *after the commit*: a change whose client sends it again, which is safe.
 
-A put that found its number taken tells that another writer was faster. An entry that was decided at
+A put that finds its number taken means that another writer was faster. An entry that was decided at
 a position stays valid until that position moves, since every change moves it. Only a process of a
 version without the journal can make it invalid: it is then declared void, in the bucket first. The
 items of a commit by another process may show one after the other, the position last. So an entry is
 void only if its commit is refused several times while the position stays.
 
-A put whose number was free tells the same, unless the bucket has lost the entry of that number. So
-a writer whose commit is refused by a later position looks at its items before it answers.
+A put whose number is free means that no writer was faster, unless the bucket has lost the entry of
+that number. So a writer whose commit is refused by a later position looks at its items before it
+answers.
 
 A metadata store may also be set back. Its items may be a moment ahead of the position then, or
 behind it. So the first change of a process looks at the newest entries (``journal_replay``), and if

@@ -124,7 +124,7 @@ class SchemaRegistry:
                 if found is not None and wanted.schema_id in (ANY_ID, found.schema_id):
                     return found
             if decision is None:
-                # Only now: producers may send what is registered whatever the mode is.
+                # Only now: in every mode producers may send a schema that is registered.
                 require_mode(name, settings.mode, wanted.schema_id)
                 if settings.mode is not Mode.IMPORT and not force:
                     new, older = (parsed, reading.schema), reading.subject.live
@@ -180,7 +180,7 @@ class SchemaRegistry:
     async def _reading(
         self, name: SubjectName, schema: Schema, wanted: Wanted, mode: Mode
     ) -> Reading:
-        context = await self.read.context(name.context)  # First: it tells of removed items.
+        context = await self.read.context(name.context)  # First: it changes when items are removed.
         guid = schema.guid
         identity = await self.read.identity(name.context, guid)
         subject = await self.read.subject(name)
@@ -246,8 +246,8 @@ class SchemaRegistry:
     ) -> StoredVersion | None:
         """Return a version that refers to types which the schema has written out.
 
-        Serializers of Avro send a class's schema so, whatever it was registered as. Only the newest
-        versions are looked at.
+        Serializers of Avro send a class's schema so, also one that was registered with references.
+        Only the newest versions are looked at.
         """
         if schema.schema_type is not SchemaType.AVRO or schema.references:
             return None
@@ -282,7 +282,7 @@ class SchemaRegistry:
         has_subject = False
         for name in await self._names(asked):
             found = await self.read.subject(name)
-            # The latest is one that is not deleted, whatever the client asks for.
+            # The latest is never a deleted one, also if the client asks for those.
             versions = found.versions if with_deleted and version != LATEST else found.live
             has_subject = has_subject or bool(found.versions if with_deleted else found.live)
             for one in reversed(versions):

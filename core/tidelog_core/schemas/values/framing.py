@@ -2,7 +2,7 @@
 
 Layout: a byte 0, the schema's id as an int32, big-endian, then the payload. Or a byte 1, the
 schema's guid in 16 bytes, then the payload. Before a payload of Protobuf comes the message's place
-in its file: the number of indexes and the indexes, each as a zigzag varint; a single 0 stands for
+in its file: the number of indexes and the indexes, each as a zigzag varint; a single 0 means
 the first message.
 
 All that comes before the payload may be in a header of the record instead, ``__key_schema_id`` or
