@@ -18,6 +18,7 @@ from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.store import Check, Write
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.coordinator import loaded_offsets
 from tidelog_node.coordinator.hosted_groups import HostedGroups
 from tidelog_node.coordinator.led_shards import Leadership
 from tidelog_node.coordinator.loaded_group import LoadedGroup
@@ -197,8 +198,13 @@ class GroupCoordinator:
         """
         error = await self._groups.use(
             group_id,
-            lambda group: group.commit_offsets(
-                member_id, group_instance_id, generation, offsets, knows_epochs=knows_epochs
+            lambda group: loaded_offsets.commit_offsets(
+                group,
+                member_id,
+                group_instance_id,
+                generation,
+                offsets=offsets,
+                knows_epochs=knows_epochs,
             ),
             create=generation <= NO_GENERATION,
         )
@@ -316,7 +322,8 @@ class GroupCoordinator:
         """
         error = await self._groups.use(
             group_id,
-            lambda group: group.commit_transactional(
+            lambda group: loaded_offsets.commit_transactional(
+                group,
                 member_id,
                 group_instance_id,
                 generation,
@@ -339,7 +346,7 @@ class GroupCoordinator:
         """Store offsets of a committed transaction, and ``also``. Durable on return."""
 
         async def commit(group: LoadedGroup) -> bool:
-            await group.commit_pending(offsets, also=also, checks=checks)
+            await loaded_offsets.commit_pending(group, offsets, also=also, checks=checks)
             return True
 
         await self._groups.use(group_id, commit, create=True)

@@ -13,9 +13,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from itertools import islice
 from typing import TypeVar
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import (
@@ -25,8 +23,8 @@ from tidelog_core.errors import (
     VersionConflict,
 )
 from tidelog_core.metadata.consumer_groups import ConsumerMember
-from tidelog_core.metadata.groups import CommittedOffset, GroupRecord
-from tidelog_core.metadata.store import ABSENT, Check, Write
+from tidelog_core.metadata.groups import GroupRecord
+from tidelog_core.metadata.store import ABSENT
 
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_environment import GroupEnvironment
@@ -86,7 +84,7 @@ class LoadedGroup:
         self.is_unloaded = False
         # Whether offsets with a retention of their own were committed (OffsetCommit 2 to 4).
         self.has_own_expiries = False
-        self._now_ms = environment.now_ms
+        self.now_ms = environment.now_ms
         self._environment = environment
         self._on_change = on_change  # after every event: deadlines may be nearer, or it unloaded
         self._is_still_ours = is_still_ours
@@ -111,6 +109,15 @@ class LoadedGroup:
     def is_unstored(self) -> bool:
         """Whether there is no such group yet: it was never stored and has no members."""
         return self.group.is_vacant and self.storage.version == ABSENT
+
+    @property
+    def wall_clock_ms(self) -> int:
+        """The time of day of an event now."""
+        return self.now_ms() + self._environment.clock_offset_ms()
+
+    def note_change(self) -> None:
+        """Note that deadlines may be nearer, or that the group may have no reason to stay."""
+        self._on_change(self)
 
     def record(self) -> GroupRecord:
         """Return the group as it would be stored now."""
@@ -146,7 +153,7 @@ class LoadedGroup:
             async with self._matched(caller=caller) as matches:
                 await self.ready()
                 self._take_matches(matches)
-                self._take(any_group.sync(self.group, request, now_ms=self._now_ms()))
+                self._take(any_group.sync(self.group, request, now_ms=self.now_ms()))
             return await answer
 
     async def heartbeat(
@@ -159,7 +166,7 @@ class LoadedGroup:
             member_id,
             group_instance_id=group_instance_id,
             generation=generation,
-            now_ms=self._now_ms(),
+            now_ms=self.now_ms(),
         )
         self._on_change(self)
         return error
@@ -167,7 +174,7 @@ class LoadedGroup:
     async def leave(self, identities: Sequence[MemberIdentity]) -> list[ErrorCode]:
         """Return an error code for each member, once the changes are stored."""
         await self.ready()
-        errors, step = any_group.leave(self.group, identities, now_ms=self._now_ms())
+        errors, step = any_group.leave(self.group, identities, now_ms=self.now_ms())
         self._take(step)
         if not self._writes.is_idle:
             await self._writes.finish()
@@ -177,7 +184,7 @@ class LoadedGroup:
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Return the member's assignment, once the heartbeat's changes are stored."""
-        await self._claim()
+        await self.claim()
         await self._may_decide()
         # A leave and a refused heartbeat need no patterns. The latter keeps no member alive either.
         if request.is_leaving:
@@ -192,7 +199,7 @@ class LoadedGroup:
 
     async def share_heartbeat(self, request: ShareHeartbeat) -> HeartbeatAnswer:
         """Return the same to a member of a share group."""
-        await self._claim()
+        await self.claim()
         await self._may_decide()
         return await self._answered(*self._share_heartbeat(request))
 
@@ -204,6 +211,13 @@ class LoadedGroup:
         async with self._matched() as matches:
             self._take_matches(matches)
 
+    async def claim(self) -> None:
+        """Exclude all further writes of previous coordinators."""
+        while not self.storage.is_claimed:
+            await self.ready()
+            if not self.storage.is_claimed:
+                await self.exclusively(self.storage.claim)
+
     def expire(self) -> None:
         """Process deadlines. Does nothing during a write: that ends in a change.
 
@@ -211,89 +225,13 @@ class LoadedGroup:
         keep no member in the group.
         """
         if self._writes.is_idle and not self.is_unloaded:
-            group, now_ms = self.group, self._now_ms()
+            group, now_ms = self.group, self.now_ms()
             if isinstance(group, ConsumerGroup):
                 self._take(group.expire(now_ms, self._settings(), self._matching))
             elif isinstance(group, ClassicGroup):
                 self._take(group.expire(now_ms, self._matching))
             else:
                 self._take(group.expire(now_ms))
-
-    async def commit_offsets(
-        self,
-        member_id: str,
-        group_instance_id: str | None,
-        generation: int,
-        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
-        *,
-        knows_epochs: bool = True,
-    ) -> ErrorCode:
-        """Store the offsets if the caller may commit. Durable on return of ``none``."""
-        if offsets:
-            await self._claim()
-        await self.ready()
-        error = any_group.validate_commit(
-            self.group,
-            member_id,
-            group_instance_id=group_instance_id,
-            generation=generation,
-            knows_epochs=knows_epochs,
-            now_ms=self._now_ms(),
-        )
-        try:
-            if error is ErrorCode.none and offsets:
-                self.has_own_expiries = self.has_own_expiries or _have_own_expiries(offsets)
-                await self.storage.commit_offsets(offsets)
-        except (VersionConflict, OutcomeUnknown) as problem:
-            self.unload(error_code(problem))
-            raise
-        finally:
-            self._on_change(self)  # a group created for this commit may have no reason to stay
-        return error
-
-    async def commit_transactional(
-        self,
-        member_id: str,
-        group_instance_id: str | None,
-        generation: int,
-        *,
-        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
-        write: Callable[[Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]], Write],
-        checks: Sequence[Check],
-    ) -> ErrorCode:
-        """Make the ``write`` of a transaction's offsets if the caller may commit.
-
-        Durable on return of ``none``. Raises ``VersionConflict`` if the group or an item in
-        ``checks`` has changed.
-        """
-
-        async def commit() -> ErrorCode:
-            error = any_group.validate_transactional_commit(
-                self.group, member_id, group_instance_id=group_instance_id, generation=generation
-            )
-            if error is ErrorCode.none:
-                await self.storage.claim()
-                created_ms = self._now_ms() + self._environment.clock_offset_ms()
-                timed = await self.storage.after_committed(offsets)
-                await self.storage.write_checked([write(timed)], checks, created_ms=created_ms)
-            return error
-
-        return await self.exclusively(commit)
-
-    async def commit_pending(
-        self,
-        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
-        *,
-        also: Write,
-        checks: Sequence[Check],
-    ) -> None:
-        """Store the offsets of a committed transaction. Durable on return.
-
-        ``also`` ends their waiting. Raises ``VersionConflict`` as above.
-        """
-        await self.exclusively(
-            lambda: self.storage.commit_pending(offsets, also=also, checks=checks)
-        )
 
     async def exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of ``work``; events wait for it. It is finished even if cancelled."""
@@ -318,7 +256,7 @@ class LoadedGroup:
         To be called within ``exclusively``.
         """
         assert self.is_unstored
-        group = ShareGroup(self.group.group_id, now_ms=self._now_ms())
+        group = ShareGroup(self.group.group_id, now_ms=self.now_ms())
         record = group.to_record(
             shard=self.shard,
             clock_offset_ms=self._environment.clock_offset_ms(),
@@ -363,7 +301,7 @@ class LoadedGroup:
         self.group, step = type_changes.join(
             self.group,
             request,
-            now_ms=self._now_ms(),
+            now_ms=self.now_ms(),
             limits=limits,
             settings=self._settings(),
             topics=self._environment.topics(),
@@ -397,7 +335,7 @@ class LoadedGroup:
         with contextlib.suppress(Unloaded):
             await self._may_decide()
             if self.group is group:
-                self._take(group.computed(computation, targets, now_ms=self._now_ms()))
+                self._take(group.computed(computation, targets, now_ms=self.now_ms()))
 
     def _caller(
         self, find: Callable[[ConsumerGroup], ConsumerMember | None]
@@ -444,7 +382,7 @@ class LoadedGroup:
         return type_changes.heartbeat_caller(
             self.group,
             request,
-            now_ms=self._now_ms(),
+            now_ms=self.now_ms(),
             settings=self._settings(),
             topics=self._environment.topics(),
         )
@@ -456,7 +394,7 @@ class LoadedGroup:
             self.group,
             request,
             matches,
-            now_ms=self._now_ms(),
+            now_ms=self.now_ms(),
             settings=self._settings(),
             topics=self._environment.topics(),
         )
@@ -467,18 +405,11 @@ class LoadedGroup:
             self.group,
             request,
             is_absent=self._is_absent,
-            now_ms=self._now_ms(),
+            now_ms=self.now_ms(),
             settings=self._environment.share_settings(self.group.group_id),
             topics=self._environment.topics(),
         )
         return answer, step
-
-    async def _claim(self) -> None:
-        """Exclude all further writes of previous coordinators."""
-        while not self.storage.is_claimed:
-            await self.ready()
-            if not self.storage.is_claimed:
-                await self.exclusively(self.storage.claim)
 
     def _take(self, step: Step) -> None:
         if step.computes is not None:
@@ -490,7 +421,7 @@ class LoadedGroup:
             assert isinstance(self.group, ConsumerGroup)
             must_rebalance = step.downgrade.must_rebalance
             self.group = as_classic_group(
-                self.group, must_rebalance=must_rebalance, now_ms=self._now_ms()
+                self.group, must_rebalance=must_rebalance, now_ms=self.now_ms()
             )
         if not self._writes.take(step, self._save, on_saved=self._answer_saved):
             self._waiting.answer(step)
@@ -530,11 +461,3 @@ class LoadedGroup:
         except (VersionConflict, OutcomeUnknown) as error:
             self.unload(error_code(error))
             raise
-
-
-def _have_own_expiries(
-    offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
-) -> bool:
-    """Whether the offsets of one request have a retention of their own: all or none have."""
-    first = next(iter(offsets.values()), {})
-    return any(offset.expires_ms is not None for offset in islice(first.values(), 1))
