@@ -242,7 +242,7 @@ class ClassicGroup:
 
     # -- parts of events, for this module, ``join_group`` and ``sync_group`` --
 
-    def give_out_id(self, member_id: str, timeout_ms: int) -> None:
+    def assign_member_id(self, member_id: str, timeout_ms: int) -> None:
         """Assign the id, and expect a join under it in time."""
         deadline_ms = self._now_ms + timeout_ms
         self.pending_members[member_id] = deadline_ms

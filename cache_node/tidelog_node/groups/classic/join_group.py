@@ -31,7 +31,7 @@ def join(group: ClassicGroup, request: JoinRequest, *, now_ms: int, limits: Grou
         group.complete_join_if_all_joined()
     elif group.phase is Phase.DEAD:
         _answer_join(group, request, ErrorCode.coordinator_not_available)
-    elif not _can_speak(group, request):
+    elif not _supports_protocols(group, request):
         _answer_join(group, request, ErrorCode.inconsistent_group_protocol)
     elif request.member_id == UNKNOWN_MEMBER_ID:
         _join_unknown(group, request, limits)
@@ -58,13 +58,13 @@ def _accepts(group: ClassicGroup, member_id: str, limits: GroupLimits) -> bool:
             return member is not None or len(group.roster) < limits.members_max
 
 
-def _can_speak(group: ClassicGroup, request: JoinRequest) -> bool:
+def _supports_protocols(group: ClassicGroup, request: JoinRequest) -> bool:
     if not request.protocol_type or not request.protocols:
         return False
     if group.phase is Phase.EMPTY:
         return True
     names = [name for name, _ in request.protocols]
-    return request.protocol_type == group.protocol_type and group.roster.can_speak(names)
+    return request.protocol_type == group.protocol_type and group.roster.supports_any(names)
 
 
 def _join_unknown(group: ClassicGroup, request: JoinRequest, limits: GroupLimits) -> None:
@@ -77,7 +77,7 @@ def _join_unknown(group: ClassicGroup, request: JoinRequest, limits: GroupLimits
     elif request.must_know_member_id:
         # A client that never gets the answer must not become a member, or it would hold up the
         # rebalance. It gets an id and has to join again with it.
-        group.give_out_id(request.new_member_id, request.session_timeout_ms)
+        group.assign_member_id(request.new_member_id, request.session_timeout_ms)
         _answer_join(group, request, ErrorCode.member_id_required, member_id=request.new_member_id)
     else:
         _add(group, request, request.new_member_id, limits)
@@ -152,7 +152,7 @@ def _replace_static(group: ClassicGroup, request: JoinRequest, old_member_id: st
     group.replace(old_member_id, member)
     match group.phase:
         case Phase.STABLE if (
-            member.prefers_as(old) or group.roster.select_protocol() == group.protocol_name
+            member.has_preferences_of(old) or group.roster.select_protocol() == group.protocol_name
         ):
             group.step.must_store = True
             _answer_replaced(group, member, request, old_leader)

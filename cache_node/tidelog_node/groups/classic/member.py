@@ -34,7 +34,7 @@ class Member:
         """The names of the member's protocols."""
         return frozenset(name for name, _ in self.protocols)
 
-    def prefers_as(self, other: Member) -> bool:
+    def has_preferences_of(self, other: Member) -> bool:
         """Return whether both have the same protocols in the same order of preference."""
         return [name for name, _ in self.protocols] == [name for name, _ in other.protocols]
 

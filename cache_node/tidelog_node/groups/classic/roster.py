@@ -81,7 +81,7 @@ class Roster:
             self.joined_count += (number is not None) - (member.awaited_join is not None)
         member.awaited_join = number
 
-    def can_speak(self, protocol_names: Iterable[str]) -> bool:
+    def supports_any(self, protocol_names: Iterable[str]) -> bool:
         """Return whether all members support a common one of the protocols."""
         return any(self._protocol_counts[name] == len(self._members) for name in protocol_names)
 
