@@ -147,6 +147,17 @@ async def test_a_page_is_full_while_more_follows(limit: int) -> None:
     assert seen == {one["subject"] for one in (await call(api, "GET", "/schemas"))[1]}
 
 
+async def test_a_lost_schema_is_not_taken_from_the_same_subject_in_another_context() -> None:
+    api, store = await filled()
+    await id_of(SchemaRegistry(store), record("R3", "x"), ":.stage:b")  # its id is 2 there
+    asked = ("/subjects/b/versions/1", "/schemas/ids/2?subject=b", "/subjects/b/versions/latest")
+    for path in asked:
+        assert json.loads((await call(api, "GET", path))[1]["schema"])["name"] == "R1"
+    lose(store, schema_text_key(".", 2))
+    for path in asked:
+        assert (await call(api, "GET", path))[0] == 404
+
+
 class RemovingStore:
     """A store from which another process removes a subject before schemas are read."""
 
