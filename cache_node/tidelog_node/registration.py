@@ -45,20 +45,31 @@ class BrokerIdTaken(TidelogError):
     hint = "stop the other node, or give this one a --broker-id of its own"
 
 
+class ClusterMissing(StorageError):
+    """The data directory has a cluster's logs, and the metadata store has no cluster."""
+
+    hint = (
+        "give the metadata store that the cluster had; if that is lost, docs/restore.md says how "
+        "to restore it; for a new cluster give another data directory"
+    )
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the data directory is in use by a cluster, but the metadata store knows of none"
+        )
+
+
 async def ensure_cluster(store: MetadataStore, *, may_create: bool = True) -> Cluster:
     """Return the cluster; the first node writes it.
 
-    Raises ``StorageError`` if there is none and ``may_create`` is false.
+    Raises ``ClusterMissing`` if there is none and ``may_create`` is false.
     """
 
     def create(item: Item | None) -> tuple[Cluster, Write | None]:
         if item is not None:
             return Cluster.from_item(item), None
         if not may_create:
-            raise StorageError(
-                "the data directory is in use by a cluster, but the metadata store knows of none:"
-                " is it the right store?"
-            )
+            raise ClusterMissing
         cluster = Cluster(cluster_id=_new_cluster_id())
         return cluster, put(cluster)
 

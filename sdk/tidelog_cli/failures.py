@@ -25,6 +25,9 @@ FAILED = 1
 WRONG_USAGE = 2
 LEFT_OVER = 3
 
+BEFORE_COMMAND = frozenset({"--context", "--command-config"})
+BEHIND_COMMAND = frozenset({"--bootstrap", "-b"})
+
 # All errors of the parser: their base class is not public under one name in
 # every version of typer.
 _COMMAND_LINE_ERRORS: type[Exception] = typer.BadParameter.__mro__[2]
@@ -97,6 +100,13 @@ def _describe_usage(error: Exception) -> str:
     message = " ".join(str(getattr(error, "format_message", error.__str__)()).split())
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "tidelog"
+    if context is not None:
+        option = getattr(error, "option_name", "")
+        is_group = hasattr(context.command, "commands")
+        if option in BEFORE_COMMAND and not (is_group and context.parent is None):
+            return f"{option} comes before the command: tidelog {option} … COMMAND"
+        if option in BEHIND_COMMAND and is_group:
+            return f"{option} comes behind the command: {path} COMMAND {option} …"
     return f"{message[:1].lower()}{message[1:].rstrip('.')}; see '{path} --help'"
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib
 import importlib.util
 import logging
 import os
 import socket
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
@@ -152,6 +154,7 @@ def up(
     say = logger.warning if log_format.lower() == JSON else note
     configure_logging("cluster", log_level.upper(), log_format=log_format.lower())
     _check_hosts(host, advertised_host)
+    _check_stores(metadata, objects)
     _check_data_dir(data_dir, nodes, say)
     _require_free_ports(host, range(port, min(port + nodes, 65_536)), "--port")
     if http_port and not no_http:
@@ -161,6 +164,7 @@ def up(
         ports = range(registry_port, min(registry_port + nodes, 65_536))
         _require_free_ports(registry_host, ports, "--registry-port")
     console = None if no_console else _choose_console_port(console_port, say)
+    _require_writable(data_dir)
     protocol, protection, authority = "PLAINTEXT", dict[str, str](), None
     if secure:
         ports = range(port, port + nodes)
@@ -203,8 +207,8 @@ def up(
     )
     if status:
         raise CommandFailed(
-            "a node could not start, so the cluster was stopped; its log is above. If a port is in "
-            "use there, give another --port"
+            "a node could not start, so the cluster was stopped; the line «node failed» above says"
+            " why"
         )
 
 
@@ -245,6 +249,17 @@ def _check_hosts(host: str, advertised_host: str | None) -> None:
             f"--host {host} listens on all addresses: say with --advertised-host under which name "
             f"or address clients reach this machine, such as {socket.gethostname()}"
         )
+
+
+def _check_stores(metadata: str | None, objects: str | None) -> None:
+    """Raise ``InvalidConfig`` for URLs that no store has, before any node starts."""
+    from tidelog_core.metadata.location import open_metadata_store
+    from tidelog_core.objects.location import parse_object_location
+
+    if metadata is not None:
+        open_metadata_store(metadata)
+    if objects is not None:
+        parse_object_location(objects)
 
 
 def _next_step(data_dir: Path, host: str, port: int, *, is_secure: bool) -> str:
@@ -292,6 +307,17 @@ def _check_data_dir(data_dir: Path, node_count: int, say: Say) -> None:
         )
 
 
+def _require_writable(data_dir: Path) -> None:
+    """Make the data directory if it is missing. Raises ``CommandFailed`` if it cannot be used."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=data_dir).close()
+    except OSError as error:
+        raise CommandFailed(
+            f"cannot write to {data_dir}: {_reason(error)}; give another --data-dir"
+        ) from None
+
+
 def _choose_console_port(asked: int | None, say: Say) -> int | None:
     """Return the console's port, 0 for a free one; ``None`` if its libraries are missing.
 
@@ -317,12 +343,16 @@ def _require_free_ports(host: str, ports: Iterable[int], option: str) -> None:
         try:
             socket.create_server((host, port), family=family).close()
         except OSError as error:
+            is_of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+            another = option.replace("port", "host") if is_of_host else option
             raise CommandFailed(
-                f"cannot listen on {host}, port {port}: {_reason(error)}; give another {option}"
+                f"cannot listen on {host}, port {port}: {_reason(error)}; give another {another}"
             ) from None
 
 
 def _reason(error: OSError) -> str:
     """Return the error's meaning, without what Python adds to it."""
+    if isinstance(error, socket.gaierror):
+        return str(error.strerror).partition(" (")[0]
     number = error.errno or 0
     return os.strerror(number) if number > 0 else str(error.strerror or error)

@@ -81,6 +81,11 @@ def test_an_interrupt_before_the_command_runs_ends_it_in_silence() -> None:
         (("up", "--set", "no.such=1"), "'no.such'"),
         (("up", "--set", "log.segment.bytes=big"), "'log.segment.bytes'"),
         (("up", "--log-level", "loud"), "DEBUG"),
+        (("up", "--metadata", "mysql://x"), "sqlite:///path"),
+        (("up", "--objects", "https://x"), "s3://bucket"),
+        (("topic", "list", "--context", "c"), "--context comes before the command: tidelog --con"),
+        (("--bootstrap", "h:1", "topic", "list"), "comes behind the command: tidelog COMMAND --b"),
+        (("topic", "-b", "h:1", "list"), "-b comes behind the command: tidelog topic COMMAND -b"),
     ],
 )
 def test_wrong_command_line_is_one_line_on_stderr_and_status_2(
@@ -155,6 +160,25 @@ def test_up_on_all_addresses_asks_which_one_clients_use(host: str, tmp_path: Pat
     assert not (tmp_path / "data").exists()
     outcome = called("up", "--advertised-host", host, "--data-dir", tmp_path / "data", status=2)
     assert "is no address to connect to" in outcome.errors
+
+
+def test_up_names_an_address_that_this_machine_does_not_have(tmp_path: Path) -> None:
+    for option in ("--host", "--http-host", "--registry-host"):
+        ports = ("--port", free_port(), "--http-port", free_port(), "--registry-port", free_port())
+        given = (*ports, option, "192.0.2.1", "--data-dir", tmp_path / "data")  # RFC 5737
+        outcome = called("up", *given, status=1)
+        assert "cannot listen on 192.0.2.1, port" in outcome.errors
+        assert outcome.errors.endswith(f"; give another {option}\n")
+    assert not (tmp_path / "data").exists()
+
+
+def test_up_names_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "data"
+    outcome = called("up", "--port", free_port(), "--no-console", "--data-dir", place, status=1)
+    assert outcome.errors == (
+        f"tidelog: cannot write to {place}: Not a directory; give another --data-dir\n"
+    )
 
 
 def test_what_is_not_there_is_named_and_status_1(tmp_path: Path) -> None:
