@@ -504,6 +504,12 @@ class StoreUnavailable(TidelogError):
     hint = "check the store's address, its credentials and the network, and try again"
 
 
+class StoreFull(StoreUnavailable):
+    """The metadata store's disk is full; nothing was written."""
+
+    hint = "make room on its disk, and try again"
+
+
 class TierRewritten(TidelogError):
     """A partition's tiered segments were replaced every time they were read.
 

@@ -18,6 +18,7 @@ files that were opened, and a commit checks it again before it is reported as do
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -25,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
+from tidelog_core.errors import OutcomeUnknown, StoreFull, StoreUnavailable, VersionConflict
 from tidelog_core.metadata import sqlite_items
 from tidelog_core.metadata.body import encode_body
 from tidelog_core.metadata.commit import CHANGELOG_LENGTH, require_valid
@@ -162,7 +163,8 @@ class SqliteMetadataStore:
                 outcome = CONFLICT
                 raise
             except (sqlite3.Error, OSError) as error:
-                raise StoreUnavailable(f"metadata store {self._path}: {error}") from error
+                kind = StoreFull if _is_full(error) else StoreUnavailable
+                raise kind(f"metadata store {self._path}: {error}") from error
             finally:
                 operation = call.__name__.strip("_")
                 self._usage.note(operation, outcome, time.monotonic() - began)
@@ -184,3 +186,9 @@ class SqliteMetadataStore:
             self._files = None
             self._connection.close()
             self._connection = None
+
+
+def _is_full(error: sqlite3.Error | OSError) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

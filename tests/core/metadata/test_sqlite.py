@@ -15,9 +15,9 @@ from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
-from tidelog_core.errors import CorruptItem, OutcomeUnknown, StoreUnavailable
+from tidelog_core.errors import CorruptItem, OutcomeUnknown, StoreFull, StoreUnavailable
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import ClusterVersion, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.store import ANY_VERSION, ClusterVersion, ItemKey, MetadataStore, Write
 
 from tests.contracts.metadata_store import (
     CHANGELOG_LENGTH,
@@ -328,4 +328,21 @@ async def test_a_store_whose_file_is_taken_away_while_it_is_opened_is_not_open(
             await opening
     (tmp_path / "aside").rename(path)
     await store.commit([create(A)])
+    await store.close()
+
+
+async def test_a_full_disk_is_named_as_such(tmp_path: Path) -> None:
+    """The hint is what a node says that cannot start."""
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    await store.commit([create(A)])
+
+    def limit() -> None:
+        assert store._connection is not None
+        store._connection.execute("PRAGMA max_page_count = 1")
+
+    await asyncio.get_running_loop().run_in_executor(store._thread, limit)
+    with pytest.raises(StoreFull, match="disk is full") as raised:
+        await store.commit([Write(ItemKey("t", "large"), {"text": "x" * 200_000}, ANY_VERSION)])
+    assert "make room" in raised.value.hint
+    assert await store.get(A) is not None
     await store.close()
