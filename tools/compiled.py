@@ -68,7 +68,10 @@ MODULES = (
         )
     ),
     f"{_NODE}/authorization/access.py",
-    *(f"{_NODE}/follower/{name}.py" for name in ("fetcher", "followed", "wire")),
+    *(
+        f"{_NODE}/follower/{name}.py"
+        for name in ("fetched_answer", "fetcher", "followed", "turn_room", "wire")
+    ),
     *(
         f"{_NODE}/handlers/{name}.py"
         for name in (

@@ -28,7 +28,13 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.record_source import RecordSource
 from tidelog_core.log.unflushed_segments import rewrite_unflushed
 from tidelog_core.log.unified_log import UnifiedLog
-from tidelog_core.log.values import AppendInfo, AppendOrigin, CorruptLog
+from tidelog_core.log.values import (
+    WITHOUT_LIMIT,
+    AppendInfo,
+    AppendLimit,
+    AppendOrigin,
+    CorruptLog,
+)
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import INT64_MAX, RESERVED_TOPICS, TopicPartition
 
@@ -372,13 +378,15 @@ class Replica:
         if role is not None and log is not None:
             role.on_chain_committed(log, end_offset)
 
-    def append_as_follower(self, batches: memoryview) -> AppendInfo:
-        """Append the leader's records. Raises as ``LocalLog.append_as_follower``."""
+    def append_as_follower(
+        self, batches: memoryview, limit: AppendLimit = WITHOUT_LIMIT
+    ) -> AppendInfo:
+        """Append the leader's records, up to the limit. Raises as ``LocalLog``."""
         disk = self._disk
         if disk.is_full:
             raise disk.refusal()
         try:
-            info = self.log.append_as_follower(batches)
+            info = self.log.append_as_follower(batches, limit)
         except StorageError as error:
             self.note_failure(error)
             raise

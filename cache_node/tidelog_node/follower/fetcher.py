@@ -33,7 +33,13 @@ from tidelog_core.waiting import wait_and_clear
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.follower.catch_up import CatchUp
-from tidelog_node.follower.followed import TROUBLE_SECONDS, FollowedPartitions, PartitionKey
+from tidelog_node.follower.fetched_answer import FetchedAnswer
+from tidelog_node.follower.followed import (
+    TROUBLE_SECONDS,
+    FollowedPartitions,
+    PartitionAnswer,
+    PartitionKey,
+)
 from tidelog_node.follower.wire import (
     FollowerLimits,
     WantedPartition,
@@ -95,6 +101,7 @@ class LeaderFetcher:
         self._replica_epoch = -1  # as last sent to the leader
         self._changed = asyncio.Event()
         self._connection: LeaderConnection | None = None
+        self._unapplied: FetchedAnswer | None = None  # no request is under way then
         self._is_interrupted = False
         self._is_urgent = False  # ``_send_another`` is scheduled
         self._correlation_id = 0
@@ -179,6 +186,7 @@ class LeaderFetcher:
                 await self._pause(self._backoff_s())
                 continue
             await connection.converse(request, self._on_answer, timeout_s=self._timeout_s)
+            await self._apply_rest()
 
     def _next_request(self, *, may_wait: bool = True) -> bytearray | None:
         """Return the next fetch, ``None`` if none can be sent now.
@@ -223,11 +231,18 @@ class LeaderFetcher:
         self.followed.begin_session()
         self.followed.wake_unheard(float(self._owner.node_config().replica_lag_time_max_ms))
 
+    async def _apply_rest(self) -> None:
+        """Apply in turns what is left of the last answer."""
+        answer, self._unapplied = self._unapplied, None
+        while answer is not None:
+            if answer.apply_turn():
+                return
+            await asyncio.sleep(0)
+
     def _on_answer(self, frame: memoryview) -> bytearray | None:
         """Apply the answer and return the next fetch.
 
-        Runs without an ``await``, so nothing else on the loop changes these partitions during the
-        call.
+        If one turn cannot apply all of it, the conversation ends, and ``_apply_rest`` goes on.
         """
         try:
             error_code, session_id, fetched = parse_follower_fetch(frame)
@@ -242,15 +257,23 @@ class LeaderFetcher:
         if self._is_in_trouble:
             self._is_in_trouble = False
             logger.info("leader is followed again", extra={"leader": self._leader_id})
-        self.followed.note_answer()
-        for key, partition in zip(keys, fetched, strict=True):
-            self.followed.take(key, partition)
+        answers = [
+            PartitionAnswer(key, self._session.last_asked(key), partition)
+            for key, partition in zip(keys, fetched, strict=True)
+        ]
+        answer = FetchedAnswer(self.followed, answers, answered_ms=self._owner.now_ms())
+        is_applied = answer.apply_turn()
         assert self._connection is not None
         if self._connection.under_way_count:
             if not self._session.is_established:
                 raise NotLeaderOrFollower("the leader has closed the fetch session")
+            if not is_applied:
+                answer.fetch_rest_again()  # The buffer is about to take another answer.
             return None
-        return self._next_request()
+        if is_applied:
+            return self._next_request()
+        self._unapplied = answer
+        return None
 
     def _begin_session_again(self, error: ErrorCode) -> None:
         """Return if a fetch may begin a new session on this connection immediately, else raise.

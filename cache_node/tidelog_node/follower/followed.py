@@ -17,11 +17,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.fetch_session import FetcherSession
-from tidelog_core.log.values import UnexpectedAppendOffset
+from tidelog_core.log.values import AppendInfo, AppendLimit, UnexpectedAppendOffset
 from tidelog_core.records.batch import parse_header
 from tidelog_core.replication.follower_state import (
     Append,
@@ -35,6 +35,7 @@ from tidelog_core.replication.follower_state import (
 )
 
 from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.follower.turn_room import TurnRoom
 from tidelog_node.follower.wire import FetchedPartition, known_error
 from tidelog_node.replica import Replica
 
@@ -44,6 +45,14 @@ TROUBLE_SECONDS = 5.0  # before a partition with a broken log or answer is tried
 
 PartitionKey = tuple[bytes, int]
 """Topic id as encoded bytes, which hash faster than a ``UUID``, and partition index."""
+
+
+class PartitionAnswer(NamedTuple):
+    """The leader's result for one partition, or the rest of it, and the fetch that it answers."""
+
+    key: PartitionKey
+    fetch: ReplicaFetch | None  # None: it was removed from the session
+    fetched: FetchedPartition
 
 
 @dataclass(slots=True, eq=False)
@@ -100,16 +109,16 @@ class FollowedPartitions:
 
     def add(self, replica: Replica, follower: FollowerState) -> None:
         """Follow the partition in this leader epoch."""
-        key = (replica.topic_id.bytes, replica.partition.partition)
+        key = _key_of(replica)
         followed = Followed(replica, follower, key)
         follower.on_stop = partial(self._drop, followed)
         self._partitions[key] = followed
         self._to_update[followed] = None
         self._on_possible()
 
-    def note_answer(self) -> None:
-        """Note that the leader has answered: it has no news of what it does not name."""
-        self._contact.answered_ms = self._clock_ms()
+    def note_answer(self, answered_ms: float) -> None:
+        """Note that an answer of this time is applied: the leader has no news of the others."""
+        self._contact.answered_ms = answered_ms
 
     def begin_session(self) -> None:
         """Note that the session has ended: partitions are heard of once the next one names them."""
@@ -126,29 +135,35 @@ class FollowedPartitions:
 
     def on_trouble(self, replica: Replica) -> None:
         """Fetch a partition whose log is in trouble again after ``TROUBLE_SECONDS``."""
-        followed = self._forget(replica)
+        followed = self._forget(_key_of(replica))
         if followed is not None:
             self._put_off(followed, TROUBLE_SECONDS)
             self._on_possible()
 
     def on_grown(self, replica: Replica) -> None:
         """Tell the leader that a diskless partition's log has got records from the bucket."""
-        followed = self._partitions.get((replica.topic_id.bytes, replica.partition.partition))
+        followed = self._partitions.get(_key_of(replica))
         if followed is not None:
             self._to_update[followed] = None
             self._on_possible()
 
     def on_exchanged(self, replica: Replica) -> None:
         """Fetch a partition whose log was replaced as a new one."""
-        followed = self._forget(replica)
+        followed = self._forget(_key_of(replica))
         if followed is not None:
             followed.not_before = 0.0
             self._to_update[followed] = None
             self._on_possible()
 
-    def _forget(self, replica: Replica) -> Followed | None:
+    def fetch_again(self, key: PartitionKey) -> None:
+        """Fetch a partition as a new one, because an answer was not applied."""
+        followed = self._forget(key)
+        if followed is not None:
+            self._to_update[followed] = None
+
+    def _forget(self, key: PartitionKey) -> Followed | None:
         """Remove the partition from the session, if it is followed; return it."""
-        followed = self._partitions.get((replica.topic_id.bytes, replica.partition.partition))
+        followed = self._partitions.get(key)
         if followed is not None:
             self._session.forget(followed.key)
             followed.follower.end_contact()
@@ -222,14 +237,17 @@ class FollowedPartitions:
 
     # -- answers --
 
-    def take(self, key: PartitionKey, answer: FetchedPartition) -> None:
-        """Apply the leader's answer for one partition; failures are logged and retried later."""
-        followed, fetch = self._partitions.get(key), self._session.last_asked(key)
+    def take(self, answer: PartitionAnswer, room: TurnRoom) -> PartitionAnswer | None:
+        """Apply the leader's answer for one partition, up to the limit of the turn's room.
+
+        Returns the rest of the answer. Failures are logged and retried later.
+        """
+        followed, fetch = self._partitions.get(answer.key), answer.fetch
         if followed is None or fetch is None:
-            return
+            return None
         self._to_update[followed] = None
         try:
-            self._act(followed, fetch, answer)
+            rest = self._act(followed, fetch, answer.fetched, room)
         except (TidelogError, OSError) as error:
             self._put_off(followed, TROUBLE_SECONDS)
             replica = followed.replica
@@ -238,8 +256,17 @@ class FollowedPartitions:
                     "replica cannot follow, will retry",
                     extra={"partition": str(followed.replica.partition), "reason": str(error)},
                 )
+            return None
+        if rest is None:
+            return None
+        fetch = replace(fetch, offset=followed.replica.log.log_end_offset)
+        return PartitionAnswer(answer.key, fetch, answer.fetched._replace(records=rest))
 
-    def _act(self, followed: Followed, fetch: ReplicaFetch, answer: FetchedPartition) -> None:
+    def _act(
+        self, followed: Followed, fetch: ReplicaFetch, answer: FetchedPartition, room: TurnRoom
+    ) -> memoryview | None:
+        """Do what the answer requires; return the records for which there was no room."""
+        rest: memoryview | None = None
         replica, follower = followed.replica, followed.follower
         action = follower.on_answer(
             fetch,
@@ -257,8 +284,12 @@ class FollowedPartitions:
                 follower.on_heard(self._contact)
                 self._on_committed(replica, follower, action)
             case Append():
-                if answer.records is not None:
-                    _append(replica, answer.records)
+                records = answer.records
+                if records is not None:
+                    info = _append(replica, records, room.limit)
+                    room.note_append(info)
+                    if room.is_used_up and info.size_bytes < len(records):
+                        rest = records[info.size_bytes :]
                 replica.follow_leader(
                     high_watermark=action.high_watermark,
                     log_start_offset=action.log_start_offset,
@@ -281,6 +312,7 @@ class FollowedPartitions:
                     replica.notify_waiters()  # It may not be heard of for too long by now.
             case _:
                 pass
+        return rest
 
     def _start(self, followed: Followed, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work``, which finds a new start; the partition is not fetched until it ends."""
@@ -306,11 +338,15 @@ class FollowedPartitions:
         task.add_done_callback(on_done)
 
 
-def _append(replica: Replica, records: memoryview) -> None:
+def _key_of(replica: Replica) -> PartitionKey:
+    return replica.topic_id.bytes, replica.partition.partition
+
+
+def _append(replica: Replica, records: memoryview, limit: AppendLimit) -> AppendInfo:
     """Append the leader's records. Raises ``CorruptRecordBatch``, ``StorageError``."""
     log = replica.log
     try:
-        replica.append_as_follower(records)
+        return replica.append_as_follower(records, limit)
     except UnexpectedAppendOffset:
         # The leader's log may start in the middle of a batch. An empty log takes the whole batch.
         first = parse_header(records)
@@ -323,4 +359,4 @@ def _append(replica: Replica, records: memoryview) -> None:
             log_start_offset=log.log_start_offset,
             leader_epochs=log.leader_epochs,
         )
-        replica.append_as_follower(records)
+        return replica.append_as_follower(records, limit)

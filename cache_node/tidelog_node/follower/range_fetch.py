@@ -7,6 +7,7 @@ it has only in the tier from there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 from tidelog_core.errors import (
@@ -18,6 +19,7 @@ from tidelog_core.errors import (
 from tidelog_core.log.append_checks import PositionedHeader, check_replicated
 
 from tidelog_node.dialing.leader_connection import LeaderConnection
+from tidelog_node.follower.turn_room import TurnRoom
 from tidelog_node.follower.wire import (
     FetchedPartition,
     FollowerLimits,
@@ -43,9 +45,10 @@ async def fetch_range(
     start: int,
     end: int,
     leader_epoch: int,
-) -> AsyncGenerator[tuple[bytearray, list[PositionedHeader]], None]:
+) -> AsyncGenerator[tuple[memoryview, list[PositionedHeader]], None]:
     """Yield the batches in ``[start, end)``, whole and checked, with their headers.
 
+    They come in pieces, each for one turn of the event loop.
     Ends early if the leader sends only other records, or more than ``EMPTY_ANSWERS_MAX`` empty
     answers. Closes the connection at the end. The caller must close the generator
     (``contextlib.aclosing``). Raises ``OSError``, ``TimeoutError`` or
@@ -56,16 +59,24 @@ async def fetch_range(
         empty_count = 0
         while start < end:
             fetched = await _fetch(connection, replica, start, leader_epoch)
-            records = bytearray(fetched.records or b"")
-            headers, _ = check_replicated(records)
-            headers = [found for found in headers if start <= found[1].base_offset < end]
-            if not headers:
+            if fetched.records is None:
                 empty_count += 1
-                if fetched.records is not None or empty_count > EMPTY_ANSWERS_MAX:
+                if empty_count > EMPTY_ANSWERS_MAX:
                     return  # The caller sees how far the batches reach.
                 continue
-            yield records, headers
-            start = headers[-1][1].next_offset
+            rest, first = fetched.records, start
+            while True:
+                checked, size_bytes = check_replicated(rest, TurnRoom().limit)
+                if not checked:
+                    break
+                headers = [found for found in checked if start <= found[1].base_offset < end]
+                if headers:
+                    yield rest, headers
+                    start = headers[-1][1].next_offset
+                rest = rest[size_bytes:]
+                await asyncio.sleep(0)
+            if start == first:
+                return
     finally:
         connection.close()
 

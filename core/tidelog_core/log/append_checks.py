@@ -15,6 +15,7 @@ from tidelog_core.errors import (
     MessageTooLarge,
     RecordListTooLarge,
 )
+from tidelog_core.log.values import WITHOUT_LIMIT, AppendLimit
 from tidelog_core.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
@@ -170,15 +171,20 @@ def check_own(buffer: WritableBuffer, config: TopicConfig) -> CheckedBatches:
     return buffer, batches
 
 
-def check_replicated(buffer: WritableBuffer) -> tuple[list[PositionedHeader], int]:
-    """Check batches from a leader. Returns them and the bytes that they take.
+def check_replicated(
+    buffer: WritableBuffer, limit: AppendLimit = WITHOUT_LIMIT
+) -> tuple[list[PositionedHeader], int]:
+    """Check batches from a leader, up to the limit. Returns them and the bytes that they take.
 
     A last batch that is cut is left out: fetch responses end where their limit is.
     Raises ``CorruptRecordBatch`` or ``UnsupportedMagic``.
     """
     batches: list[PositionedHeader] = []
     position, end = 0, len(buffer)
+    batch_count_max, size_bytes_max = limit
     while position + LOG_OVERHEAD <= end:
+        if len(batches) >= batch_count_max or position >= size_bytes_max:
+            break
         try:
             header = parse_header(buffer, position)
         except CorruptRecordBatch:

@@ -32,7 +32,13 @@ from tidelog_core.log.readable_log import ReadableLog
 from tidelog_core.log.recovery import open_log
 from tidelog_core.log.truncation import Truncation
 from tidelog_core.log.unfilled_range import Unfilled, UnfilledMark, read_unfilled
-from tidelog_core.log.values import AppendInfo, AppendOrigin, SealedSegment
+from tidelog_core.log.values import (
+    WITHOUT_LIMIT,
+    AppendInfo,
+    AppendLimit,
+    AppendOrigin,
+    SealedSegment,
+)
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import Buffer, WritableBuffer
 
@@ -125,14 +131,16 @@ class LocalLog(ReadableLog):
         is_durable = self._durability.may_count(base_offset)
         return self._segments.complete(base_offset, batch, is_durable=is_durable)
 
-    def append_as_follower(self, batches: WritableBuffer) -> AppendInfo:
-        """Append batches with the leader's offsets and epochs.
+    def append_as_follower(
+        self, batches: WritableBuffer, limit: AppendLimit = WITHOUT_LIMIT
+    ) -> AppendInfo:
+        """Append batches with the leader's offsets and epochs, up to the limit.
 
         A truncated last batch is left out. Raises ``CorruptRecordBatch``,
         ``UnexpectedAppendOffset`` or ``StorageError``; nothing is appended then,
         except that a disk error may come after whole segments of a long run.
         """
-        return self._appender.append_as_follower(batches)
+        return self._appender.append_as_follower(batches, limit)
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Raise the high watermark, at most to the log end. Returns whether it moved."""

@@ -28,7 +28,7 @@ from tidelog_core.log.staged_append import (
     stage_follower_append,
     stage_leader_append,
 )
-from tidelog_core.log.values import AppendInfo, AppendOrigin
+from tidelog_core.log.values import WITHOUT_LIMIT, AppendInfo, AppendLimit, AppendOrigin
 from tidelog_core.model import NO_TIMESTAMP
 from tidelog_core.records.batch import WritableBuffer
 
@@ -99,16 +99,19 @@ class LogAppender:
             self._start.offset,
             len(staged.buffer),
             False,
+            len(staged.batches),
         )
 
-    def append_as_follower(self, batches: WritableBuffer) -> AppendInfo:
+    def append_as_follower(
+        self, batches: WritableBuffer, limit: AppendLimit = WITHOUT_LIMIT
+    ) -> AppendInfo:
         """Append as ``LocalLog.append_as_follower``."""
         self._segments.check_online()
-        headers, size_bytes = check_replicated(batches)
+        headers, size_bytes = check_replicated(batches, limit)
         segments = self._segments
         end_offset, start_offset = segments.end_offset, self._start.offset
         if not headers:
-            return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, start_offset, 0, False)
+            return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, start_offset, 0, False, 0)
         check_offsets_ascend(headers, end_offset, segments.partition)
         runs = split_by_size(
             headers,
@@ -124,7 +127,13 @@ class LogAppender:
         append_time_ms = last.max_timestamp_ms if last.is_log_append_time else NO_TIMESTAMP
         first_offset = headers[0][1].base_offset
         return AppendInfo(
-            first_offset, last.last_offset, append_time_ms, start_offset, size_bytes, False
+            first_offset,
+            last.last_offset,
+            append_time_ms,
+            start_offset,
+            size_bytes,
+            False,
+            len(headers),
         )
 
     def _append_run(self, content: memoryview, run: list[PositionedHeader]) -> None:
@@ -153,6 +162,7 @@ class LogAppender:
             self._start.offset,
             0,
             True,
+            0,
         )
 
     def roll(self) -> None:

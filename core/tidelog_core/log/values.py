@@ -48,6 +48,18 @@ class AppendInfo(NamedTuple):
     log_start_offset: int
     size_bytes: int  # bytes written, 0 for a duplicate
     is_duplicate: bool
+    batch_count: int  # batches written
+
+
+class AppendLimit(NamedTuple):
+    """Where an append of a leader's batches ends: behind the batch that reaches either limit."""
+
+    batch_count: int
+    size_bytes: int
+
+
+# Compiled code compares integers below 2**62 without calling the interpreter.
+WITHOUT_LIMIT = AppendLimit(1 << 60, 1 << 60)
 
 
 class AbortedTransaction(NamedTuple):

@@ -103,7 +103,7 @@ class FollowerState:
         self.broker_id = broker_id
         self.leader_epoch = partition.leader_epoch
         self.on_stop: Callable[[], None] = _do_nothing
-        self._heard_ms = 0.0  # without a contact
+        self._heard_ms = 0.0  # before the contact
         self._contact: LeaderContact | None = None
         self._is_stopped = False
 
@@ -116,7 +116,7 @@ class FollowerState:
     def heard_ms(self) -> float:
         """The time at which the leader last said, or implied, how far it is."""
         contact = self._contact
-        return self._heard_ms if contact is None else contact.answered_ms
+        return self._heard_ms if contact is None else max(self._heard_ms, contact.answered_ms)
 
     def begin(self, now_ms: float) -> None:
         """Note when following began: records committed by then count as heard of."""
@@ -129,7 +129,7 @@ class FollowerState:
     def end_contact(self) -> None:
         """Note that later answers of the leader say nothing about this partition."""
         if self._contact is not None:
-            self._heard_ms, self._contact = self._contact.answered_ms, None
+            self._heard_ms, self._contact = self.heard_ms, None
 
     def on_partition(self, partition: Partition) -> None:
         """Take a newer record of the same leader epoch."""

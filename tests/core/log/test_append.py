@@ -19,7 +19,7 @@ from tidelog_core.errors import (
     StorageError,
     TidelogError,
 )
-from tidelog_core.log.values import UnexpectedAppendOffset
+from tidelog_core.log.values import AppendLimit, UnexpectedAppendOffset
 from tidelog_core.records.batch import (
     CompressionType,
     Record,
@@ -214,6 +214,29 @@ def test_follower_takes_offsets_epochs_and_gaps_and_leaves_out_a_cut_batch(tmp_p
         follower.append_as_follower(wrong)
     assert follower.log_end_offset == 8
     follower.append_as_follower(bytearray(content[info.size_bytes :]))
+    assert content_of(follower) == content
+    leader.close()
+    follower.close()
+
+
+@pytest.mark.parametrize(
+    ("batch_count", "size_bytes", "expected"), [(3, 10_000, 3), (9, 1, 1), (9, 141, 2), (5, 1, 1)]
+)
+def test_follower_ends_behind_the_batch_that_reaches_a_limit(
+    tmp_path: Path, batch_count: int, size_bytes: int, expected: int
+) -> None:
+    leader = open_log(tmp_path / "leader")
+    for _ in range(5):
+        append(leader, batch(2))
+    content = content_of(leader)
+    each = len(content) // 5
+    assert 70 < each < 141
+    follower = open_log(tmp_path / "follower")
+    info = follower.append_as_follower(bytearray(content), AppendLimit(batch_count, size_bytes))
+    assert (info.batch_count, info.size_bytes) == (expected, expected * each)
+    assert content_of(follower) == content[: expected * each]
+    info = follower.append_as_follower(bytearray(content[expected * each :]))
+    assert info.batch_count == 5 - expected
     assert content_of(follower) == content
     leader.close()
     follower.close()

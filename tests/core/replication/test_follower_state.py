@@ -16,6 +16,7 @@ from tidelog_core.replication.follower_state import (
     FetchAnswer,
     FollowerState,
     Ignore,
+    LeaderContact,
     Truncate,
     find_divergence,
 )
@@ -108,6 +109,21 @@ def test_what_a_fed_follower_is_told_counts_although_its_log_has_grown() -> None
     later = make_follower(epoch=10)
     ignored = Ignore(must_wait=False)
     assert later.on_answer(fetch, FetchAnswer(high_watermark=7), log, is_fed=True) == ignored
+
+
+def test_what_was_heard_counts_until_another_session_says_more() -> None:
+    """A session's first answer counts only once it is applied."""
+    follower, contact = make_follower(), LeaderContact()
+    follower.begin(10.0)
+    follower.on_heard(contact)
+    assert follower.heard_ms == 10.0
+    contact.answered_ms = 20.0
+    assert follower.heard_ms == 20.0
+    follower.end_contact()
+    contact.answered_ms = 30.0
+    assert follower.heard_ms == 20.0
+    follower.on_heard(LeaderContact())
+    assert follower.heard_ms == 20.0
 
 
 def test_it_waits_where_the_leader_refuses() -> None:

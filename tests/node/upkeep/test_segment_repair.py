@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import StorageError
+from tidelog_node.follower import turn_room
 from tidelog_node.replica import Replica
 from tidelog_node.upkeep import segment_repair
 
@@ -51,6 +52,19 @@ async def test_a_follower_puts_the_leaders_batches_in_the_place_of_damaged_ones(
         assert len(list(kept.iterdir())) == 3
         assert one.health.is_well
     assert len(said(caplog, logging.WARNING)) == 4
+
+
+async def test_the_leaders_batches_are_taken_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn_room, "TURN_BATCHES_MAX", 1)
+    async with mending(tmp_path) as one:
+        one.leader.answers = [(0, one.whole[1])]
+        await one.follow()
+        one.damage(1)
+        await one.attempt(1)
+        assert one.paths[1].read_bytes() == one.whole[1]
+        assert one.leader.asked_count == 1
 
 
 async def test_a_batch_of_another_leader_epoch_is_replaced_and_never_taken_from_the_leader(
