@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -79,9 +81,9 @@ def assert_alike(kafka: Waits, tidelog: Waits, *, tolerance_ms: int = TOLERANCE_
     assert any(wait <= NOT_THROTTLED_MS for _, wait in kafka)
 
 
-def produced(peer: Peer, topic: str) -> Any:
+def produced(peer: Peer, topic: str, batch: bytes = BATCH) -> Any:
     """Produce one batch; return the whole answer."""
-    partition = {"index": 0, "records": BATCH}
+    partition = {"index": 0, "records": batch}
     return peer.call(
         "produce",
         9,
@@ -121,34 +123,81 @@ def test_requests_behind_those_without_acks_wait_alike(pair: Pair) -> None:
     assert_alike(*both(pair, "no-acks", case, producer_byte_rate=BYTES_PER_S))
 
 
+@dataclass(frozen=True, slots=True)
+class TimedFetch:
+    """An answer to a fetch, its client's wait, and when the broker measured it.
+
+    That was between the two times, in milliseconds since the broker measured the first one.
+    """
+
+    what: str
+    wait_ms: int
+    earliest_ms: float
+    latest_ms: float
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether its client must wait."""
+        return self.wait_ms > NOT_THROTTLED_MS
+
+
+def assert_fetches_alike(kafka: list[TimedFetch], tidelog: list[TimedFetch]) -> None:
+    """Compare the times at which the waits end.
+
+    A client waits less by the time that has passed since its first request. So the ends are alike
+    however busy the machine is.
+    """
+    print("\n".join(f"{theirs}\n{ours}" for theirs, ours in zip(kafka, tidelog, strict=True)))
+    assert [each.what for each in tidelog] == [each.what for each in kafka]
+    assert [each.is_throttled for each in tidelog] == [each.is_throttled for each in kafka]
+    assert {each.is_throttled for each in kafka} == {True, False}
+    for theirs, ours in zip(kafka, tidelog, strict=True):
+        if theirs.is_throttled:
+            earliest_end = max(each.earliest_ms + each.wait_ms for each in (theirs, ours))
+            latest_end = min(each.latest_ms + each.wait_ms for each in (theirs, ours))
+            assert earliest_end - latest_end <= TOLERANCE_MS
+    for fetches in (kafka, tidelog):
+        for before, after in pairwise(fetches):
+            # A broker reads the next request once the wait is over.
+            assert after.latest_ms >= before.earliest_ms + before.wait_ms
+
+
 @pytest.mark.parametrize("epoch", [-1, 0])
 def test_fetches_wait_alike(pair: Pair, epoch: int) -> None:
     """A throttled one has no partitions, and opens no session."""
     name = f"fetch-{'full' if epoch else 'session'}"
+    # Three are far enough below the quota of two seconds, and the fourth is far above.
+    batch = good_batch(b"x" * 32_000)
 
-    def case(peer: Peer) -> Waits:
+    def case(peer: Peer) -> list[TimedFetch]:
         for _ in range(6):
-            produced(peer, name)
-        waits: Waits = []
+            produced(peer, name, batch)
+        fetches: list[TimedFetch] = []
         offset, session_id, session_epoch = 0, 0, epoch
-        for _ in range(7):
+        first_sent = first_received = 0.0
+        for number in range(7):
+            sent = time.monotonic()
             answer = peer.fetch(
                 name,
                 offset,
-                partition_max_bytes=len(BATCH),  # Kafka would send the first part of one more.
+                partition_max_bytes=len(batch),  # Kafka would send the first part of one more.
                 session_id=session_id,
                 session_epoch=session_epoch,
             )
+            received = time.monotonic()
+            if number == 0:
+                first_sent, first_received = sent, received
             partitions = [one for topic in answer["responses"] for one in topic["partitions"]]
             size = sum(len(one["records"] or b"") for one in partitions)
             offset += bool(size)
             if answer["session_id"]:
                 session_id, session_epoch = answer["session_id"], session_epoch + 1
             what = f"{answer['error_code']}, {len(partitions)}, {size}, session {session_id > 0}"
-            waits.append((what, answer["throttle_time"]))
-        return waits
+            earliest_ms, latest_ms = (sent - first_received) * 1000, (received - first_sent) * 1000
+            fetches.append(TimedFetch(what, answer["throttle_time"], earliest_ms, latest_ms))
+        return fetches
 
-    assert_alike(*both(pair, name, case, consumer_byte_rate=BYTES_PER_S))
+    assert_fetches_alike(*both(pair, name, case, consumer_byte_rate=BYTES_PER_S))
 
 
 def test_a_fetch_asks_for_no_more_than_the_quota_allows(pair: Pair) -> None:
