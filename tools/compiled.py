@@ -48,8 +48,8 @@ MODULES = (
     *(
         f"{_CORE}/replication/{name}.py"
         for name in (
-            *("follower_progress", "follower_state", "leader_conversion", "leader_hand_over"),
-            *("leader_state", "led_log", "pending_acks", "proposals", "rules"),
+            *("follower_progress", "follower_state", "leader_commits", "leader_conversion"),
+            *("leader_hand_over", "leader_state", "led_log", "pending_acks", "proposals", "rules"),
         )
     ),
     *(

@@ -29,7 +29,10 @@ OFTEN = {
 COUNTED_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 60.0
 CALLS_PER_CHECK_MAX = 20  # of one function, for one log that is told in turn
-A_PARTITION = ("Replica.", "ReplicaManager.replicas.", "LocalLog.", "LogSegments.", "LeaderState.")
+A_PARTITION = (
+    *("Replica.", "ReplicaManager.replicas.", "LocalLog.", "LogSegments."),
+    *("LeaderCommits.", "LeaderState."),
+)
 
 
 @pytest.mark.parametrize("partition_count", [300, pytest.param(2000, marks=pytest.mark.slow)])

@@ -142,7 +142,7 @@ class ReplicaRole:
         contact: FollowerContact | None = None,
         is_fed: bool = False,
     ) -> None:
-        """Note a follower's position. Raises as ``LeaderState.on_fetch``."""
+        """Note a follower's position. Raises as ``LeaderCommits.on_fetch``."""
         leader = self.require_leader()
         known = leader.followers.get(follower_id)
         offset_before = -1 if known is None else known.log_end_offset

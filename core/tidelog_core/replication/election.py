@@ -12,7 +12,7 @@ replica of, and decides whether it should act:
   A leader that has renewed since keeps its partition: it acts only after that
   renewal, and from then on no takeover decided earlier can land (see ``leases``).
 - Only a member of the *stored* ISR takes over. The leader counts every replica that the
-  store may name towards the high watermark (``LeaderState.maximal_isr``), so every such
+  store may name towards the high watermark (``LeaderCommits.maximal_isr``), so every such
   member has every acknowledged record. A successor stops fetching when it leads,
   so a leader that has not seen the takeover cannot commit anything new either.
 - A takeover removes dead members from the ISR: a new leader would wait for them in vain.

@@ -13,7 +13,7 @@
   already when it leads. One that does not get there in time reads them when it leads.
 - *A reassignment takes the leader out.* The write that ends it waits for the last records.
 
-While the write may have landed nothing is acknowledged (``LeaderState.is_serving``).
+While the write may have landed nothing is acknowledged (``LeaderCommits.is_serving``).
 """
 
 from __future__ import annotations
