@@ -153,3 +153,29 @@ async def test_a_producer_that_has_prepared_begins_no_other_transaction(broker, 
         assert prepared is not None
         await producer.complete(prepared)
     assert await committed(broker, topic) == [[b"v"], []]
+
+
+@on_every_broker
+@in_a_loop
+async def test_a_producer_can_see_that_another_one_has_taken_its_place(broker, name):
+    topic = await make_topic(broker, name)
+
+    async def is_current(producer: Producer) -> bool:
+        found = (await admin.describe_transactions([name]))[name]
+        identity = producer.transactional_identity
+        return (found.producer_id, found.producer_epoch) == (identity.producer_id, identity.epoch)
+
+    async with (
+        Admin(broker.address) as admin,
+        Producer(broker.address, transactional_id=name) as producer,
+    ):
+        for value in (b"a", b"b"):
+            async with producer.transaction():
+                await producer.send(topic, value)
+            assert await is_current(producer)
+        async with Producer(broker.address, transactional_id=name) as other:
+            assert not await is_current(producer)
+            assert await is_current(other)
+        async with Producer(broker.address) as plain:
+            with pytest.raises(InvalidRequest, match="transactional ids"):
+                assert plain.transactional_identity

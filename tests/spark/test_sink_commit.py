@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -17,7 +16,6 @@ from tidelog.errors import ProducerFenced
 from tidelog.producing.prepared import PreparedTransaction
 from tidelog_spark.sink import decision as decision_module
 from tidelog_spark.sink.clients import SinkNames, open_producer
-from tidelog_spark.sink.commit import abort_batch, commit_batch
 from tidelog_spark.sink.decision import (
     MARKED,
     Decision,
@@ -31,10 +29,10 @@ from tidelog_spark.sink.errors import (
     CorruptDecision,
     TransactionsEnded,
 )
-from tidelog_spark.sink.options import SinkOptions, parse_sink_options
-from tidelog_spark.sink.task import RowWriter, write_stream_task, write_whole_task
+from tidelog_spark.sink.task import RowWriter, write_whole_task
 
-from tests.spark.sinks import make_topic, open_transactions, values
+from tests.spark.driven_query import Query
+from tests.spark.sinks import open_transactions
 from tests.support.node_process import NodeProcess
 from tests.support.transactional import kafka
 from tools.places import ToolAbsent
@@ -48,60 +46,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder: Path = tmp_path_factory.mktemp("sink-commit")
     with NodeProcess(folder / "node", config=CONFIG) as node:
         yield node.address
-
-
-class Query:
-    """A stream's sink, driven by hand: what Spark would call, and where it might die."""
-
-    def __init__(self, address: str, **options: str) -> None:
-        self.address = address
-        self.topic = make_topic(address)
-        given = {"kafka.bootstrap.servers": address, "topic": self.topic}
-        self.options: SinkOptions = parse_sink_options({**given, **options})
-        self.names = SinkNames(str(uuid4()))
-
-    def task(
-        self, batch: int, numbers: Sequence[int], *, task: int = 0, attempt: int = 0
-    ) -> WrittenTask | None:
-        rows = pa.RecordBatch.from_pydict({"value": [str(n).encode() for n in numbers]})
-        return write_stream_task(
-            self.options, self.names, [rows], batch_id=batch, task=task, attempt=attempt
-        )
-
-    def tasks(self, batch: int, numbers: Sequence[int], *, count: int = 3) -> list[WrittenTask]:
-        """Run all tasks of a batch; return what they leave to commit."""
-        done = [self.task(batch, numbers[task::count], task=task) for task in range(count)]
-        return [written for written in done if written is not None]
-
-    def commit(self, batch: int, written: Sequence[WrittenTask], *, count: int = 3) -> None:
-        asyncio.run(commit_batch(self.options, self.names, batch, written, task_count=count))
-
-    def abort(self, batch: int, written: Sequence[WrittenTask]) -> None:
-        asyncio.run(abort_batch(self.options, self.names, batch, written))
-
-    def decide(self, batch: int, written: Sequence[WrittenTask], *, count: int = 3) -> None:
-        """Do what a driver does up to the decision, and die."""
-        decision = Decision(batch, count, {task.task: task for task in written})
-
-        async def main() -> None:
-            async with open_producer(
-                self.options, transactional_id=self.names.deciding_id
-            ) as decider:
-                await record(decision, self.names, decider)
-
-        asyncio.run(main())
-
-    def complete(self, written: Sequence[WrittenTask], *, is_commit: bool = True) -> None:
-        async def main() -> None:
-            async with open_producer(self.options) as producer:
-                for task in written:
-                    await producer.complete(task.prepared, is_commit=is_commit)
-
-        asyncio.run(main())
-
-    def values(self) -> list[int]:
-        """Return what readers of committed data see, once nothing is open."""
-        return values(self.address, self.topic)
 
 
 def leave_decision_open(query: Query, batch: int, written: Sequence[WrittenTask]) -> None:
@@ -184,6 +128,52 @@ def test_a_driver_that_comes_back_late_does_no_harm(address):
         query.task(0, [7])
     query.abort(0, late)
     assert query.values() == list(range(20))
+
+
+def test_a_driver_that_comes_late_does_not_fence_the_one_at_work(address):
+    """The one at work is about to decide its next batch."""
+    query = Query(address)
+    late = query.tasks(0, range(10))
+    query.commit(0, query.tasks(0, range(10), count=2), count=2)
+    query.commit(1, query.tasks(1, range(10, 20)))
+    written = query.tasks(2, range(20, 30))
+    decision = Decision(2, 3, {task.task: task for task in written})
+
+    async def main() -> None:
+        async with open_producer(
+            query.options, transactional_id=query.names.deciding_id
+        ) as decider:
+            with pytest.raises(BatchSuperseded, match="another run of the query is at 1"):
+                await asyncio.to_thread(query.commit, 0, late)
+            await asyncio.to_thread(query.abort, 0, late)
+            await record(decision, query.names, decider)
+
+    asyncio.run(main())
+    query.commit(2, query.tasks(2, range(20, 30)))
+    assert query.values() == list(range(30))
+
+
+def test_a_failed_driver_leaves_a_batch_to_the_run_that_has_begun_it_again(address):
+    query = Query(address)
+    failed = query.tasks(0, range(10))
+    again = [
+        query.task(0, range(5), task=0),  # It fences the failed run's task.
+        query.task(0, range(5, 10), task=1, attempt=1),
+    ]
+
+    async def main() -> None:
+        async with open_producer(
+            query.options, transactional_id=query.names.deciding_id
+        ) as decider:
+            await asyncio.to_thread(query.abort, 0, failed)
+            written = {task.task: task for task in again if task is not None}
+            await record(Decision(0, 2, written), query.names, decider)
+
+    asyncio.run(main())
+    assert query.tasks(0, range(10), count=2) == []
+    query.commit(0, [], count=2)
+    assert query.values() == list(range(10))
+    assert open_transactions(address) == []
 
 
 def test_a_driver_whose_tasks_were_fenced_off_decides_nothing(address):

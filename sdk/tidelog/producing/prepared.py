@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -28,6 +29,14 @@ _GONE = frozenset(
         ErrorCode.producer_fenced,
     }
 )
+
+
+class TransactionalIdentity(NamedTuple):
+    """The producer id and epoch that a transactional id has given to a producer."""
+
+    producer_id: int
+    epoch: int
+    adds_itself: bool  # from version 2 of the feature ``transaction.version`` on
 
 
 @dataclass(frozen=True, slots=True)

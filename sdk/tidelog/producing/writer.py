@@ -27,7 +27,7 @@ from tidelog.producing.accumulator import Accumulator, PartitionQueue
 from tidelog.producing.batch import Delivery, RecordMetadata
 from tidelog.producing.batch_options import BatchOptions
 from tidelog.producing.encoded import EncodedRecords
-from tidelog.producing.prepared import PreparedTransaction, complete
+from tidelog.producing.prepared import PreparedTransaction, TransactionalIdentity, complete
 from tidelog.producing.record_checks import (
     RECORD_OVERHEAD_BYTES,
     checked_headers,
@@ -299,6 +299,21 @@ class RecordWriter(Client):
         async with self._starting:
             await self._cluster.start(auto_create_topics=True)
         await complete(self._cluster, self._options, prepared, is_commit=is_commit)
+
+    @property
+    def transactional_identity(self) -> TransactionalIdentity:
+        """The started producer's id and epoch, after the last end of a transaction.
+
+        If ``Admin.describe_transactions`` shows both while no transaction of this producer is
+        open, no other one has taken its place. Raises ``InvalidRequest`` without a
+        ``transactional_id``.
+        """
+        if self._transactions is None:
+            raise InvalidRequest("only transactional ids have such an identity")
+        identity = self._transactions.identity
+        return TransactionalIdentity(
+            identity.producer_id, identity.epoch, self._transactions.adds_itself
+        )
 
     def note_refused(self, error: TidelogError) -> None:
         """Fail the open transaction after a rejected record. Used by ``SyncProducer``."""

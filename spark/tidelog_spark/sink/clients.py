@@ -59,7 +59,7 @@ def open_admin(options: SinkOptions, *, timeout_ms: int | None = None) -> Admin:
     return client_factory(options).make(Admin, timeout_ms=timeout_ms)
 
 
-async def fence_off(options: SinkOptions, transactional_id: str) -> None:
+async def fence(options: SinkOptions, transactional_id: str) -> None:
     """Abort the transactional id's open transaction, or wait for its commit."""
     async with open_producer(options, transactional_id=transactional_id):
         pass

@@ -6,7 +6,7 @@ Each task leaves its rows in its own transaction, flushed and open. The driver
 2. checks whether the batch was decided already, by a run that died afterwards;
 3. if not, checks that every transaction is still open, and decides: one transaction
    commits the list of the tasks' transactions as an offset of the stream's own group;
-4. commits the tasks' transactions, which is idempotent.
+4. commits the tasks' transactions, which is idempotent, and aborts what ``sink.unused`` names.
 
 Before 3 nothing of the batch is committed: a replay fences the open transactions and
 writes again, in any number of tasks. From 3 on its tasks write nothing, and a replay only
@@ -15,6 +15,9 @@ replay's task of the same number writes the rows again, and the decision is repl
 
 Readers of committed data see nothing of a batch before 3, and all of it after 4. In
 between, while the transactions are being committed, they see some tasks' rows.
+
+A driver that comes late, after another has taken over and gone on, must do it no harm. So it
+looks at the last decision before it becomes the decider, which would fence the other one.
 """
 
 from __future__ import annotations
@@ -22,19 +25,24 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tidelog import Admin, Producer
 from tidelog.errors import TidelogError, TransactionAborted
 
-from tidelog_spark.sink.clients import SinkNames, fence_off, open_admin, open_producer
+from tidelog_spark.sink.clients import (
+    UNSTABLE_TIMEOUT_MS,
+    SinkNames,
+    open_admin,
+    open_producer,
+)
 from tidelog_spark.sink.decision import Decision, WrittenTask, read, record
 from tidelog_spark.sink.errors import BatchIncomplete, BatchSuperseded, TransactionsEnded
 from tidelog_spark.sink.options import SinkOptions
+from tidelog_spark.sink.unused import OPEN_STATE, abort_unused
 
 logger = logging.getLogger(__name__)
-
-OPEN_STATE = "Ongoing"
 
 
 async def commit_batch(
@@ -51,27 +59,28 @@ async def commit_batch(
     ``BatchIncomplete``, and connection errors.
     """
     own = {task.task: task for task in written}
-    async with (
-        open_producer(options, transactional_id=names.deciding_id) as decider,
-        open_admin(options) as admin,
-    ):
-        decision = await read(names, admin)
-        if decision is not None and decision.batch_id > batch_id:
-            raise BatchSuperseded(batch_id, decision.batch_id)
-        if decision is None or decision.batch_id < batch_id:
-            if not own:
-                return  # It has no rows.
-            await _check_open(options, admin, batch_id, own.values())
-            decision = Decision(batch_id, task_count, own)
-            await record(decision, names, decider)
-        lost = await _complete(decider, decision.tasks.values())
-        if lost:
-            decision = _mend(decision, lost, own, task_count=task_count)
-            await record(decision, names, decider)
-            if await _complete(decider, [decision.tasks[task] for task in lost]):
-                raise BatchIncomplete(batch_id, lost, decision.task_count)
-        needed = [task.prepared.transactional_id for task in decision.tasks.values()]
-        await abort_open(options, admin, names.owns_attempt, needed=needed)
+    async with open_admin(options) as admin:
+        last = (await _look(names, admin)).decision
+        if last is not None and last.batch_id > batch_id:
+            raise BatchSuperseded(batch_id, last.batch_id)
+        async with open_producer(options, transactional_id=names.deciding_id) as decider:
+            decision = await read(names, admin)
+            if decision is not None and decision.batch_id > batch_id:
+                raise BatchSuperseded(batch_id, decision.batch_id)
+            if decision is None or decision.batch_id < batch_id:
+                if not own:
+                    return  # It has no rows.
+                await _check_open(options, admin, batch_id, own.values())
+                decision = Decision(batch_id, task_count, own)
+                await record(decision, names, decider)
+            lost = await _complete(decider, decision.tasks.values())
+            if lost:
+                decision = _mend(decision, lost, own, task_count=task_count)
+                await record(decision, names, decider)
+                if await _complete(decider, [decision.tasks[task] for task in lost]):
+                    raise BatchIncomplete(batch_id, lost, decision.task_count)
+            needed = [task.prepared.transactional_id for task in decision.tasks.values()]
+            await abort_unused(options, names, admin, decider, needed=needed)
 
 
 async def abort_batch(
@@ -79,18 +88,23 @@ async def abort_batch(
 ) -> None:
     """Abort the tasks' open transactions, unless the batch was decided.
 
-    Spark also calls this after a failed commit, in any of its steps.
+    Spark also calls this after a failed commit, in any of its steps. If one of the transactions
+    has ended, another run of the query may have begun the batch again: then only those in
+    ``written`` are aborted.
     """
-    async with (
-        open_producer(options, transactional_id=names.deciding_id) as decider,
-        open_admin(options) as admin,
-    ):
-        decision = await read(names, admin)
-        if decision is not None and decision.batch_id >= batch_id:
+    async with open_admin(options) as admin:
+        look = await _look(names, admin)
+        if _is_decided(look.decision, batch_id):
             return
-        for task in written:
-            await decider.complete(task.prepared, is_commit=False)
-        await abort_open(options, admin, names.owns_attempt)
+        if look.is_certain and await _ended(admin, written):
+            async with open_producer(options) as producer:
+                await _abort(producer, written)
+            return
+        async with open_producer(options, transactional_id=names.deciding_id) as decider:
+            if _is_decided(await read(names, admin), batch_id):
+                return
+            await _abort(decider, written)
+            await abort_unused(options, names, admin, decider)
 
 
 async def complete_task(options: SinkOptions, written: WrittenTask) -> bool:
@@ -99,9 +113,40 @@ async def complete_task(options: SinkOptions, written: WrittenTask) -> bool:
         return not await _complete(producer, [written])
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a look at the last decision has shown."""
+
+    is_certain: bool  # False: a driver is deciding, or died then, or the nodes are busy
+    decision: Decision | None = None
+
+
+async def _look(names: SinkNames, admin: Admin) -> _Look:
+    """Read the last decision; a decider that waits for a certain answer settles it."""
+    try:
+        async with asyncio.timeout(UNSTABLE_TIMEOUT_MS / 1000):
+            return _Look(True, await read(names, admin))
+    except TimeoutError:
+        return _Look(False)
+    except TidelogError as error:
+        if not error.retriable:
+            raise
+        return _Look(False)
+
+
+def _is_decided(decision: Decision | None, batch_id: int) -> bool:
+    return decision is not None and decision.batch_id >= batch_id
+
+
 async def _check_open(
     options: SinkOptions, admin: Admin, batch_id: int, tasks: Iterable[WrittenTask]
 ) -> None:
+    if ended := await _ended(admin, tasks):
+        raise TransactionsEnded(batch_id, ended, options.transaction_timeout_ms)
+
+
+async def _ended(admin: Admin, tasks: Iterable[WrittenTask]) -> list[int]:
+    """Return the tasks whose transactions are no longer open."""
     by_id = {task.prepared.transactional_id: task for task in tasks}
     ended = []
     for transactional_id, found in (await admin.describe_transactions(by_id)).items():
@@ -109,8 +154,13 @@ async def _check_open(
         identity = (found.producer_id, found.producer_epoch)
         if found.state != OPEN_STATE or identity != (prepared.producer_id, prepared.epoch):
             ended.append(by_id[transactional_id].task)
-    if ended:
-        raise TransactionsEnded(batch_id, ended, options.transaction_timeout_ms)
+    return ended
+
+
+async def _abort(producer: Producer, tasks: Iterable[WrittenTask]) -> None:
+    """Abort the transactions that are open; later ones of the same ids stay."""
+    for task in tasks:
+        await producer.complete(task.prepared, is_commit=False)
 
 
 async def _complete(producer: Producer, tasks: Iterable[WrittenTask]) -> list[int]:
@@ -146,23 +196,3 @@ def _mend(
         extra={"batch_id": decision.batch_id, "tasks": sorted(instead)},
     )
     return dataclasses.replace(decision, tasks={**decision.tasks, **instead})
-
-
-async def abort_open(
-    options: SinkOptions,
-    admin: Admin,
-    is_own: Callable[[str], bool],
-    *,
-    needed: Collection[str] = (),
-) -> None:
-    """Abort open transactions of lost or unused attempts, if possible.
-
-    They would time out; until then readers of committed data would wait.
-    """
-    try:
-        for listed in await admin.list_transactions(states=[OPEN_STATE]):
-            name = listed.transactional_id
-            if is_own(name) and name not in needed:
-                await fence_off(options, name)
-    except TidelogError as error:
-        logger.warning("transactions were left to time out", extra={"reason": str(error)})

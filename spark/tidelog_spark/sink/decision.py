@@ -22,7 +22,7 @@ from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from tidelog_spark.sink.clients import (
     UNSTABLE_TIMEOUT_MS,
     SinkNames,
-    fence_off,
+    fence,
     is_unstable,
     open_admin,
 )
@@ -136,7 +136,7 @@ async def read_settled(options: SinkOptions, names: SinkNames) -> Decision | Non
                 break
             if not error.retriable or timeout_ms == options.max_block_ms:
                 raise
-    await fence_off(options, names.deciding_id)
+    await fence(options, names.deciding_id)
     async with open_admin(options) as admin:
         return await read(names, admin)
 

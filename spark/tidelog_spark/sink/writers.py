@@ -21,9 +21,10 @@ from pyspark.sql.types import StructType
 from tidelog.errors import InvalidConfig
 
 from tidelog_spark.sink.clients import SinkNames, open_admin
-from tidelog_spark.sink.commit import abort_batch, abort_open, commit_batch
+from tidelog_spark.sink.commit import abort_batch, commit_batch
 from tidelog_spark.sink.decision import WrittenTask
 from tidelog_spark.sink.options import SinkOptions, check_columns, parse_sink_options
+from tidelog_spark.sink.unused import abort_whole_tasks
 
 # Properties of a stream's tasks: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -69,7 +70,7 @@ class TidelogWriter(DataSourceArrowWriter):
 
     async def _abort(self) -> None:
         async with open_admin(self._options) as admin:
-            await abort_open(self._options, admin, self._names.owns_whole_task)
+            await abort_whole_tasks(self._options, self._names, admin)
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):

@@ -1,0 +1,116 @@
+"""A driver that is paused within a commit, while another one takes over and goes on.
+
+the first driver                        the second one
+its tasks write batch 0
+decides batch 0
+commits the tasks' transactions
+-- paused --                            finds batch 0 decided, becomes the decider
+                                        its tasks write batch 1
+-- goes on --
+aborts unused transactions: not those
+                                        commits batch 1
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tidelog_spark.sink.commit import commit_batch
+from tidelog_spark.sink.decision import WrittenTask
+
+from tests.spark.driven_query import Query
+from tests.spark.sinks import open_transactions
+from tests.support.flaky_proxy import FlakyProxy
+from tests.support.transactional import (
+    BROKERS,
+    ProxiedBroker,
+    kafka,
+    tidelog,
+    without_self_adding,
+)
+from tests.support.waiting import eventually_async
+from tools.places import ToolAbsent
+
+END_TXN, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 26, 65, 66
+OF_DECIDER = b"-commit"  # the end of its transactional id
+
+# The requests whose answers come when the other driver has gone on.
+PAUSES: dict[str, Callable[[int, bytes], bool]] = {
+    "before it lists": lambda api, frame: api == END_TXN and OF_DECIDER not in frame,
+    "when it has listed": lambda api, _: api == LIST_TRANSACTIONS,
+    "when it was the decider": lambda api, frame: (
+        api == DESCRIBE_TRANSACTIONS and OF_DECIDER in frame
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProxiedBroker]:
+    folder: Path = tmp_path_factory.mktemp("late-driver")
+    if request.param == "tidelog":
+        with tidelog(folder) as brokers:
+            yield brokers.proxied
+        return
+    try:
+        with kafka(folder) as brokers:
+            if request.param == "kafka":
+                yield brokers.proxied
+                return
+            with without_self_adding(brokers):
+                yield brokers.proxied
+    except ToolAbsent as absent:
+        pytest.skip(str(absent))
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [BROKERS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in BROKERS[1:])],
+    indirect=True,
+)
+@pytest.mark.parametrize("pause", PAUSES)
+def test_a_paused_driver_aborts_nothing_of_the_one_that_took_over(
+    broker: ProxiedBroker, pause: str
+) -> None:
+    asyncio.run(pause_and_go_on(broker, PAUSES[pause]))
+
+
+async def pause_and_go_on(broker: ProxiedBroker, pauses: Callable[[int, bytes], bool]) -> None:
+    is_armed = False
+
+    def on_request(frame: bytes) -> None:
+        nonlocal is_armed
+        api_key = int.from_bytes(frame[:2], "big")
+        if is_armed and pauses(api_key, frame):
+            is_armed = False
+            proxy.hold(api_key)
+
+    proxy = FlakyProxy(broker.port, port=broker.proxy_port, on_request=on_request)
+    async with proxy, asyncio.TaskGroup() as group:
+        query = await asyncio.to_thread(
+            Query, broker.address, **{"kafka.transaction.timeout.ms": "60000"}
+        )
+        first = await asyncio.to_thread(query.tasks, 0, range(10))
+        # Another attempt, which died: its transactional id is used again in the next batch.
+        await asyncio.to_thread(query.task, 0, range(0, 10, 3), attempt=1)
+        is_armed = True
+        paused = group.create_task(commit_batch(query.options, query.names, 0, first, task_count=3))
+        await eventually_async(lambda: proxy.held_count > 0, "the first driver is paused")
+        assert await asyncio.to_thread(query.tasks, 0, range(10)) == []
+        await asyncio.to_thread(query.commit, 0, [])
+        second = await asyncio.to_thread(attempts, query, range(10, 20))
+        proxy.let_go()
+        await paused
+        await asyncio.to_thread(query.commit, 1, second)
+        assert await asyncio.to_thread(query.values) == list(range(20))
+        assert await asyncio.to_thread(open_transactions, broker.address) == []
+
+
+def attempts(query: Query, numbers: range) -> list[WrittenTask]:
+    """Run the second attempts of all tasks of batch 1."""
+    done = [query.task(1, numbers[task::3], task=task, attempt=1) for task in range(3)]
+    return [written for written in done if written is not None]
