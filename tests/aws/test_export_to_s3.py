@@ -5,16 +5,19 @@ Without Spark: what tasks write and what the driver commits are called here in o
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
 from pyiceberg.catalog import Catalog
+from tidelog_core.objects.location import opened_object_store
 from tidelog_spark.jobs import table_lease
 from tidelog_spark.jobs.delta_table import DeltaLakeTable
 from tidelog_spark.jobs.export_table import (
@@ -92,6 +95,18 @@ def write_and(
     commit(files.written, {"p": end}, run_id=str(uuid.uuid4()))
 
 
+def parquet_rows(location: str) -> list[int]:
+    """Return the offsets in the committed files, whose URLs are literal keys."""
+    store, _ = fs.FileSystem.from_uri(f"s3://{BUCKET}")
+    found: list[int] = []
+    for url in committed_files(location):
+        table = pq.read_table(
+            url.removeprefix("s3://"), filesystem=store, columns=["kafka_offset"], partitioning=None
+        )
+        found += table.column(0).to_pylist()
+    return found
+
+
 def check(
     opened: Callable[[], ExportTable], rows: Callable[[], list[int]], partitions: TimePartitions
 ) -> None:
@@ -126,17 +141,7 @@ def test_a_lease_in_a_bucket_keeps_others_out_until_it_is_over(location: str) ->
 
 @pytest.mark.slow
 def test_parquet_files_in_a_bucket_count_once_they_are_committed(location: str) -> None:
-    def rows() -> list[int]:
-        found: list[int] = []
-        for url in committed_files(location):
-            store, path = fs.FileSystem.from_uri(url)
-            table = pq.read_table(
-                path, filesystem=store, columns=["kafka_offset"], partitioning=None
-            )
-            found += table.column(0).to_pylist()
-        return found
-
-    check(lambda: ParquetTable(location), rows, TimePartitions.HOUR)
+    check(lambda: ParquetTable(location), lambda: parquet_rows(location), TimePartitions.HOUR)
 
 
 def test_a_delta_table_in_a_bucket_has_each_record_once(location: str) -> None:
@@ -152,6 +157,77 @@ def test_an_iceberg_table_in_a_bucket_has_each_record_once(location: str, catalo
         return list(table.column("kafka_offset").to_pylist())
 
     check(lambda: IcebergTable(catalog, "lake.t", TimePartitions.DAY), rows, TimePartitions.DAY)
+
+
+# Those with a % are refused (``tests/spark/test_table_places.py``).
+PREFIXES = ["a b", "a+b", "a=b&c", "ü日本", "a@b:c,d;e", "it's (here)!~$*"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_table_is_at_the_keys_that_its_location_says(
+    prefix: str, tmp_path: Path, location: str, ministack_endpoint: str
+) -> None:
+    location = f"{location}/{prefix}"
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": location,
+        "s3.endpoint": ministack_endpoint,
+        "s3.region": "us-east-1",
+    }
+    catalog = open_catalog(properties)
+    tables: list[ExportTable] = [
+        ParquetTable(f"{location}/parquet"),
+        DeltaLakeTable(f"{location}/delta", TimePartitions.HOUR),
+        IcebergTable(catalog, "lake.t", TimePartitions.HOUR),
+    ]
+    for table in tables:
+        run(table, TimePartitions.HOUR, 0, 5)
+        run(table, TimePartitions.HOUR, 5, 7)
+        with TableLease() as lease:
+            assert lease.take(table.location)
+    assert len(parquet_rows(f"{location}/parquet")) == 7
+    assert DeltaTable(f"{location}/delta").to_pyarrow_table().num_rows == 7
+    assert catalog.load_table("lake.t").scan().to_arrow().num_rows == 7
+    catalog.close()
+    below = location.removeprefix(f"s3://{BUCKET}/")
+    names = {key.removeprefix(f"{below}/").split("/")[0] for key in keys(ministack_endpoint, below)}
+    assert names == {"parquet", "delta", "lake"}
+    above = below.removesuffix(f"/{prefix}")
+    assert {*keys(ministack_endpoint, above)} == {*keys(ministack_endpoint, below)}
+
+
+@pytest.mark.parametrize("prefix", ["a%20b", "100%", "a%25b%2Fc", *PREFIXES])
+def test_segments_are_at_the_keys_that_the_stores_url_says(
+    prefix: str, location: str, ministack_endpoint: str
+) -> None:
+    """Only this program reads them, and it decodes nothing."""
+
+    async def main() -> None:
+        async with opened_object_store(f"{location}/{prefix}") as store:
+            await store.put("topic/a.log", b"segment")
+            await store.replace("topic/b.log", b"index")
+            assert bytes(await store.get_range("topic/a.log", 1, 4)) == b"egm"
+            assert [found.key async for found in store.list("topic/")] == [
+                "topic/a.log",
+                "topic/b.log",
+            ]
+            await store.delete(["topic/b.log"])
+
+    asyncio.run(main())
+    below = location.removeprefix(f"s3://{BUCKET}/")
+    assert keys(ministack_endpoint, below) == [f"{below}/{prefix}/topic/a.log"]
+
+
+def keys(endpoint: str, prefix: str) -> list[str]:
+    """Return the keys in the bucket, as S3 has them."""
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+    try:
+        found = client.list_objects_v2(Bucket=BUCKET, Prefix=f"{prefix}/")
+    finally:
+        client.close()
+    return [each["Key"] for each in found.get("Contents", [])]
 
 
 @pytest.mark.slow

@@ -18,7 +18,13 @@ from tidelog_spark.jobs.export_table import (
 )
 from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
 from tidelog_spark.jobs.parquet_table import ParquetTable
-from tidelog_spark.jobs.table_places import check_location, filesystem_of, plain_url, table_url
+from tidelog_spark.jobs.table_places import (
+    catalog_url,
+    check_location,
+    filesystem_of,
+    plain_url,
+    table_url,
+)
 
 from tests.spark.exported import Source
 from tests.support.command import called
@@ -51,6 +57,74 @@ def test_a_table_among_the_segments_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", APART)
 def test_a_table_that_is_apart_from_the_segments_is_not(name: str) -> None:
     check_location(*APART[name])
+
+
+UNCLEAR = {
+    "encoded": ("s3://lake/a%20b", "'%'"),
+    "percent": ("s3a://lake/a%25b/t", "'%'"),
+    "query": ("s3://lake/a?b", "'?'"),
+    "fragment": ("s3://lake/a#b", "'#'"),
+    "backslash": ("s3://lake/a\\b", r"'\\\\'"),
+    "bracket": ("s3://lake/a[b", r"'\['"),
+    "line": ("s3://lake/a\nb", r"'\\n'"),
+    "empty folder": ("s3://lake//a", "the folder ''"),
+    "dots": ("s3://lake/a/../b", r"the folder '\.\.'"),
+}
+
+
+@pytest.mark.parametrize("name", UNCLEAR)
+def test_a_place_in_s3_that_programs_read_differently_is_refused(name: str) -> None:
+    location, reason = UNCLEAR[name]
+    with pytest.raises(InvalidConfig, match=f"it has .*{reason}.*give a location without % "):
+        check_location(location, None)
+    with pytest.raises(InvalidConfig, match="give a location without % "):
+        ParquetTable(location).prepare(pa.schema([]))
+
+
+def test_the_export_refuses_it_before_spark_starts(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = Source(tmp_path)
+    source.grow(10)
+    stores = [f"--{name}={url}" for name, url in source.cluster.options.items()]
+    called("job", "export", "t", *stores, "--to", "s3://lake/a%20b", status=2)
+    errors = capfd.readouterr().err  # of the job's own process
+    assert errors.count("\n") == 1
+    assert "give a location without %" in errors
+
+
+def test_places_in_s3_and_on_this_machine_may_have_other_characters(tmp_path: Path) -> None:
+    for location in ("s3://lake/a b/ü+&=@:,;~'(x)!$*", (tmp_path / "a%b#c").as_uri()):
+        check_location(location, "s3://log/tidelog")
+
+
+def test_a_folder_of_a_catalog_is_not_decoded(tmp_path: Path) -> None:
+    assert catalog_url("file:///lake/a%20b c") == "file:///lake/a%2520b%20c"
+    assert catalog_url("s3a://lake/a b") == "s3a://lake/a b"
+    (tmp_path / "objects%20 x").mkdir()
+    with pytest.raises(InvalidConfig, match="among the segments"):
+        check_location(f"{tmp_path}/objects%20 x/t", (tmp_path / "objects%20 x").as_uri())
+
+
+@pytest.mark.parametrize("folder", ["my lake", "a%20b", "ü+&"])
+def test_an_iceberg_table_is_in_the_folder_that_its_catalog_says(
+    tmp_path: Path, folder: str
+) -> None:
+    """In the documentation it is below ``file://$PWD``."""
+    source = Source(tmp_path)
+    source.grow(10)
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{tmp_path / 'catalog.db'}",
+        "warehouse": f"file://{tmp_path}/{folder}",
+    }
+    catalog = open_catalog(properties)
+    for count in (10, 15):
+        source.export(None, IcebergTable(catalog, "lake.t", TimePartitions.DAY))
+        assert catalog.load_table("lake.t").scan().to_arrow().num_rows == count
+        source.grow(5)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} >= {folder}
+    catalog.close()
 
 
 def test_a_link_into_the_segments_is_followed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Opens object stores by URL.
 
-s3://bucket/prefix      S3; endpoint, region and credentials from the AWS environment
+s3://bucket/prefix      S3; endpoint, region and credentials from the AWS environment. The prefix is
+                        that of the keys as it is: nothing in it is decoded
 file:///absolute/path   a folder on this machine
 memory:                 this process's memory; tests and trials
 """
@@ -50,6 +51,10 @@ def parse_object_location(url: str) -> ObjectLocation:
     match parts.scheme:
         case "s3" if parts.netloc:
             prefix = parts.path.strip("/")
+            if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
+                raise InvalidConfig(
+                    [f"object store {url!r} must have no part that is empty, '.' or '..'"]
+                )
             return ObjectLocation("s3", parts.netloc, f"{prefix}/" if prefix else "")
         case "file" if parts.path.startswith("/") and not parts.netloc:
             return ObjectLocation("file", unquote(parts.path))

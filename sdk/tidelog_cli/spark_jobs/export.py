@@ -15,7 +15,7 @@ from tidelog_spark.jobs.export_table import ExportTable, TimePartitions
 from tidelog_spark.jobs.exporting import ExportResult, export
 from tidelog_spark.jobs.parquet_table import ParquetTable
 from tidelog_spark.jobs.table_lease import TableLease
-from tidelog_spark.jobs.table_places import table_url
+from tidelog_spark.jobs.table_places import check_location, table_url
 from tidelog_spark.jobs.task_runner import SparkTasks
 
 from tidelog_cli.export_options import (
@@ -128,8 +128,10 @@ def export_command(
         catalog=catalog or [],
         catalog_file=catalog_file,
     )
-    # Before Spark starts, so that an invalid schema fails at once.
+    # Before Spark starts, so that an invalid schema or location fails at once.
     request.decoder.open()
+    if to is not None:
+        check_location(table_url(to), request.objects)
     require_topics(locations.metadata, request.topics)
     with spark_session("export") as spark:
         runner = SparkTasks(spark)

@@ -55,9 +55,11 @@ from tidelog_spark.jobs.iceberg_table import (
     COMMIT_ATTEMPTS_MAX,
     SUMMARY_RUN,
     ancestors,
+    location_in,
     stored_offsets,
     without_retries,
 )
+from tidelog_spark.jobs.table_places import catalog_url
 
 ERASURE_PROPERTY = "tidelog.erasure."  # and the run's id: the mark of its commit
 # And the run's id: the sequence number of its snapshot, to be known when that has expired.
@@ -83,9 +85,8 @@ class IcebergErasing:
 
     @property
     def location(self) -> str:
-        """Return the table's location from its metadata."""
-        location: str = self._opened().location().rstrip("/")
-        return location
+        """Return the URL of the location that the table's metadata have."""
+        return catalog_url(location_in(self._opened()))
 
     def open(self) -> bool:
         """Load the table."""
@@ -120,7 +121,12 @@ class IcebergErasing:
             self._files[task.file.file_path] = task.file
             path = task.file.file_path
             found.append(
-                TableFile(path=path, url=path, folder="", deleted_rows=tuple(sorted(deleted)))
+                TableFile(
+                    path=path,
+                    url=catalog_url(path),
+                    folder="",
+                    deleted_rows=tuple(sorted(deleted)),
+                )
             )
         return found
 
@@ -136,7 +142,7 @@ class IcebergErasing:
                     continue
                 seen.add(manifest.manifest_path)
                 for path in live_files(table.io, manifest) - self._files.keys():
-                    found[path] = TableFile(path=path, url=path, folder="")
+                    found[path] = TableFile(path=path, url=catalog_url(path), folder="")
         return list(found.values())
 
     def replace(
@@ -246,7 +252,7 @@ class IcebergErasing:
         self.open()
         table = self._opened()
         kept = named_files(table, table.metadata.snapshots, expiry.files)
-        delete_files(one for one in expiry.files if one not in kept)
+        delete_files(catalog_url(one) for one in expiry.files if one not in kept)
 
     def _opened(self) -> Table:
         assert self._table is not None
@@ -285,7 +291,7 @@ class IcebergErasing:
                     old = self._files[one.old.path]
                     snapshot.delete_data_file(old)
                     if one.new is not None:
-                        url = f"{self.location}/{one.new.path}"
+                        url = f"{location_in(table)}/{one.new.path}"
                         snapshot.append_data_file(_data_file(table, url, old))
 
 

@@ -41,7 +41,7 @@ from tidelog_spark.jobs.export_table import (
     WrittenFile,
     offsets_to_text,
 )
-from tidelog_spark.jobs.table_places import check_location
+from tidelog_spark.jobs.table_places import catalog_url, check_location
 
 PROPERTY = "tidelog.export."
 # And a partition: the sequence number of the snapshot of its first export.
@@ -88,10 +88,9 @@ class IcebergTable:
 
     @property
     def location(self) -> str:
-        """Return the table's location from its metadata."""
+        """Return the URL of the location that the table's metadata have."""
         assert self._table is not None
-        location: str = self._table.location().rstrip("/")
-        return location
+        return catalog_url(location_in(self._table))
 
     def prepare(self, schema: pa.Schema, *, segments: str | None = None) -> pa.Schema:
         """Create the table, add columns or widen them, in a commit without files."""
@@ -164,7 +163,7 @@ class IcebergTable:
                 }
             )
             transaction.add_files(
-                [f"{self.location}/{one.path}" for one in files],
+                [f"{location_in(table)}/{one.path}" for one in files],
                 snapshot_properties={
                     SUMMARY_OFFSETS: offsets_to_text(offsets),
                     SUMMARY_RUN: run_id,
@@ -203,12 +202,18 @@ class IcebergTable:
             ) from None
         with creation as transaction:
             # An error in this block creates no table.
-            check_location(transaction.table_metadata.location, segments)
+            check_location(catalog_url(transaction.table_metadata.location), segments)
             if self._partitions in _TRANSFORMS:
                 transform, name = _TRANSFORMS[self._partitions]
                 with transaction.update_spec() as spec:
                     spec.add_field(TIMESTAMP_COLUMN, transform, name)
         return self._catalog.load_table(self._name)
+
+
+def location_in(table: Table) -> str:
+    """Return the location as the table's metadata have it, without a slash at its end."""
+    location: str = table.location().rstrip("/")
+    return location
 
 
 def without_retries(table: Table) -> None:

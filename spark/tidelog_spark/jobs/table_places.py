@@ -2,6 +2,10 @@
 
 A location is absolute, not among the segments, nor they below it.
 
+A location in S3 has the object's keys as they are: nothing in it is decoded. delta-rs, and other
+programs that read tables, take it for a URL instead. So it may only have characters that mean the
+same to both. One of this machine is a URL, in which ``%20`` is a space, or a path.
+
 An object below the segments' prefix that is no segment is an orphan, which is collected. Programs
 that clean up a table's folder (``remove_orphan_files``, ``VACUUM``) would delete segments in it.
 """
@@ -17,6 +21,8 @@ from tidelog_core.errors import InvalidConfig
 
 _OF_HADOOP = {"s3a": "s3", "s3n": "s3"}  # its names of S3, which catalogs may have in locations
 _SAME_SCHEME = {**_OF_HADOOP, "": "file"}
+# Of a URL what it encodes, its query and its fragment, and what S3's guide says to avoid.
+_UNCLEAR = '%?#\\"<>[]^`{|}'
 
 
 def table_url(place: str) -> str:
@@ -30,24 +36,50 @@ def plain_url(url: str) -> str:
     return _OF_HADOOP.get(scheme, scheme) + mark + rest
 
 
+def catalog_url(location: str) -> str:
+    """Return the URL of a location that pyiceberg gives, which takes paths of URLs as they are.
+
+    Its ``file:///a%20b`` is the folder ``a%20b``, whose URL is ``file:///a%2520b``.
+    """
+    parts = urlsplit(location)
+    is_here = parts.scheme == "file" and parts.path.startswith("/")
+    return Path(parts.path).as_uri() if is_here else location
+
+
 def filesystem_of(url: str) -> tuple[fs.FileSystem, str]:
     """Return the file system of a URL, and the path in it. Raises ``InvalidConfig``."""
+    url = plain_url(url)
+    bucket, key = url, ""
+    if url.startswith("s3://"):
+        # Arrow would decode the key.
+        bucket, _, key = url.removeprefix("s3://").partition("/")
+        bucket = f"s3://{bucket}"
     try:
-        return fs.FileSystem.from_uri(plain_url(url))  # type: ignore[no-any-return]
+        filesystem, root = fs.FileSystem.from_uri(bucket)
     except ValueError as error:
         raise InvalidConfig([f"files of a table cannot be at {url}: {error}"]) from None
+    return filesystem, f"{root}/{key}" if key else root
 
 
 def check_location(location: str, segments: str | None) -> None:
-    """Raise ``InvalidConfig`` for a relative location, and one among the segments or around them.
+    """Raise ``InvalidConfig`` for a location that a table may not have.
 
-    ``segments`` is their URL; ``None`` is nowhere.
+    That is a relative one, one in S3 that programs read differently, and one among the segments or
+    around them. ``segments`` is their URL; ``None`` is nowhere.
     """
     if not urlsplit(location).scheme and not location.startswith("/"):
         raise InvalidConfig(
             [
                 f"the table would be at {location!r}, which is no URL: give one, as"
                 " s3://bucket/folder or file:///folder; in Iceberg the catalog's warehouse says it"
+            ]
+        )
+    if unclear := _unclear_in_s3(location):
+        raise InvalidConfig(
+            [
+                f"no table can be at {location}: it has {unclear}, which programs that read tables"
+                f" take for different keys of S3; give a location without {' '.join(_UNCLEAR)},"
+                " characters that cannot be printed, and folders that are empty, '.' or '..'"
             ]
         )
     if segments is None:
@@ -65,11 +97,25 @@ def check_location(location: str, segments: str | None) -> None:
         )
 
 
+def _unclear_in_s3(location: str) -> str:
+    """Return what a location of S3 has that is not one key to all programs; "": nothing."""
+    scheme, _, rest = plain_url(location).partition("://")
+    if scheme != "s3":
+        return ""
+    for character in rest:
+        if character in _UNCLEAR or not character.isprintable():
+            return repr(character)
+    for folder in rest.rstrip("/").split("/"):
+        if folder in ("", ".", ".."):
+            return f"the folder {folder!r}"
+    return ""
+
+
 def _place(url: str) -> tuple[str, str, PurePosixPath]:
     """Return scheme, bucket and path of a URL, or of a path of this machine."""
     parts = urlsplit(url)
     scheme = _SAME_SCHEME.get(parts.scheme, parts.scheme)
     path = parts.path if scheme == "s3" else unquote(parts.path)
     if scheme == "file":
-        path = os.path.realpath(path)
+        path = os.path.realpath(path if parts.scheme else url)
     return scheme, parts.netloc, PurePosixPath("/", path.lstrip("/"))

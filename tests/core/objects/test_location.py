@@ -56,7 +56,10 @@ def test_keys_of_others_in_the_same_bucket_are_told_apart() -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "s3://", "s3:bucket", "file://host/path", "file:relative", "gs://b/c", "/a", "s3://b?x=y"],
+    [
+        *("", "s3://", "s3:bucket", "file://host/path", "file:relative", "gs://b/c", "/a"),
+        *("s3://b?x=y", "s3://b/x#y", "s3://b/x//y", "s3://b/x/../y", "s3://b/./y"),
+    ],
 )
 def test_other_urls_are_refused_with_what_is_allowed(url: str) -> None:
     with pytest.raises(InvalidConfig, match="must"):
