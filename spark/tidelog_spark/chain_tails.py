@@ -16,6 +16,7 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.metadata.epoch_chains import EpochChains
 from tidelog_core.objects.store import ObjectStore
 
+from tidelog_spark.cluster_objects import require_objects
 from tidelog_spark.partition_log import LogTail, PartitionLog
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class ChainTails:
     async def read(self, cluster_id: str, items: Items) -> None:
         """List the chains of these partitions, whose items were read before.
 
-        Raises ``CorruptObject`` and ``StoreUnavailable``.
+        Raises ``CorruptObject``, ``StoreUnavailable``, and ``InvalidConfig`` for a store with no
+        object of the cluster.
         """
         self._items = {name: chains for name, chains in items.items() if chains}
         if self._reader is None:
@@ -50,6 +52,11 @@ class ChainTails:
 
             self._cluster_id = cluster_id
             self._reader = TailReader(ChainStore(self._objects, cluster_id))
+            found = await self._refresh()
+            if not (found.is_grown or found.is_collected):
+                # The node that opened the first of the chains put the cluster's manifest before.
+                await require_objects(self._objects, cluster_id)
+            return
         await self._refresh()
 
     async def read_again(self) -> Refreshed | None:

@@ -24,6 +24,7 @@ from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.model import INT64_MAX
 from tidelog_core.objects.store import ObjectStore
 
+from tidelog_spark.cluster_objects import require_objects
 from tidelog_spark.loop_thread import LoopThread
 from tidelog_spark.splits import DataLost, Slice, Split
 
@@ -50,7 +51,8 @@ def read_split(
     The store is closed at the end unless it ``is_kept`` for other splits. If an object is
     gone, ``replan`` gets the remaining split and returns its current location. Raises
     ``CorruptObject`` for bytes that do not match the metadata, ``DataLost`` for an object
-    without a replacement, unless data loss is tolerated, and the errors of ``replan``.
+    without a replacement, unless data loss is tolerated, ``InvalidConfig`` for a store with no
+    object of the cluster, and the errors of ``replan``.
     """
     left = deque(split.slices)
     gone: set[str] = set()
@@ -66,6 +68,7 @@ def read_split(
                 left.popleft()
             except ObjectNotFound as error:
                 if part.object_key in gone or len(gone) == REPLANS_MAX:
+                    fetcher.require_objects_of_cluster(part.object_key)
                     _lose(split, left.popleft(), error, is_error=fail_on_data_loss)
                     split = replace(split, slices=tuple(left))
                 else:
@@ -230,6 +233,10 @@ class _Fetcher:
                 self._pending.append(self._thread.start(self._fetch(*chunk)))
                 break
             yield data
+
+    def require_objects_of_cluster(self, key: str) -> None:
+        """Raise ``InvalidConfig`` if the store has no object of the cluster that has the key."""
+        self._thread.run(require_objects(self._store, key.partition("/")[0]))
 
     async def _open(self) -> ObjectStore:
         return self._open_store()

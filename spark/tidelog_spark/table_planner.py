@@ -9,9 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
-from tidelog_core.errors import ObjectNotFound
+from tidelog_core.errors import InvalidConfig, ObjectNotFound
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.location import opened_object_store
@@ -57,7 +59,7 @@ def plan_read(options: ReadOptions) -> Plan:
     partitions, ``ObjectNotFound`` and ``CorruptObject`` for index objects, and the errors of
     ``plan``.
     """
-    return _beside(partial(_attempts, options, _plan))
+    return _in_own_thread(partial(_attempts, options, _plan))
 
 
 def bookmark(options: Mapping[str, str]) -> str:
@@ -67,12 +69,16 @@ def bookmark(options: Mapping[str, str]) -> str:
     retention or a deletion has removed some of them. Raises the same errors as a read.
     """
     parsed = parse_options(options)
-    return _beside(partial(_attempts, parsed, _bookmark)).to_text()
+    return _in_own_thread(partial(_attempts, parsed, _bookmark)).to_text()
 
 
 @asynccontextmanager
 async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
-    """Open the stores and nodes in the options, and close them at the end."""
+    """Open the stores and nodes in the options, and close them at the end.
+
+    Raises ``InvalidConfig`` for metadata that are not on this machine.
+    """
+    _require_file(options.metadata)
     async with (
         opened_metadata_store(options.metadata) as metadata,
         opened_object_store(options.objects) as objects,
@@ -93,7 +99,19 @@ async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
             await nodes.close()
 
 
-def _beside(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def _require_file(metadata: str) -> None:
+    """Raise ``InvalidConfig`` if a file of metadata is not there: opening it would make one."""
+    parts = urlsplit(metadata)
+    if parts.scheme == "sqlite" and not Path(unquote(parts.path)).exists():
+        raise InvalidConfig(
+            [
+                f"option 'metadata' is {metadata!r}, and this machine has no such file: check the"
+                " path, and that the driver and all executors have it"
+            ]
+        )
+
+
+def _in_own_thread(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run the call in a separate thread: a notebook's driver has a loop in this one."""
     with ThreadPoolExecutor(1, thread_name_prefix="plan") as executor:
         return executor.submit(lambda: asyncio.run(call())).result()

@@ -12,6 +12,7 @@ from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject, InvalidConfig
 from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.tier.keys import cluster_manifest_key
 from tidelog_spark import bookmark
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.planning import Plan
@@ -39,6 +40,10 @@ def cluster(tmp_path: Path) -> TieredCluster:
 def diskless(cluster: TieredCluster) -> Iterator[DisklessTopic]:
     topic = cluster.create_topic("t", partition_count=2, configs=DISKLESS)
     made = DisklessTopic(topic, CLUSTER_ID, database=cluster.database, objects=cluster.objects)
+    # Put by the node that opens a chain, before the item names it.
+    manifest = cluster.objects / cluster_manifest_key(CLUSTER_ID)
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    manifest.touch()
     made.enter(A)
     yield made
     made.close()
@@ -101,6 +106,16 @@ def test_a_table_goes_on_from_the_tier_into_the_chains(cluster, diskless):
     one_each = Planned(cluster, minPartitions="100")
     assert len(one_each.splits) == 4
     assert one_each.rows() == rows((0, 32))
+
+
+def test_a_store_without_the_cluster_is_not_an_empty_tail(cluster, diskless, stream, tmp_path):
+    diskless.commit(A, numbered(0, 5))
+    elsewhere = {"objects": (tmp_path / "elsewhere").as_uri(), "failOnDataLoss": "false"}
+    with pytest.raises(InvalidConfig, match="without any object of cluster"):
+        Planned(cluster, **elsewhere)
+    with pytest.raises(InvalidConfig, match="without any object of cluster"):
+        stream(**elsewhere).next_rows()
+    assert Planned(cluster, **elsewhere, disklessTail="false").rows() == []
 
 
 def test_what_is_above_a_gap_is_not_read(cluster, diskless):

@@ -20,6 +20,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AbortedTransaction, AppendOrigin
+from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import partition_key, topic_key
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
@@ -182,6 +183,12 @@ def test_damaged_metadata_stops_only_reads_that_name_what_it_describes(cluster, 
 
 def test_a_store_without_a_cluster_is_an_error_and_not_an_empty_read(cluster, tmp_path):
     given = {"metadata": f"sqlite:///{tmp_path}/other.db", "subscribe": "t"}
+
+    async def make_store() -> None:
+        async with opened_metadata_store(given["metadata"]) as store:
+            assert await store.get(topic_key("t")) is None
+
+    asyncio.run(make_store())
     with pytest.raises(InvalidConfig, match="'metadata' names a store without a cluster"):
         rows(cluster, **given)
 
@@ -304,6 +311,23 @@ def test_an_object_deleted_after_planning_raises_or_is_skipped(cluster):
     with pytest.raises(DataLost, match=r"offsets \[50, 100\) of t-0 are gone: object"):
         offsets(cluster)
     assert offsets(cluster, failOnDataLoss="false") == [*range(50), *range(100, 150)]
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_a_store_of_another_cluster_is_never_an_empty_topic(cluster, tmp_path, loss):
+    """As on an executor that lacks the driver's folder."""
+    cluster.create_topic("t")
+    cluster.add_segment("t", batches(0, 50))
+    elsewhere = (tmp_path / "elsewhere").as_uri()
+    with pytest.raises(InvalidConfig, match="without any object of cluster tiered-test"):
+        offsets(cluster, objects=elsewhere, failOnDataLoss=loss)
+
+
+def test_metadata_that_are_not_there_are_refused_and_not_made(cluster, tmp_path):
+    path = tmp_path / "folder" / "metadata.db"
+    with pytest.raises(InvalidConfig, match="this machine has no such file: check the path"):
+        offsets(cluster, metadata=f"sqlite:///{path}")
+    assert not path.parent.exists()
 
 
 def test_chunks_may_cut_batches_anywhere(cluster, monkeypatch):
