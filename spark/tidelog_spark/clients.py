@@ -19,7 +19,7 @@ SecurityOptions = tuple[tuple[str, str], ...]
 """Settings of TLS and SASL by Kafka's names. Tasks make what they need of them themselves."""
 
 
-class Reached(Protocol):
+class ConnectionOptions(Protocol):
     """Options for connecting to nodes."""
 
     @property
@@ -32,7 +32,7 @@ class Reached(Protocol):
     def security(self) -> SecurityOptions: ...
 
 
-def client_factory(options: Reached) -> ClientFactory:
+def client_factory(options: ConnectionOptions) -> ClientFactory:
     """Return the factory that makes the clients.
 
     Raises ``InvalidConfig`` where a file of keys or certificates cannot be used.
@@ -51,7 +51,7 @@ def client_factory(options: Reached) -> ClientFactory:
 def parse_security(reader: OptionReader) -> SecurityOptions:
     """Return the options of TLS and SASL. Problems are added; files are left to the tasks."""
     given: Mapping[str, str] = {
-        name.removeprefix(_PREFIX): reader.text(name)
+        name.removeprefix(_PREFIX): reader.whole_text(name)
         for name in SECURITY_OPTIONS
         if reader.has(name)
     }

@@ -37,14 +37,14 @@ def check_limits(options: ReadOptions, catalog: Catalog) -> None:
     """
     partitions = {log.partition for log in catalog.logs}
     problems = [
-        *_misfits("starting", options.start, partitions),
-        *_misfits("ending", options.end, partitions),
+        *_partition_problems("starting", options.start, partitions),
+        *_partition_problems("ending", options.end, partitions),
     ]
     if problems:
         raise InvalidConfig(problems)
     recreated = [
         f"topic {topic!r} was deleted and created again since its offsets were noted: its id was"
-        f" {topic_id} and is {catalog.topic_ids[topic]}"
+        f" {topic_id} and is {catalog.topic_ids[topic]}; give offsets of the present topic"
         for topic, topic_id in options.topic_ids.items()
         if catalog.topic_ids.get(topic, topic_id) != topic_id
     ]
@@ -146,7 +146,7 @@ async def _search(
     return {**dict.fromkeys(times), **dict(await gather(read_offset, timed))}
 
 
-def _misfits(side: str, limit: Limit, partitions: set[TopicPartition]) -> Sequence[str]:
+def _partition_problems(side: str, limit: Limit, partitions: set[TopicPartition]) -> Sequence[str]:
     if limit.everywhere is not None or limit.by_partition.keys() == partitions:
         return ()
     option = f"{side}Offsets" if isinstance(limit, OffsetLimit) else f"{side}OffsetsByTimestamp"

@@ -22,15 +22,15 @@ class OptionReader:
         self._names = names
         self._spelled = {name.lower(): name for name in names}
 
-    def report_strangers(self, why_not: Callable[[str], str | None]) -> None:
+    def report_unknown_names(self, refusal: Callable[[str], str | None]) -> None:
         """Add a problem for every unknown name.
 
-        ``why_not`` gets a name in lower case and returns the reason why it is not accepted, or
+        ``refusal`` gets a name in lower case and returns the reason why it is not accepted, or
         ``None`` if it is accepted or unknown.
         """
         for lower, (given_name, _) in sorted(self._given.items()):
             name = self._spelled.get(lower, given_name)
-            if (reason := why_not(lower)) is not None:
+            if (reason := refusal(lower)) is not None:
                 self.problems.append(f"option {name!r} {reason}")
             elif lower not in self._spelled:
                 self.problems.append(f"unknown option {name!r}: {self._nearest(lower)}")
@@ -40,8 +40,12 @@ class OptionReader:
         return name.lower() in self._given
 
     def text(self, name: str) -> str:
-        """Return the text of a given option."""
-        return self._given[name.lower()][1].strip()
+        """Return the text of a given option, without white space around it."""
+        return self.whole_text(name).strip()
+
+    def whole_text(self, name: str) -> str:
+        """Return the text of a given option, for keys and secrets, which may end with a space."""
+        return self._given[name.lower()][1]
 
     def required(self, name: str, parse: Callable[[str], str], *, example: str) -> str:
         """Return the value of a required, non-empty option."""

@@ -84,9 +84,9 @@ OPTION_NAMES = tuple(
     )
 )
 # Options that asOf contains.
-_SAID_BY_BOOKMARK = (*_SELECTIONS, *_START_NAMES, *(n for n in _BATCH_NAMES if n != "asOf"))
+_PARTS_OF_BOOKMARK = (*_SELECTIONS, *_START_NAMES, *(n for n in _BATCH_NAMES if n != "asOf"))
 # Options of Spark's Kafka source that are not supported here, with the reason.
-_NOT_HERE = {
+_UNSUPPORTED = {
     "bootstrap.servers": "is named 'kafka.bootstrap.servers' here",
     "fetchoffset.numretries": "is not needed: retriable errors are retried until"
     " 'kafka.request.timeout.ms'",
@@ -142,7 +142,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
     Raises ``InvalidConfig`` with every problem at once.
     """
     reader = OptionReader(given, OPTION_NAMES)
-    reader.report_strangers(partial(_why_not, is_stream=is_stream))
+    reader.report_unknown_names(partial(_refusal, is_stream=is_stream))
     is_bookmarked = not is_stream and reader.has("asOf")
     limits = _bookmarked(reader) if is_bookmarked else _limits(reader, is_stream=is_stream)
     if is_stream:
@@ -180,7 +180,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
             "maxTriggerDelay", values.parse_duration_ms, default=MAX_TRIGGER_DELAY_MS
         ),
     )
-    reader.problems += [*_backwards(options), *_crossed(options)]
+    reader.problems += [*_end_before_start(options), *_limit_problems(options)]
     if reader.problems:
         raise InvalidConfig(reader.problems)
     return options
@@ -202,7 +202,7 @@ def check_options(given: Mapping[str, str]) -> ReadOptions:
             raise refused from None
 
 
-def _why_not(lower: str, *, is_stream: bool) -> str | None:
+def _refusal(lower: str, *, is_stream: bool) -> str | None:
     """Return why this read does not accept a name, or None if there is no known reason."""
     names, what = (
         (_BATCH_NAMES, "is for batch reads: a stream has no end")
@@ -211,8 +211,8 @@ def _why_not(lower: str, *, is_stream: bool) -> str | None:
     )
     if lower in map(str.lower, names):
         return what
-    if lower in _NOT_HERE:
-        return _NOT_HERE[lower]
+    if lower in _UNSUPPORTED:
+        return _UNSUPPORTED[lower]
     clients = (*_NODE_NAMES, "kafka.isolation.level")
     if lower.startswith("kafka.") and lower not in clients:
         return (
@@ -232,7 +232,7 @@ def _limits(reader: OptionReader, *, is_stream: bool) -> tuple[Selection, Limit,
 
 
 def _bookmarked(reader: OptionReader) -> tuple[Selection, Limit, Limit]:
-    for name in _SAID_BY_BOOKMARK:
+    for name in _PARTS_OF_BOOKMARK:
         if reader.has(name):
             reader.problems.append(f"option {name!r} is part of 'asOf' already: leave it out")
     bookmark = reader.parsed("asOf", Bookmark.from_text, default=None)
@@ -310,7 +310,8 @@ def _keys(reader: OptionReader) -> frozenset[bytes] | None:
         reader.problems.append("option 'keyEncoding' needs 'key' or 'keys'")
 
     def one(text: str) -> frozenset[bytes]:
-        return frozenset({decode(text)})
+        is_text = decode is values.decode_utf8
+        return frozenset({decode(reader.whole_text("key") if is_text else text)})
 
     def several(text: str) -> frozenset[bytes]:
         return frozenset(map(decode, values.parse_keys(text)))
@@ -340,7 +341,7 @@ def _nodes(reader: OptionReader) -> NodeOptions | None:
     )
 
 
-def _crossed(options: ReadOptions) -> list[str]:
+def _limit_problems(options: ReadOptions) -> list[str]:
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if least is not None and most is not None and least > most:
         return [
@@ -349,7 +350,7 @@ def _crossed(options: ReadOptions) -> list[str]:
     return []
 
 
-def _backwards(options: ReadOptions) -> list[str]:
+def _end_before_start(options: ReadOptions) -> list[str]:
     """Return the problem of an end before the start, as far as the options alone show it."""
     start, end = options.start, options.end
     if type(start) is not type(end):

@@ -243,3 +243,23 @@ def test_positions_are_the_same_text_whatever_their_order():
     assert Positions.from_json(json.loads(text)) == found
     other = Positions(dict(sorted(offsets.items())), {"b": topic_id})
     assert json.dumps(other.to_json()) == text
+
+
+def test_a_key_is_looked_up_with_the_white_space_around_it():
+    assert parsed(key=" a ").keys == {b" a "}
+    assert parsed(key=" YQ== ", keyEncoding=" base64 ").keys == {b"a"}
+    assert parsed(keys='[" a", "b"] ').keys == {b" a", b"b"}
+
+
+def test_a_password_may_end_with_a_space():
+    options = parsed(
+        **{
+            "kafka.bootstrap.servers": "one:9092",
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.username": "u",
+            "kafka.sasl.password": " secret ",
+        }
+    )
+    assert options.nodes is not None
+    assert dict(options.nodes.security)["sasl.password"] == " secret "

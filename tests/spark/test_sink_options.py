@@ -70,6 +70,7 @@ def test_a_batch_is_no_larger_than_a_request():
         ("subscribe", "t", "is for reading"),
         ("kafka_transactional_id", "t", "cannot be set: each task has its own"),
         ("kafka_acks", "1", "must be all"),
+        ("kafka_retries", "5", "requests are repeated until 'kafka.delivery.timeout.ms'"),
         ("kafka_enable_idempotence", "false", "must be true"),
         ("kafka_compression_type", "lzma", "must be one of none, gzip, snappy, lz4, zstd"),
         ("kafka_compression_zstd_level", "23", "must be a number from -131072 to 22"),
@@ -100,6 +101,12 @@ def test_all_that_is_wrong_is_told_at_once():
         ("value binary, headers map<string,binary>", ["it must be array<struct<key:string"]),
         ("value binary, headers array<struct<key:string,value:string>>", ["it must be array"]),
         ("value binary, timestamp long", ["column 'timestamp' is bigint; it must be timestamp"]),
+        (
+            "Value binary, KEY string",
+            ["'Value' must be named 'value'", "'KEY' must be named 'key'"],
+        ),
+        ("value binary, Topic string", ["column 'Topic' must be named 'topic'"]),
+        ("value binary, key int, key string", ["there are several columns 'key'"]),
     ],
 )
 def test_columns_that_cannot_be_records_are_named(columns, found):

@@ -11,7 +11,11 @@ class CorruptDecision(TidelogError):
     """A group's committed offset is not a stream driver's decision."""
 
     def __init__(self, group_id: str, problem: str) -> None:
-        super().__init__(f"the offsets of group {group_id!r} are not a decision: {problem}")
+        super().__init__(
+            f"the offsets of group {group_id!r} are not a decision of this sink: {problem}. Find"
+            " the program that commits to the group. To go on without the decision, delete the"
+            " group: the last micro-batch may be written again"
+        )
         self.group_id = group_id
 
 
@@ -23,7 +27,7 @@ class BatchSuperseded(TidelogError):
     def __init__(self, batch_id: int, decided_batch_id: int) -> None:
         super().__init__(
             f"micro-batch {batch_id} is not written: another run of the query is at"
-            f" {decided_batch_id}. Two must not share a checkpoint"
+            f" {decided_batch_id}. Two must not share a checkpoint: stop one of them"
         )
         self.batch_id, self.decided_batch_id = batch_id, decided_batch_id
 
@@ -38,7 +42,8 @@ class TransactionsEnded(TidelogError):
         super().__init__(
             f"micro-batch {batch_id} is not committed: the transactions of tasks {numbers} have"
             f" ended before it. It took longer than 'kafka.transaction.timeout.ms',"
-            f" {timeout_ms}, or another run of the query has started it again"
+            f" {timeout_ms}: then make micro-batches smaller, or that longer. Or another run of the"
+            " query has begun it again: stop one of them"
         )
         self.batch_id, self.tasks = batch_id, numbers
 

@@ -54,11 +54,11 @@ class SinkOptions:
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Return the options of a write. Raises ``InvalidConfig`` with every problem at once."""
-    accepted = {name: text for name, text in given.items() if name.lower() not in _PASSED_OVER}
+    accepted = {name: text for name, text in given.items() if name.lower() not in _IGNORED}
     reader = OptionReader(accepted, OPTION_NAMES)
-    reader.report_strangers(_NOT_HERE.get)
+    reader.report_unknown_names(_UNSUPPORTED.get)
     for name, right in _FIXED.items():
-        reader.parsed(name, _just(*right), default=None)
+        reader.parsed(name, _only(*right), default=None)
 
     def count(name: str, default: int) -> int:
         return reader.parsed(name, values.parse_positive, default=default)
@@ -117,14 +117,24 @@ def _batches(reader: OptionReader, count: Callable[[str, int], int]) -> BatchOpt
 def check_columns(schema: StructType, options: SinkOptions) -> None:
     """Raise ``InvalidConfig`` with all reasons why the columns cannot become records."""
     kinds = {field.name: field.dataType for field in schema}
-    problems = [
+    names = [field.name for field in schema]
+    problems = [f"there are several columns {name!r}" for name in _COLUMNS if names.count(name) > 1]
+    # Spark takes the names for the same; here such a column would be ignored, and its values lost.
+    in_other_case = {
+        name.lower(): name for name in kinds if name not in _COLUMNS and name.lower() in _COLUMNS
+    }
+    problems += [
+        f"column {name!r} must be named {right!r}" for right, name in in_other_case.items()
+    ]
+    problems += [
         f"column {name!r} is {kinds[name].simpleString()}; it must be {allowed}"
         for name, (allowed, is_right) in _COLUMNS.items()
         if name in kinds and not is_right(kinds[name])
     ]
-    if "value" not in kinds:
+    there = kinds.keys() | in_other_case.keys()
+    if "value" not in there:
         problems.append("column 'value' is missing: add it, with the records' values")
-    if "topic" not in kinds and options.batches.topic is None:
+    if "topic" not in there and options.batches.topic is None:
         problems.append("give the option 'topic', or a column 'topic' with every row's topic")
     if problems:
         raise InvalidConfig(problems)
@@ -176,7 +186,7 @@ def _level(codec: CompressionType) -> Callable[[str], int]:
     return parse
 
 
-def _just(*right: str) -> Callable[[str], str]:
+def _only(*right: str) -> Callable[[str], str]:
     """Return the parser of an option with only one allowed value."""
 
     def parse(text: str) -> str:
@@ -209,9 +219,9 @@ OPTION_NAMES = (
     *_FIXED,
 )
 # Options that Spark itself adds to a stream.
-_PASSED_OVER = frozenset({"checkpointlocation", "queryname"})
+_IGNORED = frozenset({"checkpointlocation", "queryname"})
 # Options of Spark's Kafka sink or source that are not supported here, with the reason.
-_NOT_HERE = {
+_UNSUPPORTED = {
     "path": "is not supported: give 'topic'",
     "metadata": "is for reading: a write goes to 'kafka.bootstrap.servers'",
     "objects": "is for reading: a write goes to 'kafka.bootstrap.servers'",
@@ -221,6 +231,8 @@ _NOT_HERE = {
     "kafka.key.serializer": "cannot be set: keys are bytes or strings",
     "kafka.value.serializer": "cannot be set: values are bytes or strings",
     "kafka.linger.ms": "is not needed: a batch waits for no further rows",
+    "kafka.retries": "is not needed: requests are repeated until 'kafka.delivery.timeout.ms'",
+    "kafka.max.in.flight.requests.per.connection": "cannot be set: rows keep their order",
     "kafka.partitioner.class": "cannot be set: give a column 'partition'",
     "compression": "is named 'kafka.compression.type' here",
 }
