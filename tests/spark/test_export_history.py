@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_spark.jobs import erasure_receipts, parquet_commits
-from tidelog_spark.jobs.erasable_table import ErasableTable, left_over
+from tidelog_spark.jobs.erasable_table import ErasableTable, delete_uncommitted
 from tidelog_spark.jobs.erasure_receipts import read_receipts
 from tidelog_spark.jobs.export_table import CorruptExport, ExportConflict, TimePartitions
 from tidelog_spark.jobs.iceberg_table import IcebergTable
@@ -539,7 +539,7 @@ def test_a_conflict_is_told_where_its_files_cannot_be_deleted(source, tmp_path, 
     monkeypatch.setattr(table, "commit", overtaken)
     with pytest.raises(ExportConflict, match=r"was written by another export.*are left, delete"):
         source.export(None, table)
-    assert left_over([(tmp_path / "none").as_uri()]) == ""
+    assert delete_uncommitted([(tmp_path / "none").as_uri()]) == ""
 
 
 @pytest.mark.parametrize("name", list(TARGETS))

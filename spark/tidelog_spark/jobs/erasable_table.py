@@ -112,7 +112,7 @@ def delete_files(urls: Iterable[str]) -> None:
             filesystem.delete_file(path)
 
 
-def left_over(urls: Iterable[str]) -> str:
+def delete_uncommitted(urls: Iterable[str]) -> str:
     """Delete files that no commit names; return the end of a message: the reason if it fails.
 
     For a caller that has an error to raise, which an error of the deletion must not replace.

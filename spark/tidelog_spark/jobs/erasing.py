@@ -30,7 +30,7 @@ from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import Cluster, Topic, cluster_key, topic_key
 from tidelog_core.objects.location import opened_object_store
 
-from tidelog_spark.jobs.erasable_table import ErasableTable, left_over
+from tidelog_spark.jobs.erasable_table import ErasableTable, delete_uncommitted
 from tidelog_spark.jobs.erased_rows import (
     ErasedKeys,
     EraseSettings,
@@ -250,7 +250,9 @@ def _erase(
         table.replace(replaced, run_id=run_id, recorded=recorded)
     except (ExportConflict, UnreadableTableFile) as error:
         copies = (one.new for one in replaced)
-        left = left_over(f"{table.location}/{one.path}" for one in copies if one is not None)
+        left = delete_uncommitted(
+            f"{table.location}/{one.path}" for one in copies if one is not None
+        )
         raise type(error)(f"{error}{left}") from None
     return _committed(table, receipt)
 

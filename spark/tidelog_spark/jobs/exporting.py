@@ -27,7 +27,7 @@ from tidelog_core.objects.location import opened_object_store
 from tidelog_spark.catalog import load_catalog
 from tidelog_spark.chain_tails import ChainTails
 from tidelog_spark.jobs.decoding import RAW, DecoderSpec
-from tidelog_spark.jobs.erasable_table import left_over
+from tidelog_spark.jobs.erasable_table import delete_uncommitted
 from tidelog_spark.jobs.export_table import (
     ColumnConflict,
     ExportConflict,
@@ -149,7 +149,7 @@ def _export(
     try:
         table.commit(files, offsets, run_id=run_id)
     except ExportConflict as conflict:
-        left = left_over(f"{table.location}/{one.path}" for one in files)
+        left = delete_uncommitted(f"{table.location}/{one.path}" for one in files)
         raise ExportConflict(f"{conflict}{left}") from None
     return ExportResult(
         run_id,
