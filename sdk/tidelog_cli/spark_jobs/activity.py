@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from tidelog_core.audit.events import AuditKind
 from tidelog_spark.jobs.activity import COLUMNS, ActivityRequest, activity
 
 from tidelog_cli.failures import UsageError
-from tidelog_cli.options import Json
+from tidelog_cli.options import Json, require_choice
 from tidelog_cli.output import print_json, print_table
 from tidelog_cli.spark_jobs.command_line import run_job, spark_session
 from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
@@ -58,12 +59,19 @@ def activity_command(
     json: Json = False,
 ) -> None:
     """Show who did what, from the tiered events of the audit topic."""
+    if kind is not None:
+        require_choice("--kind", kind, [one.value for one in AuditKind])
+    if user is not None and ":" not in user:
+        raise UsageError(f"--user must be a principal such as User:{user}, not {user!r}")
+    from_ms, until_ms = _parse_time("--from", from_), _parse_time("--until", until)
+    if from_ms is not None and until_ms is not None and until_ms <= from_ms:
+        raise UsageError(f"--until {until} must be after --from {from_}")
     stores = locate_stores(data_dir, metadata, objects)
     request = ActivityRequest(
         metadata=stores.metadata,
         objects=stores.objects,
-        from_ms=_parse_time("--from", from_),
-        until_ms=_parse_time("--until", until),
+        from_ms=from_ms,
+        until_ms=until_ms,
         kind=kind,
         operation=operation,
         user=user,
