@@ -113,7 +113,7 @@ def _describe_usage(error: Exception) -> str:
 def _describe_os_error(error: OSError) -> str:
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"
-    return str(error)
+    return error.strerror or str(error)
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -14,7 +14,10 @@ def app() -> None:
     from tidelog_node.init_process import leave_first_process
 
     leave_first_process()
+    from typer.main import get_command
+
     from tidelog_cli.commands import app as commands
 
+    command = get_command(commands)
     signal.signal(signal.SIGINT, before)
-    commands()
+    command()

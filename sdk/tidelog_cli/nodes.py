@@ -91,7 +91,7 @@ async def require_node(admin: Admin, node: int) -> set[int]:
     """Return the ids of the live nodes. Raises ``CommandFailed`` if this one is not among them."""
     known = {one.node_id for one in (await admin.describe_cluster()).nodes}
     if node not in known:
-        raise CommandFailed(f"there is no live node {node}; there are {_listed(known)}")
+        raise CommandFailed(f"there is no live node {node}; live nodes: {_listed(known)}")
     return known
 
 

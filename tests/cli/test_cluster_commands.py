@@ -76,7 +76,7 @@ def test_a_drained_node_leads_nothing_and_leads_again(two: str) -> None:
 def test_node_that_is_not_there_is_named(two: str) -> None:
     for command in (("node", "drain", 9), ("config", "describe", "node", 9)):
         outcome = called(*command, bootstrap=two, status=1)
-        assert outcome.errors == "tidelog: there is no live node 9; there are 1, 2\n"
+        assert outcome.errors == "tidelog: there is no live node 9; live nodes: 1, 2\n"
 
 
 def test_partition_without_another_replica_stays(two: str) -> None:

@@ -42,7 +42,7 @@ def test_help_imports_neither_stores_nor_node_nor_what_draws() -> None:
     assert not loaded & {"kio", "tidelog_core", "tidelog_node", "sqlite3", "obstore", "rich"}
 
 
-INTERRUPTED = """
+IMPORTING = """
 import os, signal, sys
 
 class Interrupting:
@@ -54,10 +54,21 @@ sys.meta_path.insert(0, Interrupting())
 from tidelog_cli.main import app
 app()
 """
+PUTTING_TOGETHER = """
+import os, signal, typer.main
+
+def interrupting(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+typer.main.get_command = interrupting
+from tidelog_cli.main import app
+app()
+"""
 
 
-def test_an_interrupt_before_the_command_runs_ends_it_in_silence() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False)
+@pytest.mark.parametrize("program", [IMPORTING, PUTTING_TOGETHER], ids=["imports", "options"])
+def test_an_interrupt_before_the_command_runs_ends_it_in_silence(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 

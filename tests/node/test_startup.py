@@ -119,7 +119,7 @@ def test_a_store_that_does_not_know_the_directorys_cluster_is_left_as_it_was(
 ) -> None:
     NodeProcess(tmp_path / "node").start().stop()
     other = NodeProcess(tmp_path / "node", metadata_store=f"sqlite://{tmp_path}/other.db")
-    assert "is it the right store?" in refusal(other)
+    assert "the metadata store knows of none" in refusal(other)
     assert stored(tmp_path / "other.db", "cluster") == []
 
 

@@ -56,13 +56,22 @@ class HeldPartition(Protocol):
         """The topic's id."""
 
 
+class DirectoryInUse(StorageError):
+    """Another process has locked the data directory."""
+
+    hint = "stop that node, or give this one a data directory of its own"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"another node uses the data directory {path}")
+
+
 class LogDirectories:
     """The data directory of one running node."""
 
     def __init__(self, path: Path) -> None:
         """Lock the directory; create it if there is none.
 
-        Raises ``StorageError`` if another process has locked it.
+        Raises ``DirectoryInUse`` if another process has locked it.
         """
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
@@ -71,7 +80,7 @@ class LogDirectories:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
-            raise StorageError(f"another node uses the data directory {path}") from None
+            raise DirectoryInUse(path) from None
         remove_deleted_logs(path)
         mark = path / CLEAN_SHUTDOWN_FILE
         self.was_clean = mark.exists() or not any(path.glob(f"*/{TOPIC_ID_PREFIX}*"))
