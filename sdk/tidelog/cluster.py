@@ -36,6 +36,7 @@ from tidelog.errors import (
 from tidelog.metadata import Node, PartitionInfo, TopicInfo, merge, topic_info, with_leader
 from tidelog.options import ClientOptions
 from tidelog.tokens.bearer_token import TokenNotFetched
+from tidelog.wire.answers import first_entry
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Address, Connection, open_connection
 from tidelog.wire.frame_buffers import KEPT_BYTES_MAX, FrameBuffers
@@ -45,6 +46,10 @@ from tidelog.wire.sasl import log_in
 logger = logging.getLogger(__name__)
 
 _IDLE_AGES_MAX = 3  # Topics unused for this many metadata ages are no longer fetched.
+# Nodes that are tried before the bootstrap servers: their addresses may all have gone.
+_KNOWN_TRIED_MAX = 3
+# Fetches of metadata in a row that ask again soon; the next ones wait longer and longer.
+_QUICK_FETCHES_MAX = 20
 
 
 class Lane(Enum):
@@ -338,8 +343,9 @@ class Cluster:
         for (_, lane), line in self._lines.items():
             if lane is Lane.SHARED and line.connection is not None and line.connection.is_open:
                 return line.connection
-        known = [node.address for node in self._nodes.values()]
+        known = list({node.address for node in self._nodes.values()})
         random.shuffle(known)
+        known = known[:_KNOWN_TRIED_MAX]
         bootstrap = [a for a in self._options.bootstrap if a not in known]
         failure: TidelogError | None = None
         for address in (*known, *bootstrap):
@@ -355,7 +361,7 @@ class Cluster:
         """Return the node that coordinates the group or transactional id. One attempt."""
         request = build(FindCoordinatorRequest, key_type=kind.value, coordinator_keys=(key,))
         response = await self.request(FIND_COORDINATOR, request)
-        answer = response.coordinators[0]
+        answer = first_entry(response.coordinators, f"{kind} {key!r}")
         if answer.error_code is not ErrorCode.none:
             raise error_for(answer.error_code, answer.error_message, about=f"{kind} {key!r}")
         node = Node(int(answer.node_id), answer.host, int(answer.port), None)
@@ -377,8 +383,15 @@ class Cluster:
         if line.opening is None:
             line.opening = asyncio.get_running_loop().create_task(self._open(address, line))
             line.opening.add_done_callback(_retrieve)
-        # Shielded: others may wait for the same connection.
-        return await asyncio.shield(line.opening)
+        opening = line.opening
+        try:
+            # Shielded: others may wait for the same connection.
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and task is not None and not task.cancelling():
+                raise ClientClosed("the client was closed during the call") from None
+            raise
 
     async def _open(self, address: Address, line: _Line) -> Connection:
         loop = asyncio.get_running_loop()
@@ -417,9 +430,13 @@ class Cluster:
             raise
 
     async def _keep(self) -> None:
+        """Fetch the metadata when they are old or outdated, until cancelled."""
         backoff = self.backoff()
         loop = asyncio.get_running_loop()
+        quick_count = 0
         while True:
+            if not self._stale.is_set():
+                quick_count = 0
             timer = loop.call_later(self._options.metadata_max_age_ms / 1000, self._stale.set)
             try:
                 await self._stale.wait()
@@ -432,8 +449,16 @@ class Cluster:
                 self.last_error = error
                 logger.warning("cannot fetch metadata, will retry", extra={"reason": str(error)})
                 self._stale.set()
+            except Exception as error:
+                # A task supervisor: without metadata every call of this client would wait forever.
+                self.last_error = ConnectionFailed(f"cannot fetch metadata: {error!r}")
+                logger.exception("cannot fetch metadata, will retry")
+                self._stale.set()
             else:
-                if self._is_settled():
+                quick_count += 1
+                # What they do not show, such as a partition that does not exist, may be asked for
+                # again and again.
+                if self._is_settled() and quick_count <= _QUICK_FETCHES_MAX:
                     backoff.reset()
                     # Many answers may show the same change: fetch at most this often.
                     await asyncio.sleep(self._options.retry_backoff_ms / 2000)

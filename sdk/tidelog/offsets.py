@@ -19,6 +19,7 @@ from tidelog_core.wire_messages import build
 from tidelog.asking_leaders import ask_until_found, by_leader, worst
 from tidelog.cluster import Cluster
 from tidelog.errors import TidelogError, error_for
+from tidelog.wire.answers import incompleteness
 from tidelog.wire.requests import LIST_OFFSETS
 
 LATEST_TIMESTAMP = -1
@@ -26,6 +27,7 @@ EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3  # the record with the highest timestamp
 EARLIEST_LOCAL_TIMESTAMP = -4  # the first offset on the node's own disk
 LATEST_TIERED_TIMESTAMP = -5
+_LOG_ENDS = (LATEST_TIMESTAMP, EARLIEST_TIMESTAMP)
 
 
 class FoundOffset(NamedTuple):
@@ -66,7 +68,8 @@ async def ask_offsets(
 ) -> TidelogError | None:
     """Ask every leader once and add the answers to ``found``.
 
-    Returns a failure if any partition has no answer, preferably one that is not retriable.
+    Returns a failure if any partition has no answer, preferably one that is not retriable. An
+    end of a log that is below zero is no answer.
     """
     led, failures = await by_leader(cluster, timestamps)
     answers = await asyncio.gather(
@@ -114,13 +117,21 @@ async def _ask_leader(
     except TidelogError as error:
         return error
     failure: TidelogError | None = None
+    answered: set[TopicPartition] = set()
     for topic in response.topics:
         for answer in topic.partitions:
             partition = TopicPartition(topic.name, int(answer.partition_index))
+            if partition not in timestamps:
+                continue
             if answer.error_code is ErrorCode.none:
+                if answer.offset < 0 and timestamps[partition] in _LOG_ENDS:
+                    continue
+                answered.add(partition)
                 found[partition] = FoundOffset(
                     int(answer.offset), int(answer.timestamp), int(answer.leader_epoch)
                 )
-            elif failure is None or failure.retriable:
+                continue
+            answered.add(partition)
+            if failure is None or failure.retriable:
                 failure = error_for(answer.error_code, None, about=partition)
-    return failure
+    return failure or incompleteness(timestamps, answered, about="offsets")

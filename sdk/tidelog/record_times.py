@@ -20,7 +20,8 @@ from tidelog_core.wire_messages import build
 
 from tidelog.asking_leaders import ask_until_found, by_leader, worst
 from tidelog.cluster import Cluster
-from tidelog.errors import TidelogError, error_for
+from tidelog.errors import CorruptRecordBatch, TidelogError, error_for
+from tidelog.wire.answers import check_answered
 from tidelog.wire.requests import FETCH_BY_NAME
 
 FETCHED_AT_FIRST_BYTES = 4096  # of each partition
@@ -121,17 +122,21 @@ async def _fetch(
     if response.error_code is not ErrorCode.none:
         raise error_for(response.error_code, None, about="fetch")
     large = []
+    answered: set[TopicPartition] = set()
     moved: ErrorCode | None = None
     for topic in response.responses:
         for answer in topic.partitions:
             partition = TopicPartition(topic.topic, int(answer.partition_index))
+            if partition not in offsets:
+                continue
+            answered.add(partition)
             offset = offsets[partition]
             if answer.error_code in _LEADER_MOVED:
                 moved = answer.error_code
             elif answer.error_code is not ErrorCode.none:
                 found[partition] = None
             elif answer.records and len(answer.records) >= HEADER_SIZE:
-                made_ms, at[partition] = first_time(answer.records, offset)
+                made_ms, at[partition] = _first_time(partition, answer.records, offset)
                 if made_ms is not None or at[partition] >= int(answer.high_watermark):
                     found[partition] = ONLY_MARKERS if made_ms is None else made_ms
             elif offset < int(answer.high_watermark):
@@ -140,4 +145,19 @@ async def _fetch(
                 found[partition] = None
     if moved is not None:
         raise error_for(moved, None, about=f"node {node_id}")
+    check_answered(offsets, answered, about=f"node {node_id}")
     return large
+
+
+def _first_time(
+    partition: TopicPartition, records: bytes | memoryview, offset: int
+) -> tuple[int | None, int]:
+    """As ``first_time``. Raises ``CorruptRecordBatch`` for batches that end at the offset."""
+    made_ms, end_offset = first_time(records, offset)
+    if made_ms is None and end_offset <= offset:
+        # The same would be fetched again at once, and for ever.
+        raise CorruptRecordBatch(
+            f"{partition}: a fetch from offset {offset} returned batches that end at offset"
+            f" {end_offset}"
+        )
+    return made_ms, end_offset

@@ -8,14 +8,18 @@ this for their help: callers map the two errors.
 from __future__ import annotations
 
 import base64
+import socket
 import ssl
+import threading
 import urllib.error
 import urllib.parse
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -72,30 +76,116 @@ class RegistryHttp:
         if login:
             encoded = base64.b64encode(login.encode()).decode()
             self._headers["Authorization"] = f"Basic {encoded}"
-        handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirects()]
+        handlers: list[Any] = [urllib.request.ProxyHandler({}), _NoRedirects(), _PlainHandler()]
         if parts.scheme == "https":
-            context = ssl.create_default_context(cafile=ca_file)
-            handlers.append(urllib.request.HTTPSHandler(context=context))
+            handlers.append(_TlsHandler(ssl.create_default_context(cafile=ca_file)))
         self._opener = urllib.request.build_opener(*handlers)
 
     def call(self, method: str, path: str, body: bytes | None = None) -> RegistryAnswer:
-        """Return the answer. Raises ``NoRegistry`` if there is none."""
-        request = urllib.request.Request(self.url + path, body, self._headers, method=method)
-        try:
+        """Return the answer. Raises ``NoRegistry`` if it has not come whole in ``seconds_max``."""
+        reason = f"the answer is not complete after {self._seconds_max:g} s"
+        with _Deadline(self._seconds_max) as deadline:
             try:
-                response = self._opener.open(request, timeout=self._seconds_max)
-            except urllib.error.HTTPError as error:
-                response = error  # It has the answer too, and reading that may fail likewise.
-            with response:
-                return RegistryAnswer(response.status, response.read(self._answer_bytes_max))
-        except (OSError, HTTPException) as error:
-            reason = str(getattr(error, "reason", None) or error)
-            raise NoRegistry(f"no registry answers at {self.url}: {reason}") from None
+                request = _Request(self.url + path, body, self._headers, method=method)
+                request.deadline = deadline
+                try:
+                    response = self._opener.open(request, timeout=self._seconds_max)
+                except urllib.error.HTTPError as error:
+                    response = error  # It has the answer too, and reading that may fail likewise.
+                with response:
+                    answer = RegistryAnswer(response.status, response.read(self._answer_bytes_max))
+                if not deadline.is_over:
+                    return answer
+            # ``ValueError``: a host that no name service knows how to ask for.
+            except (OSError, HTTPException, ValueError, OverflowError) as error:
+                if not deadline.is_over:
+                    reason = str(getattr(error, "reason", None) or error)
+        raise NoRegistry(f"no registry answers at {self.url}: {reason}")
 
 
 def path_segment(name: str) -> str:
     """Return a name as a part of a path."""
     return urllib.parse.quote(name, safe="")
+
+
+class _Deadline:
+    """Ends a call in time, however slowly its answer trickles in.
+
+    The timeout of a socket begins again with every byte.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._socket: socket.socket | None = None
+        self.is_over = False
+        self._timer = threading.Timer(seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the timer."""
+        self._timer.cancel()
+
+    def note(self, connected: socket.socket) -> None:
+        """Note the socket of the call."""
+        self._socket = connected
+        if self.is_over:
+            self._end()
+
+    def _end(self) -> None:
+        self.is_over = True
+        if self._socket is not None:
+            with suppress(OSError):
+                # TLS would say goodbye, and wait.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class _PlainConnection(HTTPConnection):
+    def __init__(self, *args: Any, deadline: _Deadline, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self._deadline.note(self.sock)  # urllib closes it, and goes on reading the answer.
+
+
+class _TlsConnection(HTTPSConnection):
+    def __init__(self, *args: Any, deadline: _Deadline, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._deadline = deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self._deadline.note(self.sock)
+
+
+class _Request(urllib.request.Request):
+    deadline: _Deadline
+
+
+class _PlainHandler(urllib.request.HTTPHandler):
+    """Opens connections that end at their request's deadline."""
+
+    def http_open(self, req: Any) -> Any:
+        """Send the request."""
+        return self.do_open(partial(_PlainConnection, deadline=req.deadline), req)
+
+
+class _TlsHandler(urllib.request.HTTPSHandler):
+    """As ``_PlainHandler``."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        super().__init__(context=context)
+        self._tls = context
+
+    def https_open(self, req: Any) -> Any:
+        """Send the request."""
+        made = partial(_TlsConnection, deadline=req.deadline)
+        return self.do_open(made, req, context=self._tls)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

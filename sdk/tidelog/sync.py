@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import CancelledError, Future
 from types import TracebackType
 from typing import (
     Any,
@@ -21,7 +22,7 @@ from typing import (
 )
 
 from tidelog.client import Client
-from tidelog.errors import ClientClosed, InvalidRequest
+from tidelog.errors import ClientClosed, InvalidRequest, TidelogError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,51 +30,101 @@ C = TypeVar("C")
 
 
 class LoopThread:
-    """A thread that runs an event loop until closed."""
+    """A thread that runs an event loop until closed. Its functions may be called from any other.
+
+    After a fork the thread runs in the parent only: there they raise ``ClientClosed`` in the child.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
+        # No call comes behind the one that stops the loop; a signal's handler may come in between.
+        self._lock = threading.RLock()
         self.is_closed = False
 
+    @property
+    def is_running(self) -> bool:
+        """Whether calls can be answered."""
+        return not self.is_closed and self._thread.is_alive()
+
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine in the loop and return its result; an interrupt cancels it."""
-        if self.is_closed:
+        """Run the coroutine in the loop and return its result; an interrupt cancels it.
+
+        Raises ``ClientClosed``, also if another thread closes the client during the call.
+        """
+        try:
+            future = self._submit(coroutine)
+        except TidelogError:
             coroutine.close()
-            raise ClientClosed("the client is closed")
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise InvalidRequest("a callback in the client's thread must not call the client")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            raise
         try:
             return future.result()
+        except CancelledError:
+            raise ClientClosed("the client was closed during the call") from None
         except BaseException:
             future.cancel()
             raise
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call the function in the loop, soon. Thread-safe."""
-        if self.is_closed:
-            raise ClientClosed("the client is closed")
-        self._loop.call_soon_threadsafe(function)
+        """Call the function in the loop, soon."""
+        self.check_running()
+        with self._lock:
+            self.check_running()
+            self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
-        """Stop the loop and the thread. Idempotent."""
-        if self.is_closed:
-            return
-        self.is_closed = True
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Stop the loop and the thread; calls under way raise ``ClientClosed``. Idempotent."""
+        with self._lock:
+            if self.is_closed:
+                return
+            self.is_closed = True
+            if not self._thread.is_alive():
+                return  # after a fork: the loop is the parent's
+            self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+    def check_caller(self) -> None:
+        """Raise ``InvalidRequest`` in the thread itself, which would wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise InvalidRequest("a callback in the client's thread must not call the client")
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        self.check_caller()
+        self.check_running()
+        with self._lock:
+            self.check_running()
+            try:
+                return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            except RuntimeError:  # A signal's handler has closed the loop just now.
+                raise ClientClosed("the client is closed") from None
+
+    def check_running(self) -> None:
+        """Raise ``ClientClosed`` if no call can be answered.
+
+        To be asked before a lock is taken: in a forked process another thread may hold it forever.
+        """
+        if self.is_closed:
+            raise ClientClosed("the client is closed")
+        if not self._thread.is_alive():
+            raise ClientClosed("this process was forked: it needs a client of its own")
 
     def _serve(self) -> None:
         # The loop is closed in its own thread, because other threads may run loops of their own.
         try:
             self._loop.run_forever()
+            self._loop.run_until_complete(_cancel_others(asyncio.all_tasks(self._loop)))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
         finally:
             self._loop.close()
+
+
+async def _cancel_others(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel the tasks, for whose results other threads may wait, and wait for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 ClientT = TypeVar("ClientT", bound=Client)
@@ -85,6 +136,8 @@ class SyncClient(Generic[ClientT]):
     def __init__(self, client: ClientT) -> None:
         self.client = client  # Runs in the thread: call its methods only there.
         self.thread = LoopThread(f"tidelog-{type(client).__name__.lower()}")
+        self._closing = threading.RLock()
+        self._is_ending = False
 
     def start(self) -> None:
         """Connect. Idempotent; every call starts the client if needed."""
@@ -113,12 +166,17 @@ class SyncClient(Generic[ClientT]):
         self._close(has_failed=exc is not None)
 
     def _close(self, *, has_failed: bool) -> None:
-        if self.thread.is_closed:
-            return
-        try:
-            self.thread.run(self._end(has_failed=has_failed))
-        finally:
-            self.thread.close()
+        self.thread.check_caller()
+        # One at a time, and no second one from within the first: a signal's handler may close too.
+        with self._closing:
+            if self._is_ending:
+                return
+            self._is_ending = True
+            try:
+                if self.thread.is_running:
+                    self.thread.run(self._end(has_failed=has_failed))
+            finally:
+                self.thread.close()
 
     def _end(self, *, has_failed: bool) -> Coroutine[Any, Any, None]:
         """Return the coroutine that closes the client."""

@@ -71,7 +71,7 @@ class RegistryClient:
             raise _failure(answer)
         try:
             return json.loads(answer.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             problem = f"{self._http.url} is no schema registry: its answer is no JSON"
             raise CommandFailed(problem) from None
 

@@ -75,7 +75,7 @@ async def test_offsets_by_time_and_at_the_ends(node: NodeProcess, topic: str) ->
         assert await consumer.end_offsets([tp]) == {tp: 50}
         assert await consumer.offsets_for_times({tp: 7_001}) == {tp: OffsetAndTimestamp(8, 8_000)}
         assert await consumer.offsets_for_times({tp: 50_000}) == {tp: None}
-        with pytest.raises(InvalidRequest, match="-5 is negative"):
+        with pytest.raises(InvalidRequest, match="not -5"):
             await consumer.offsets_for_times({tp: -5})
 
 

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from tidelog.arrow.registry_source import RegistrySource
 from tidelog.errors import ConnectionFailed, InvalidConfig
+from tidelog.registry_http import NoRegistry, RegistryHttp
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.registry_client import RegistryClient, RegistryFailed
 
@@ -90,3 +91,48 @@ def test_the_error_of_a_wrong_address_has_no_password(url: str) -> None:
     with pytest.raises(UsageError, match="not 'node1:8081'") as of_client:
         RegistryClient(url)
     assert "secret" not in f"{of_source.value}{of_client.value}"
+
+
+@pytest.mark.parametrize("is_head_slow", [True, False])
+def test_an_answer_that_trickles_in_is_ended_in_time(is_head_slow: bool) -> None:
+    """Each byte would begin the socket's timeout again."""
+    may_end = threading.Event()
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+            if not is_head_slow:
+                self.wfile.write(b"Content-Length: 100000\r\n\r\n")
+            while not may_end.wait(0.05):
+                self.wfile.write(b"X-A: b\r\n" if is_head_slow else b"x")
+
+        def log_message(self, format: str, *_: object) -> None:
+            """Say nothing."""
+
+    with serving(Slow) as port:
+        http = RegistryHttp(f"http://127.0.0.1:{port}", seconds_max=0.5, answer_bytes_max=10**6)
+        try:
+            with pytest.raises(NoRegistry, match=r"not complete after 0\.5 s"):
+                http.call("GET", "/subjects")
+        finally:
+            may_end.set()
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", "127.0.0.1:70000"])
+def test_a_host_that_cannot_be_is_no_registry(host: str) -> None:
+    with pytest.raises(ConnectionFailed, match="no registry answers at"):
+        RegistrySource(f"http://{host}").by_id(1)
+
+
+def test_json_that_is_nested_too_deeply_is_no_registrys() -> None:
+    class Deep(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"[" * 200_000)
+
+        def log_message(self, format: str, *_: object) -> None:
+            """Say nothing."""
+
+    with serving(Deep) as port, pytest.raises(ConnectionFailed, match="no JSON comes"):
+        RegistrySource(f"http://127.0.0.1:{port}").by_id(1)

@@ -90,7 +90,11 @@ class AdminCalls(Client):
             for name in left:
                 failed.pop(name, None)
             passing: TidelogError | None = None
-            for name, (code, message) in (await send(left.keys())).items():
+            answered = await send(left.keys())
+            for name in left.keys() - answered.keys():
+                del left[name]  # Whether it was done is unknown.
+                failed[name] = ErrorCode.unknown_server_error, "the node's answer lacks it"
+            for name, (code, message) in answered.items():
                 if code is not ErrorCode.none:
                     failed[name] = code, message
                     error = _failure(what, name, code, message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
@@ -29,6 +29,7 @@ from tidelog.administering.results import (
     NodeDescription,
 )
 from tidelog.errors import InvalidRequest, error_for
+from tidelog.wire.answers import check_answered
 from tidelog.wire.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from tidelog.wire.requests import (
     API_VERSIONS,
@@ -129,17 +130,18 @@ class ConfigCalls(AdminCalls):
                 include_synonyms=True,
                 include_documentation=include_documentation,
             )
-            found |= await self._describe_configs(resource_type, part[0], request)
+            found |= await self._describe_configs(resource_type, part, request)
         return found
 
     async def _describe_configs(
-        self, resource_type: ResourceType, name: str, request: Any
+        self, resource_type: ResourceType, names: Sequence[str], request: Any
     ) -> dict[str, dict[str, ConfigEntry]]:
         async def attempt() -> dict[str, dict[str, ConfigEntry]]:
-            node_id = _node_of(resource_type, name)
+            node_id = _node_of(resource_type, names[0])
             response = await self._cluster.request(DESCRIBE_CONFIGS, request, node_id=node_id)
             failures = {r.resource_name: (r.error_code, r.error_message) for r in response.results}
             raise_failures(failures, what=resource_type)
+            check_answered(names, failures, about="description of configs")
             return {
                 result.resource_name: {entry.name: _config_entry(entry) for entry in result.configs}
                 for result in response.results
@@ -197,6 +199,7 @@ class ConfigCalls(AdminCalls):
                 r.resource_name: (r.error_code, r.error_message) for r in response.responses
             }
             raise_failures(failures, what=resource_type)
+            check_answered((str(name),), failures, about="change of configs")
 
         await self._retried(attempt)
 

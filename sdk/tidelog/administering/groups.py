@@ -42,6 +42,7 @@ from tidelog.errors import (
     error_for,
 )
 from tidelog.record_times import record_times
+from tidelog.wire.answers import first_entry
 from tidelog.wire.requests import (
     CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
@@ -311,7 +312,7 @@ class GroupCalls(TopicCalls):
 
 def check_described(response: Any, group_id: str) -> None:
     """Raise the error in a description of one group."""
-    group = response.groups[0]
+    group = first_entry(response.groups, f"group {group_id!r}")
     if group.error_code is not ErrorCode.none:
         raise error_for(group.error_code, group.error_message, about=f"group {group_id!r}")
     # Before version 6 only the state ``Dead`` shows that a group is unknown.
@@ -329,7 +330,7 @@ def assigned_partitions(assignment: Any) -> tuple[TopicPartition, ...]:
 
 
 def _check_deleted(response: Any, group_id: str) -> None:
-    code = response.results[0].error_code
+    code = first_entry(response.results, f"group {group_id!r}").error_code
     if code is not ErrorCode.none:
         raise error_for(code, None, about=f"group {group_id!r}")
 

@@ -31,6 +31,7 @@ from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import topic_entries
 from tidelog.consuming.locating import check_offset
 from tidelog.errors import GroupIdNotFound, UnsupportedVersion, error_for
+from tidelog.wire.answers import first_entry
 from tidelog.wire.requests import (
     ALTER_SHARE_GROUP_OFFSETS,
     DELETE_SHARE_GROUP_OFFSETS,
@@ -192,7 +193,7 @@ class ShareGroupCalls(GroupCalls):
 
 
 def _check_described_offsets(response: Any, group_id: str) -> None:
-    _check_answer(response.groups[0], group_id)
+    _check_answer(first_entry(response.groups, f"group {group_id!r}"), group_id)
 
 
 def _check_answer(answer: Any, group_id: str) -> None:

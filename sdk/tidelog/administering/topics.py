@@ -45,6 +45,7 @@ from tidelog.offsets import (
     MAX_TIMESTAMP,
     list_offsets,
 )
+from tidelog.wire.answers import check_answered
 from tidelog.wire.requests import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -137,6 +138,7 @@ class TopicCalls(AdminCalls):
         wanted = list(dict.fromkeys(names))
         topics = await self._metadata(wanted) if wanted else []
         raise_failures({t.name: (t.error_code, None) for t in topics}, what="topic")
+        check_answered(wanted, (topic.name for topic in topics), about="description of topics")
         return {topic.name: _describe(topic) for topic in topics}
 
     async def create_partitions(
@@ -233,7 +235,7 @@ class TopicCalls(AdminCalls):
             timeout=self._request_timeout,
         )
         response = await self._cluster.request(DELETE_RECORDS, request, node_id=node_id)
-        return {
+        answers = {
             TopicPartition(topic.name, int(answer.partition_index)): (
                 answer.error_code,
                 int(answer.low_watermark),
@@ -241,6 +243,8 @@ class TopicCalls(AdminCalls):
             for topic in response.topics
             for answer in topic.partitions
         }
+        check_answered(before, answers, about="deletion of records")
+        return answers
 
     async def _metadata(self, names: list[str] | None) -> Any:
         """Return the topics from a new metadata response; cached metadata may be older."""

@@ -35,6 +35,7 @@ from tidelog.administering.results import (
 from tidelog.cluster import CoordinatorKind
 from tidelog.consuming.coordinator import Coordinator
 from tidelog.errors import InvalidTxnState, error_for
+from tidelog.wire.answers import first_entry
 from tidelog.wire.requests import (
     DESCRIBE_PRODUCERS,
     DESCRIBE_TRANSACTIONS,
@@ -180,7 +181,8 @@ class TransactionCalls(AdminCalls):
 
         async def attempt() -> None:
             response = await self._ask_leader(WRITE_TXN_MARKERS, request, target)
-            code = response.markers[0].topics[0].partitions[0].error_code
+            topics = first_entry(response.markers, target).topics
+            code = first_entry(first_entry(topics, target).partitions, target).error_code
             if code is not ErrorCode.none:
                 raise error_for(code, None, about=target)
 
@@ -221,7 +223,7 @@ class TransactionCalls(AdminCalls):
 
         async def attempt() -> Any:
             response = await self._ask_leader(DESCRIBE_PRODUCERS, request, partition)
-            answer = response.topics[0].partitions[0]
+            answer = first_entry(first_entry(response.topics, partition).partitions, partition)
             if answer.error_code is not ErrorCode.none:
                 raise error_for(answer.error_code, answer.error_message, about=partition)
             return answer.active_producers
@@ -255,6 +257,7 @@ class TransactionCalls(AdminCalls):
 
 
 def _check_described(response: Any, transactional_id: str) -> None:
-    code = response.transaction_states[0].error_code
+    about = f"transactional id {transactional_id!r}"
+    code = first_entry(response.transaction_states, about).error_code
     if code is not ErrorCode.none:
-        raise error_for(code, None, about=f"transactional id {transactional_id!r}")
+        raise error_for(code, None, about=about)

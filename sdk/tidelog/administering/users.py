@@ -38,6 +38,7 @@ from tidelog.errors import (
     UnsupportedSaslMechanism,
     error_for,
 )
+from tidelog.wire.answers import check_answered
 from tidelog.wire.requests import ALTER_USER_SCRAM_CREDENTIALS, DESCRIBE_USER_SCRAM_CREDENTIALS
 
 EVERY_MECHANISM = tuple(mechanism.value for mechanism in ScramMechanism)
@@ -68,6 +69,8 @@ class UserCalls(AdminCalls):
                 raise error_for(response.error_code, response.error_message, about="users")
             if names is not None:
                 raise_failures(_errors(response.results), what="user")
+                answered = (one.user for one in response.results)
+                check_answered(names, answered, about="description of users")
             results = sorted(response.results, key=lambda one: str(one.user))
             return {one.user: _described(one) for one in results}
 
@@ -138,6 +141,9 @@ class UserCalls(AdminCalls):
         async def attempt() -> None:
             response = await self._cluster.request(ALTER_USER_SCRAM_CREDENTIALS, request)
             raise_failures(_errors(response.results), what="user")
+            wanted = {one.name for one in deletions} | {one.name for one in upsertions}
+            answered = (one.user for one in response.results)
+            check_answered(wanted, answered, about="change of users")
 
         await self._retried(attempt)
 

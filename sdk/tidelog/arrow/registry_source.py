@@ -53,7 +53,7 @@ class RegistrySource:
             known = resolve_answer(answer, self._version)
             schema_type = SchemaType(answer.get("schemaType", SchemaType.AVRO))
             return FoundSchema(schema_type, str(answer["schema"]), known)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ConnectionFailed(f"{self._http.url} answers with no schema: {error!r}") from None
 
     def _version(self, subject: str, version: int) -> Any:
@@ -78,6 +78,6 @@ class RegistrySource:
             )
         try:
             return json.loads(answer.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             problem = f"{self._http.url} is no schema registry: no JSON comes"
             raise ConnectionFailed(problem) from None

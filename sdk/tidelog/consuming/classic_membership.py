@@ -78,6 +78,8 @@ class ClassicMembership(Membership):
         self._last_assignment: tuple[TopicPartition, ...] = ()
         self._last_generation = NO_GENERATION
         self._assigned_counts: Mapping[str, int] | None = None  # as leader, last seen
+        self._hand_over_count = 0  # rebalances in a row that took partitions away
+        self._hand_over_backoff = cluster.backoff()
 
     # -- called by the consumer --
 
@@ -156,6 +158,8 @@ class ClassicMembership(Membership):
 
     async def _rebalance(self) -> None:
         """Join until the assignment is stable; retriable errors are retried."""
+        if self._hand_over_count > _QUICK_JOINS_MAX:  # A leader may change its mind each time.
+            await asyncio.sleep(self._hand_over_backoff.next_s())
         await self._prepare()
         backoff = self._cluster.backoff()
         quick_count = 0
@@ -195,7 +199,10 @@ class ClassicMembership(Membership):
         owned = self._member.owned()
         self._last_assignment, self._last_generation = tuple(assigned), self.generation
         revoked = owned.difference(assigned)
-        if revoked:
+        self._hand_over_count = self._hand_over_count + 1 if revoked else 0
+        if not revoked:
+            self._hand_over_backoff.reset()
+        else:
             await self._member.revoke(revoked, is_lost=False)
             self._request_rebalance("partitions were handed over")
         added = [partition for partition in assigned if partition not in owned]

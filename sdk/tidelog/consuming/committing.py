@@ -19,6 +19,7 @@ from tidelog.options import ConsumerOptions
 
 logger = logging.getLogger(__name__)
 
+_EPOCHS_MAX = 10  # of the member, that one commit is tried with
 _MOVED_ON = frozenset(
     {
         ErrorCode.unknown_member_id,
@@ -60,8 +61,14 @@ class Commits:
         """
         group = self.group_metadata()
         async with self._lock:
-            while not await self._commit_as(group, offsets, gives_up_on):
+            for _ in range(_EPOCHS_MAX):
+                if await self._commit_as(group, offsets, gives_up_on):
+                    break
                 group = self.group_metadata()
+            else:
+                raise CommitFailed(
+                    f"the member had another epoch after each of {_EPOCHS_MAX} tries"
+                )
             self._last.update((partition, given.offset) for partition, given in offsets.items())
 
     async def _commit_as(

@@ -35,13 +35,15 @@ from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import NO_GENERATION
 from tidelog.consuming.membership import Member, Membership
 from tidelog.consuming.topic_names import names_of_topics
-from tidelog.errors import TidelogError, error_for
+from tidelog.errors import MalformedResponse, TidelogError, error_for
 from tidelog.options import ConsumerOptions
 from tidelog.wire.requests import CONSUMER_GROUP_HEARTBEAT
 
 logger = logging.getLogger(__name__)
 
 _FIRST_INTERVAL_S = 5.0  # until the coordinator's first answer sets the interval
+# The bounds of that interval. A group's lies between 5 and 15 seconds unless nodes are configured.
+_INTERVAL_S_MIN, _INTERVAL_S_MAX = 0.05, 300.0
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_FOR_NOW_EPOCH = 0, -1, -2
 _LOOKUPS_MAX = 3  # of a target's topic names; missing ones are looked up after later heartbeats
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -162,6 +164,7 @@ class ConsumerMembership(Membership):
             return
         self._has_lost_join = False
         self._acknowledged = state
+        self._backoff.reset()
         self._on_answer(response)
 
     async def _member_state(self) -> _MemberState:
@@ -203,18 +206,15 @@ class ConsumerMembership(Membership):
         )
 
     def _on_answer(self, response: Any) -> None:
-        self._backoff.reset()
-        self._interval_s = response.heartbeat_interval / datetime.timedelta(seconds=1)
+        target = self._target
+        if response.assignment is not None:
+            target = _partitions_of(response.assignment)
+        interval_s = response.heartbeat_interval / datetime.timedelta(seconds=1)
+        self._interval_s = min(max(interval_s, _INTERVAL_S_MIN), _INTERVAL_S_MAX)
         self.member_id = response.member_id or self.member_id
         self._set_generation(int(response.member_epoch))
-        if response.assignment is not None:
-            target = frozenset(
-                (topic.topic_id, int(number))
-                for topic in response.assignment.topic_partitions
-                for number in topic.partitions
-            )
-            if target != self._target:
-                self._target = target
+        if target != self._target:
+            self._target = target
         if not self._has_reached_target():
             self._start_rebalance()
 
@@ -325,6 +325,17 @@ class ConsumerMembership(Membership):
             self._reached_count += 1
             self._beat_now.set()
         self._owned, self._reached, self._moving_to = reached, target, frozenset()
+
+
+def _partitions_of(assignment: Any) -> IdPartitions:
+    found = frozenset(
+        (topic.topic_id, int(number))
+        for topic in assignment.topic_partitions
+        for number in topic.partitions
+    )
+    if any(number < 0 for _, number in found):
+        raise MalformedResponse("the coordinator assigns a partition below zero")
+    return found
 
 
 def _by_topic(owned: IdPartitions) -> tuple[TopicPartitions, ...]:

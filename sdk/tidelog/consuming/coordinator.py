@@ -24,6 +24,7 @@ from tidelog.cluster import Cluster, CoordinatorKind, Lane
 from tidelog.consuming.group_protocol import NO_GENERATION, group_by_topic, topic_entries
 from tidelog.consuming.records import OffsetAndMetadata
 from tidelog.errors import RequestTimedOut, TidelogError, error_for
+from tidelog.wire.answers import check_answered, first_entry
 from tidelog.wire.requests import OFFSET_COMMIT, OFFSET_FETCH, Api
 
 # Errors after which the coordinator is looked up again.
@@ -106,12 +107,13 @@ class Coordinator:
             group_instance_id=group_instance_id,
             topics=topics,
         )
+
+        def check(response: Any, group_id: str) -> None:
+            _raise_commit_errors(response, group_id)
+            check_answered(offsets, _partitions_in(response.topics), about=f"group {group_id!r}")
+
         await self.retried(
-            OFFSET_COMMIT,
-            request,
-            _raise_commit_errors,
-            timeout_s=timeout_s,
-            gives_up_on=gives_up_on,
+            OFFSET_COMMIT, request, check, timeout_s=timeout_s, gives_up_on=gives_up_on
         )
 
     async def committed(
@@ -120,6 +122,7 @@ class Coordinator:
         """Return committed offsets, of all partitions if None; omits those without a commit."""
         topics = None
         if partitions is not None:
+            partitions = frozenset(partitions)
             topics = tuple(
                 build(OffsetFetchRequestTopics, name=topic, partition_indexes=tuple(numbers))
                 for topic, numbers in group_by_topic(partitions).items()
@@ -137,9 +140,16 @@ class Coordinator:
             ),
             require_stable=True,
         )
-        response = await self.retried(
-            OFFSET_FETCH, request, _raise_fetch_errors, timeout_s=timeout_s
-        )
+        wanted = frozenset() if partitions is None else partitions
+
+        def check(response: Any, group_id: str) -> None:
+            _raise_fetch_errors(response, group_id)
+            # A partition that is left out would be read from its beginning or end.
+            check_answered(
+                wanted, _partitions_in(response.groups[0].topics), about=f"group {group_id!r}"
+            )
+
+        response = await self.retried(OFFSET_FETCH, request, check, timeout_s=timeout_s)
         return {
             TopicPartition(topic.name, int(answer.partition_index)): OffsetAndMetadata(
                 int(answer.committed_offset),
@@ -187,6 +197,14 @@ class Coordinator:
             ) from None
 
 
+def _partitions_in(topics: Iterable[Any]) -> set[TopicPartition]:
+    return {
+        TopicPartition(topic.name, int(answer.partition_index))
+        for topic in topics
+        for answer in topic.partitions
+    }
+
+
 def _raise_commit_errors(response: Any, group_id: str) -> None:
     errors = [
         error_for(
@@ -203,7 +221,7 @@ def _raise_commit_errors(response: Any, group_id: str) -> None:
 
 
 def _raise_fetch_errors(response: Any, group_id: str) -> None:
-    group = response.groups[0]
+    group = first_entry(response.groups, f"group {group_id!r}")
     if group.error_code is not ErrorCode.none:
         raise error_for(group.error_code, None, about=f"group {group_id!r}")
     for topic in group.topics:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from tidelog_core.errors import CorruptRecordBatch
-from tidelog_core.model import TopicPartition
+from tidelog_core.model import INT64_MAX, TopicPartition
 from tidelog_core.records.batch import (
     BatchHeader,
     check_crc,
@@ -179,9 +179,9 @@ def kept_records(
 def _places(data: Buffer) -> tuple[list[int], tuple[int, int] | None]:
     """Return where whole batches start, and where the last one ends.
 
-    A batch of another format, or of an impossible size, ends the list. So does one that begins
-    below the end of the batch before it: then its base offset and that end come with the list. A
-    consumer would read the same records again, or go on reading them for ever.
+    A batch of another format, of an impossible size, or with offsets beyond 64 bits, ends the list.
+    So does one that begins below the end of the batch before it: then its base offset and that end
+    come with the list. A consumer would read the same records again, or never end reading them.
     """
     places = [0]
     position, limit, end_offset = 0, len(data), None
@@ -190,6 +190,8 @@ def _places(data: Buffer) -> tuple[list[int], tuple[int, int] | None]:
         position += LOG_OVERHEAD + length
         if magic != MAGIC or length < HEADER_SIZE - LOG_OVERHEAD or position > limit:
             break
+        if base_offset + last_delta >= INT64_MAX:
+            break  # No request could name the offset behind it.
         if end_offset is not None and 0 <= base_offset < end_offset:
             return places, (base_offset, end_offset)
         places.append(position)

@@ -24,12 +24,18 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster, Lane
-from tidelog.consuming.fetch_requests import Fetched, NodeFetches
+from tidelog.consuming.fetch_requests import NEW_MAX, Fetched, NodeFetches
 from tidelog.consuming.fetched import Chunk, kept_records
 from tidelog.consuming.locating import RESET_TIMESTAMPS
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.validating import Validator
-from tidelog.errors import CorruptRecordBatch, OffsetOutOfRange, TidelogError, error_for
+from tidelog.errors import (
+    ClientClosed,
+    CorruptRecordBatch,
+    OffsetOutOfRange,
+    TidelogError,
+    error_for,
+)
 from tidelog.metadata import Node, PartitionInfo
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import ConsumerOptions
@@ -39,6 +45,11 @@ logger = logging.getLogger(__name__)
 
 _READ_REPLICA_S = 300.0  # Then the leader is asked again which replica to read.
 _RETRIED_S = 0.1
+# A node that answers at once with nothing so often is asked every ``_RETRIED_S`` only.
+_QUICK_MAX = 3
+# A position that is out of range is looked up again after that time at the earliest: the offset
+# found may be out of range too.
+_RESETS_APART_S = 1.0
 _CLOSE_S = 1.0  # A node that does not answer by then keeps its session until it expires.
 
 # Errors that go away once the partition's leader is known.
@@ -74,22 +85,27 @@ class Fetcher:
         self._on_arrival = on_arrival
         self._wake = asyncio.Event()
         self._busy: set[tuple[int, Lane]] = set()
+        # Answers in a row that came at once and brought nothing.
+        self._quick_counts: dict[tuple[int, Lane], int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetches: dict[int, NodeFetches] = {}  # by node
         self._backoffs: dict[int, tuple[Backoff, float]] = {}  # by node, with the retry's loop time
         self._read_committed = options.isolation_level == "read_committed"
         self._validator = Validator(cluster, options, self._on_validated)
+        self._failure: BaseException | None = None  # of one of the tasks
 
     def wake(self) -> None:
         """Check again for partitions to fetch."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Fetch until cancelled."""
+        """Fetch until cancelled. Raises what a task of it raises."""
         loop = asyncio.get_running_loop()
         self._spawn(self._wake_on_news())
         try:
             while True:
+                if self._failure is not None:
+                    raise self._failure
                 self._wake.clear()
                 self._start_fetches(loop.time())
                 await self._wake.wait()
@@ -170,15 +186,18 @@ class Fetcher:
         Such a partition may have no position at this moment, and the node's answer would look
         like an offset out of range.
         """
+        loop = asyncio.get_running_loop()
+        asked_s, has_brought = loop.time(), True
         try:
             connection = await self._cluster.connection(node_id, lane)
             states = [state for state, ticket in tickets.items() if state.ticket == ticket]
             if states:
                 fetches = self._fetches_to(node_id)
                 ask = fetches.wait if lane is Lane.TAIL else fetches.fetch
+                asked_s = loop.time()
                 fetched = await ask(connection, states)
                 self._backoffs.pop(node_id, None)
-                self._take(node_id, fetched, tickets)
+                has_brought = self._take(node_id, fetched, tickets)
         except TidelogError as error:
             self._back_off(node_id, error)
             for state in tickets:
@@ -188,8 +207,24 @@ class Fetcher:
             for state, ticket in tickets.items():
                 if state.fetching == ticket:
                     state.fetching = None
-            self._busy.discard((node_id, lane))
-            self.wake()
+            # A session is built in some fetches that do not wait, of so many partitions each.
+            quick_max = _QUICK_MAX + len(tickets) // NEW_MAX
+            if has_brought or loop.time() >= asked_s + _RETRIED_S:
+                self._quick_counts.pop((node_id, lane), None)
+                self._release(node_id, lane)
+            elif self._count_quick(node_id, lane) <= quick_max:
+                self._release(node_id, lane)
+            else:
+                loop.call_at(asked_s + _RETRIED_S, self._release, node_id, lane)
+
+    def _count_quick(self, node_id: int, lane: Lane) -> int:
+        count = self._quick_counts[node_id, lane] = self._quick_counts.get((node_id, lane), 0) + 1
+        return count
+
+    def _release(self, node_id: int, lane: Lane) -> None:
+        """Let the next fetch to the node go."""
+        self._busy.discard((node_id, lane))
+        self.wake()
 
     def _fetches_to(self, node_id: int) -> NodeFetches:
         fetches = self._fetches.get(node_id)
@@ -207,7 +242,9 @@ class Fetcher:
 
     def _take(
         self, node_id: int, fetched: Fetched, tickets: dict[PartitionState, tuple[int, int]]
-    ) -> None:
+    ) -> bool:
+        """Use the answers; return false if the next fetch would be the same."""
+        has_brought = False
         nodes = _nodes(fetched.response)
         for partition, offset, answer in fetched.partitions:
             state = self._positions.get(partition)
@@ -219,8 +256,11 @@ class Fetcher:
                 and state.ticket == tickets.get(state)
                 and state.fetch_position == offset
             ):
-                self._take_partition(node_id, state, answer)
+                has_brought |= self._take_partition(node_id, state, answer)
+            else:
+                has_brought = True  # The next fetch asks for something else.
         self._on_arrival()
+        return has_brought
 
     def _note_leader(self, partition: TopicPartition, current: Any, nodes: list[Node]) -> None:
         leader, leader_epoch = int(current.leader_id), int(current.leader_epoch)
@@ -229,23 +269,27 @@ class Fetcher:
                 partition, leader=leader, leader_epoch=leader_epoch, nodes=nodes
             )
 
-    def _take_partition(self, node_id: int, state: PartitionState, answer: Any) -> None:
+    def _take_partition(self, node_id: int, state: PartitionState, answer: Any) -> bool:
+        """Use a partition's answer; return false if it has nothing but numbers."""
         code = answer.error_code
+        is_leader = state.read_replica is None or state.read_replica[0] != node_id
         if code is ErrorCode.none:
             state.high_watermark = int(answer.high_watermark)
             end = answer.last_stable_offset if self._read_committed else answer.high_watermark
             state.end_offset = int(end)
             if answer.records:
                 self._add_chunk(state, answer)
-            else:
-                # This replica has no records for us before the end, regardless of that value.
-                state.end_offset = min(state.end_offset, state.fetch_position)
-                if int(answer.preferred_read_replica) >= 0:
-                    until_s = asyncio.get_running_loop().time() + _READ_REPLICA_S
-                    state.read_replica = (int(answer.preferred_read_replica), until_s)
-                    state.end_offset = UNKNOWN
-            return
-        is_leader = state.read_replica is None or state.read_replica[0] != node_id
+                return True
+            # This replica has no records for us before the end, regardless of that value.
+            state.end_offset = min(state.end_offset, state.fetch_position)
+            replica = int(answer.preferred_read_replica)
+            # Only a leader names one: two replicas could name each other.
+            if is_leader and replica != node_id and replica in self._cluster.nodes:
+                until_s = asyncio.get_running_loop().time() + _READ_REPLICA_S
+                state.read_replica = (replica, until_s)
+                state.end_offset = UNKNOWN
+                return True
+            return False
         state.read_replica = None
         if code is ErrorCode.offset_out_of_range and is_leader:
             self._on_out_of_range(state)
@@ -260,6 +304,7 @@ class Fetcher:
             self._retry_later(state)
         else:
             state.error = error_for(code, None, about=state.partition)
+        return True
 
     def _add_chunk(self, state: PartitionState, answer: Any) -> None:
         aborted = [
@@ -294,6 +339,11 @@ class Fetcher:
         if policy == "none":
             self._spawn(self._report_out_of_range(state, state.version))
             return
+        now_s = asyncio.get_running_loop().time()
+        if now_s < state.reset_at_s + _RESETS_APART_S:
+            self._retry_later(state)
+            return
+        state.reset_at_s = now_s
         logger.warning(
             "offset out of range, will reset",
             extra={"partition": str(state.partition), "offset": state.position, "to": policy},
@@ -345,12 +395,20 @@ class Fetcher:
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            # The fetch would be tried again at once, and fail again.
+            self._failure = failure
+            self.wake()
 
     async def _wake_on_news(self) -> None:
-        while True:
-            await self._cluster.wait_for_news()
-            self.wake()
+        with suppress(ClientClosed):
+            while True:
+                await self._cluster.wait_for_news()
+                self.wake()
 
 
 def _nodes(response: Any) -> list[Node]:

@@ -147,6 +147,10 @@ def _by_topic(cls: type[Any], partitions: Iterable[TopicPartition]) -> tuple[Any
 
 
 def _partitions(topics: Sequence[Any]) -> list[TopicPartition]:
-    return [
+    found = [
         TopicPartition(topic.topic, int(number)) for topic in topics for number in topic.partitions
     ]
+    for partition in found:
+        if partition.partition < 0:
+            raise MalformedResponse(f"there is no partition {partition}")
+    return found

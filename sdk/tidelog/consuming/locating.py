@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from operator import index
+from typing import SupportsIndex
 
-from tidelog_core.model import TopicPartition
+from tidelog_core.model import INT64_MAX, TopicPartition
 
 from tidelog.cluster import Cluster
 from tidelog.consuming.coordinator import Coordinator
@@ -38,9 +40,16 @@ class Locator:
         self._options = options
         self._on_located = on_located
         self._task: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
 
     def start(self) -> None:
-        """Start the search if a partition has no position and no search is running."""
+        """Start the search if a partition has no position and no search is running.
+
+        Raises what the last search raised that no retry mends.
+        """
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
         if self._task is None and self._unlocated():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -71,6 +80,9 @@ class Locator:
                     for state in states:
                         if state.position == UNKNOWN:
                             state.error = failure
+        except Exception as error:
+            # Each poll would begin the search again, and it would fail again.
+            self._failure = error
         finally:
             self._task = None
             self._on_located()
@@ -130,6 +142,15 @@ def check_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
 
 def check_offset(offset: object) -> int:
     """Return the offset. Raises ``InvalidRequest`` if it cannot be one."""
-    if type(offset) is not int or offset < 0:
-        raise InvalidRequest(f"an offset must be an integer from 0 on, not {offset!r}")
+    if type(offset) is not int or not 0 <= offset <= INT64_MAX:
+        raise InvalidRequest(f"an offset must be an integer from 0 to 2**63 - 1, not {offset!r}")
     return offset
+
+
+def check_time(time_ms: SupportsIndex) -> int:
+    """Return the time. Raises ``InvalidRequest`` if no record can have it."""
+    if not hasattr(time_ms, "__index__") or not 0 <= index(time_ms) <= INT64_MAX:
+        raise InvalidRequest(
+            f"a time must be an integer of milliseconds from 0 to 2**63 - 1, not {time_ms!r}"
+        )
+    return index(time_ms)

@@ -115,6 +115,7 @@ class Membership(ABC):
             raise error
         if self._heartbeats is None:
             self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
+            self._heartbeats.add_done_callback(self._on_heartbeats_ended)
         if self._is_rebalance_due:
             self._start_rebalance()
 
@@ -180,6 +181,11 @@ class Membership(ABC):
                     "heartbeat failed",
                     extra={"group_id": self._coordinator.group_id, "reason": str(error)},
                 )
+
+    def _on_heartbeats_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._heartbeats = None  # The next poll but one starts them again.
+            self._fail(error)
 
     async def _give_up(self) -> None:
         """Leave the group because the application has not polled in time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -38,6 +39,7 @@ class PartitionState:
         "position",
         "read_replica",
         "records",
+        "reset_at_s",
         "reset_timestamp",
         "retry_at_s",
         "run_end",
@@ -70,6 +72,7 @@ class PartitionState:
         self.end_offset = UNKNOWN  # the last known end of readable records
         self.read_replica: tuple[int, float] | None = None  # node, until this loop time
         self.retry_at_s = 0.0
+        self.reset_at_s = -math.inf  # loop time of the last reset of a position out of range
         self.error: TidelogError | None = None  # Raised by the next poll.
 
     @property

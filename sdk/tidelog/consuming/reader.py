@@ -13,10 +13,11 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tidelog_core.model import TopicPartition
+from tidelog_core.model import INT32_MAX, TopicPartition
 
 from tidelog.client import Client
 from tidelog.cluster import Cluster
@@ -26,7 +27,7 @@ from tidelog.consuming.consumer_membership import ConsumerMembership
 from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.fetcher import Fetcher
 from tidelog.consuming.group_life import GroupLife
-from tidelog.consuming.locating import Locator, check_offset, check_offsets
+from tidelog.consuming.locating import Locator, check_offset, check_offsets, check_time
 from tidelog.consuming.membership import Membership
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.records import (
@@ -92,6 +93,7 @@ class RecordReader(Client):
         # The refusal of a subscribed topic, raised once after each answer that has it.
         self._refusal: TidelogError | None = None
         self._starting = asyncio.Lock()
+        self._is_polling = False
         self._is_closed = False
 
     # -- starting and closing --
@@ -190,6 +192,8 @@ class RecordReader(Client):
         for topic, number in wanted:
             if not isinstance(topic, str) or type(number) is not int or number < 0:
                 raise InvalidRequest(f"a partition must be (topic, number), not {topic}, {number}")
+            if number > INT32_MAX:
+                raise InvalidRequest(f"a partition's number must be below 2**31, not {number}")
             check_topic(topic)
         self._positions.replace(wanted)
         self._changed.set()
@@ -285,38 +289,61 @@ class RecordReader(Client):
                 found, decode, size_bytes_max=DECODED_FACTOR_MAX * max_bytes
             )
         finally:
-            for batch in reversed(left):
-                self._unread(batch)
+            self.give_back(left)
         return decoded
 
-    def _unread(self, batch: pa.RecordBatch) -> None:
-        """Go back to the first record of a batch, if its partition is still assigned."""
-        name = TopicPartition(
-            batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
-        )
-        if name in self._positions:
-            state = self._positions.state(name)
-            # Records before it may be in the program's hands: they are not processed yet.
-            safe_position = state.safe_position
-            state.jump(batch.column("offset")[0].as_py())
-            state.safe_position = safe_position
+    def give_back(self, taken: Sequence[ConsumerRecord | pa.RecordBatch]) -> None:
+        """Go back to before what a poll has returned: it has not reached the program.
+
+        Partitions that are not assigned any more stay as they are. Used by ``SyncConsumer``.
+        """
+        firsts: dict[TopicPartition, int] = {}
+        for one in reversed(taken):
+            partition, offset = _first_of(one)
+            firsts[partition] = offset
+        for partition, offset in firsts.items():
+            state = self._positions.get(partition)
+            if state is not None:
+                # Records before it may be in the program's hands: they are not processed yet.
+                safe_position = state.safe_position
+                state.jump(offset)
+                state.safe_position = safe_position
+                self._fetcher.wake()
 
     async def _poll(
         self, take: Callable[[], tuple[list[T], list[PartitionState]]], timeout_ms: float
     ) -> list[T]:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
-        await self._begin_poll()
-        while True:
-            self._raise_or_rebalance()
-            records, states = take()
-            if records:
-                self._end_poll(states)
-                return records
-            if not await self._wait(deadline_s):
-                if self._membership is not None:
-                    self._membership.on_poll_end()  # The next poll has a time limit too.
-                return []
+        await self._begin()
+        with self._only_poll():
+            await self._begin_poll()
+            while True:
+                self._raise_or_rebalance()
+                records, states = take()
+                if records:
+                    self._end_poll(states)
+                    return records
+                if not await self._wait(deadline_s):
+                    if self._membership is not None:
+                        self._membership.on_poll_end()  # The next poll has a time limit too.
+                    return []
+
+    @contextmanager
+    def _only_poll(self) -> Iterator[None]:
+        """Raise ``InvalidRequest`` during another poll: it would commit what this one returns.
+
+        A rebalance listener that polls would wait for itself: a poll waits for the rebalance.
+        """
+        if self._is_polling:
+            raise InvalidRequest(
+                "poll is running already: one task reads, and a rebalance listener does not poll"
+            )
+        self._is_polling = True
+        try:
+            yield
+        finally:
+            self._is_polling = False
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
         """Yield records one by one, until the caller stops."""
@@ -329,15 +356,17 @@ class RecordReader(Client):
 
     async def next_run(self) -> PartitionState:
         """Wait for a partition with records and return it. Used by ``SyncConsumer``."""
-        await self._begin_poll()
-        while True:
-            self._raise_or_rebalance()
-            state = self._positions.next_ready(may_raise=True)
-            if state is not None:
-                self._positions.rotate(state.partition)
-                self._end_poll([state])
-                return state
-            await self._wait(None)
+        await self._begin()
+        with self._only_poll():
+            await self._begin_poll()
+            while True:
+                self._raise_or_rebalance()
+                state = self._positions.next_ready(may_raise=True)
+                if state is not None:
+                    self._positions.rotate(state.partition)
+                    self._end_poll([state])
+                    return state
+                await self._wait(None)
 
     def hand_out_run(self, state: PartitionState) -> Iterator[ConsumerRecord]:
         """Yield the batch's records until another task is due. Used by ``SyncConsumer``.
@@ -427,13 +456,14 @@ class RecordReader(Client):
         self, timestamps_ms: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return each partition's first record at or after its time, or None."""
-        for partition, timestamp in timestamps_ms.items():
-            if timestamp < 0:
-                raise InvalidRequest(f"{TopicPartition(*partition)}: time {timestamp} is negative")
+        checked = {
+            TopicPartition(*partition): check_time(timestamp)
+            for partition, timestamp in timestamps_ms.items()
+        }
         await self._begin()
         found = await list_offsets(
             self._cluster,
-            {TopicPartition(*partition): t for partition, t in timestamps_ms.items()},
+            checked,
             read_committed=self._options.isolation_level == "read_committed",
             timeout_s=self._cluster.request_timeout_s,
         )
@@ -485,7 +515,6 @@ class RecordReader(Client):
             await self.start()
 
     async def _begin_poll(self) -> None:
-        await self._begin()
         self._check_open()
         self._life.begin_poll()
         self._raise_or_rebalance()
@@ -598,3 +627,12 @@ class RecordReader(Client):
                 await membership.leave("the consumer leaves")
         elif self._commits is not None and self._options.enable_auto_commit:
             await self._commits.commit_safely(list(self._positions))
+
+
+def _first_of(taken: ConsumerRecord | pa.RecordBatch) -> tuple[TopicPartition, int]:
+    if isinstance(taken, ConsumerRecord):
+        return TopicPartition(taken.topic, taken.partition), taken.offset
+    partition = TopicPartition(
+        taken.column("topic")[0].as_py(), taken.column("partition")[0].as_py()
+    )
+    return partition, taken.column("offset")[0].as_py()

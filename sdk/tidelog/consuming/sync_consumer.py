@@ -4,15 +4,50 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Coroutine, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
 
 from tidelog_core.model import TopicPartition
 
 from tidelog.consuming.reader import RecordReader
 from tidelog.consuming.records import ConsumerRecord
 from tidelog.consuming.subscription import RebalanceListener, SubscriptionPattern
+from tidelog.errors import ClientClosed
 from tidelog.sync import Blocking, InLoop, SyncClient
+
+C = TypeVar("C")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Polling(Blocking[C, P, list[T]]):
+    """Turns a poll into a blocking method. Records that an interrupt takes away are read again."""
+
+    def __get__(
+        self, sync_client: SyncClient[Any], owner: type[SyncClient[Any]]
+    ) -> Callable[P, list[T]]:
+        """Return the method, bound to the client."""
+
+        def call(*args: P.args, **kwargs: P.kwargs) -> list[T]:
+            taken: list[T] = []
+
+            async def poll() -> list[T]:
+                taken[:] = await self._method(sync_client.client, *args, **kwargs)
+                return taken
+
+            try:
+                return sync_client.thread.run(poll())
+            except Exception:
+                raise
+            except BaseException:
+                # The records may be taken already: nobody would process them, but the next poll,
+                # or close(), would commit them.
+                with suppress(ClientClosed):
+                    sync_client.thread.call_soon(lambda: sync_client.client.give_back(taken))
+                raise
+
+        return call
 
 
 class SyncConsumer(SyncClient[RecordReader]):
@@ -28,8 +63,8 @@ class SyncConsumer(SyncClient[RecordReader]):
     pause = InLoop(RecordReader.pause)
     resume = InLoop(RecordReader.resume)
     paused = InLoop(RecordReader.paused)
-    poll = Blocking(RecordReader.poll)
-    poll_arrow = Blocking(RecordReader.poll_arrow)
+    poll = Polling(RecordReader.poll)
+    poll_arrow = Polling(RecordReader.poll_arrow)
     position = Blocking(RecordReader.position)
     seek = InLoop(RecordReader.seek)
     seek_to_beginning = InLoop(RecordReader.seek_to_beginning)

@@ -157,7 +157,7 @@ class Validator:
 
     def _evaluate(self, question: _Question, end_offset: int, epoch: int) -> None:
         state = question.state
-        is_end_known = UNKNOWN not in (end_offset, epoch)
+        is_end_known = end_offset >= 0 and epoch >= 0
         if is_end_known and end_offset >= question.position:
             self._accept(question)
             return

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
@@ -30,7 +31,7 @@ from tidelog_core.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
 from tidelog_core.wire_messages import build
 
 from tidelog.cluster import Cluster
-from tidelog.errors import TidelogError, error_for
+from tidelog.errors import MalformedResponse, TidelogError, error_for
 from tidelog.options import IN_FLIGHT_MAX_IDEMPOTENT
 from tidelog.producing.accumulator import PartitionQueue, advance_sequence
 from tidelog.producing.batch import ProducerBatch
@@ -74,14 +75,12 @@ class ProducerIdentity:
                 response = await self._cluster.request(INIT_PRODUCER_ID, request)
                 if response.error_code is not ErrorCode.none:
                     raise error_for(response.error_code, None, about="producer id")
+                self.producer_id, self.epoch = identity_in(response)
             except TidelogError as error:
                 if not error.retriable:
                     raise
                 logger.info("no producer id yet, will retry", extra={"reason": str(error)})
                 await asyncio.sleep(backoff.next_s())
-            else:
-                self.producer_id = int(response.producer_id)
-                self.epoch = int(response.producer_epoch)
 
     def prepare(self, queue: PartitionQueue) -> bool:
         """Update the queue's producer id and epoch; return whether batches may be sent.
@@ -118,6 +117,14 @@ class ProducerIdentity:
         for batch in queue.batches:
             batch.base_sequence = NO_SEQUENCE
             batch.may_be_written = False
+
+
+def identity_in(response: Any) -> tuple[int, int]:
+    """Return the producer id and epoch in an answer. Raises ``MalformedResponse``: it has none."""
+    producer_id, epoch = int(response.producer_id), int(response.producer_epoch)
+    if producer_id < 0 or epoch < 0:
+        raise MalformedResponse(f"the node gave producer id {producer_id} with epoch {epoch}")
+    return producer_id, epoch
 
 
 def may_send(queue: PartitionQueue, batch: ProducerBatch) -> bool:

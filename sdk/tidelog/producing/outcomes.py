@@ -170,12 +170,12 @@ class BatchOutcomes:
             queue.needs_new_epoch = True
             if code in _STALE_IDENTITY and queue.producer_id == self._identity.producer_id:
                 self._identity.discard()
+            # A leader that refuses every sequence must not get one after the other.
+            queue.retry_at_s = asyncio.get_running_loop().time() + self._backoff(queue).next_s()
         queue.put_back(batch)
 
     def _retry(self, queue: PartitionQueue, batch: ProducerBatch, error: TidelogError) -> None:
-        backoff = self._backoffs.get(queue.partition)
-        if backoff is None:
-            backoff = self._backoffs[queue.partition] = self._cluster.backoff()
+        backoff = self._backoff(queue)
         now_s = asyncio.get_running_loop().time()
         if queue.retry_at_s <= now_s:  # Batches that fail together wait once.
             is_concurrent = error.code is ErrorCode.concurrent_transactions
@@ -186,6 +186,12 @@ class BatchOutcomes:
                 extra={"partition": str(queue.partition), "reason": str(error)},
             )
         queue.put_back(batch)
+
+    def _backoff(self, queue: PartitionQueue) -> Backoff:
+        backoff = self._backoffs.get(queue.partition)
+        if backoff is None:
+            backoff = self._backoffs[queue.partition] = self._cluster.backoff()
+        return backoff
 
     def fail(
         self,

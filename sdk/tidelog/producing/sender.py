@@ -13,6 +13,7 @@ import asyncio
 import datetime
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -22,7 +23,7 @@ from tidelog_core.records.batch import build_batch
 from tidelog_core.wire_messages import build
 
 from tidelog.cluster import Cluster
-from tidelog.errors import TidelogError, error_for
+from tidelog.errors import ClientClosed, TidelogError, error_for
 from tidelog.options import ProducerOptions
 from tidelog.producing.accumulator import Accumulator, PartitionQueue
 from tidelog.producing.batch import ProducerBatch
@@ -63,17 +64,20 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()  # connecting, fetching the producer id
         self._connecting: set[int] = set()
         self._is_fetching_identity = False
+        self._failure: BaseException | None = None  # of one of the tasks
 
     def wake(self) -> None:
         """Check again for batches to send."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send until cancelled. Raises what a task of it raises."""
         loop = asyncio.get_running_loop()
         self._spawn(self._wake_on_news())
         try:
             while True:
+                if self._failure is not None:
+                    raise self._failure
                 self._wake.clear()
                 wait_s = self._step(loop.time())
                 timer = loop.call_later(wait_s, self._wake.set)
@@ -252,7 +256,9 @@ class Sender:
         sent: list[tuple[PartitionQueue, ProducerBatch]],
     ) -> None:
         try:
-            await connection.send_unanswered(PRODUCE, request)
+            await connection.send_unanswered(
+                PRODUCE, request, timeout_s=self._options.request_timeout_ms / 1000
+            )
         except TidelogError as error:
             self._on_failure(node_id, sent, error)
             return
@@ -260,6 +266,8 @@ class Sender:
         for queue, batch in sent:
             queue.in_flight.remove(batch)
             self._outcomes.succeed(queue, batch, -1, NO_TIMESTAMP)
+        self._accumulator.note_answers()
+        self.wake()  # More batches of the partitions may wait, one is in flight at a time.
 
     # -- answers --
 
@@ -328,7 +336,13 @@ class Sender:
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = failure
+            self.wake()
 
     async def _connect(self, node_id: int) -> None:
         try:
@@ -341,9 +355,10 @@ class Sender:
         self.wake()
 
     async def _wake_on_news(self) -> None:
-        while True:
-            await self._cluster.wait_for_news()
-            self.wake()
+        with suppress(ClientClosed):
+            while True:
+                await self._cluster.wait_for_news()
+                self.wake()
 
     async def _fetch_identity(self) -> None:
         try:

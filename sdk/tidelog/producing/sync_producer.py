@@ -10,14 +10,15 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tidelog_core.records.batch import Headers
 
 from tidelog.consuming.records import GroupMetadata, Offsets
-from tidelog.errors import InvalidRequest, TidelogError
+from tidelog.errors import ClientClosed, InvalidRequest, TidelogError
 from tidelog.producing.batch import Delivery, RecordMetadata
 from tidelog.producing.transactions import Transaction
 from tidelog.producing.writer import RecordWriter
@@ -101,18 +102,29 @@ class _Handover:
         self._queue: deque[_Handed] = deque()
         self._changed = threading.Condition()
         self._is_draining = False
+        self._is_ending = False
         self._task: asyncio.Task[None] | None = None
         self._progress = asyncio.Event()
 
     def put(self, handed: _Handed) -> None:
-        """Queue a record; waits while the queue is full."""
+        """Queue a record; waits while the queue is full. Raises ``ClientClosed``."""
+        self.thread.check_running()
         with self._changed:
-            while len(self._queue) >= HANDED_OVER_MAX:
+            while len(self._queue) >= HANDED_OVER_MAX and not self._is_ending:
                 self._changed.wait()
-            self._queue.append(handed)
+            if self._is_ending:
+                raise ClientClosed("the producer is closed")
             if not self._is_draining:
-                self._is_draining = True
+                # Before the flag: an interrupt in between must not leave the queue to nobody.
                 self.thread.call_soon(self._start)
+                self._is_draining = True
+            self._queue.append(handed)
+
+    def end(self) -> None:
+        """Take no more records; callers that wait in ``put`` get ``ClientClosed``."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify_all()
 
     async def wait_for_progress(self) -> None:
         """Wait until the next records are accepted or rejected."""
@@ -124,7 +136,8 @@ class _Handover:
             await self._progress.wait()
 
     def _start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._drain())
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
         while True:
@@ -133,29 +146,46 @@ class _Handover:
                 self._queue.clear()
                 self._is_draining = bool(handed_over)
                 self._changed.notify_all()
-            for handed in handed_over:
-                delivery, topic, value, key, headers, partition, timestamp_ms = handed
-                try:
-                    delivery.take(
-                        await self._producer.send(
-                            topic,
-                            value,
-                            key=key,
-                            headers=headers,
-                            partition=partition,
-                            timestamp_ms=timestamp_ms,
-                        )
-                    )
-                except Exception as error:
-                    # A partitioner of the program's may raise anything, and others wait behind.
-                    refusal = _refusal(error)
-                    logger.warning("record was not taken", extra={"reason": str(refusal)})
-                    delivery.fail(refusal)
-                    self._producer.note_refused(refusal)
+            await self._send_all(handed_over)
             progress, self._progress = self._progress, asyncio.Event()
             progress.set()
             if not handed_over:
                 return
+
+    async def _send_all(self, handed_over: Sequence[_Handed]) -> None:
+        try:
+            if handed_over:
+                await self._producer.start()
+        except Exception as error:
+            # One by one the records would take as long as an attempt to connect each.
+            self._refuse(handed_over, error)
+            return
+        for handed in handed_over:
+            delivery, topic, value, key, headers, partition, timestamp_ms = handed
+            try:
+                delivery.take(
+                    await self._producer.send(
+                        topic,
+                        value,
+                        key=key,
+                        headers=headers,
+                        partition=partition,
+                        timestamp_ms=timestamp_ms,
+                    )
+                )
+            except Exception as error:
+                # A partitioner of the program's may raise anything, and others wait behind.
+                self._refuse([handed], error)
+
+    def _refuse(self, refused: Sequence[_Handed], error: Exception) -> None:
+        refusal = _refusal(error)
+        logger.warning(
+            "records were not taken",
+            extra={"record_count": len(refused), "reason": str(refusal)},
+        )
+        for handed in refused:
+            handed.delivery.fail(refusal)
+        self._producer.note_refused(refusal)
 
 
 def _refusal(error: Exception) -> TidelogError:
@@ -220,8 +250,9 @@ class SyncProducer(SyncClient[RecordWriter]):
     ) -> SyncDelivery:
         """Queue the record and return its delivery: ``delivery.result()`` waits.
 
-        All errors of the record are raised by the delivery. Waits while many records are queued,
-        that is, while the producer's buffer is full.
+        All errors of the record are raised by the delivery. Waits while 10,000 records are queued,
+        that is, while the producer's buffer is full. Raises ``ClientClosed`` once the producer is
+        closed.
         """
         delivery = SyncDelivery(self._handover)
         self._handover.put(_Handed(delivery, topic, value, key, headers, partition, timestamp_ms))
@@ -260,7 +291,11 @@ class SyncProducer(SyncClient[RecordWriter]):
         del has_failed
 
         async def end() -> None:
-            await self._handover.wait_until_empty()
+            self._handover.end()  # Threads that go on sending would keep this from ending.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.client.delivery_timeout_s):
+                    await self._handover.wait_until_empty()
             await self.client.close()
+            await self._handover.wait_until_empty()  # The rest is refused, which takes no time.
 
         return end()

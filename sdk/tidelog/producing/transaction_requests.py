@@ -44,7 +44,8 @@ from tidelog.errors import (
     error_for,
 )
 from tidelog.options import ProducerOptions
-from tidelog.producing.identity import ProducerIdentity
+from tidelog.producing.identity import ProducerIdentity, identity_in
+from tidelog.wire.answers import check_answered
 from tidelog.wire.requests import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -109,15 +110,21 @@ class TransactionRequests:
             producer_id=self._identity.producer_id,
             producer_epoch=self._identity.epoch,
         )
+
+        def codes_in(response: Any) -> _Codes:
+            codes = self._top_level(response)
+            if codes[0][1] is ErrorCode.none:
+                identity_in(response)
+            return codes
+
         response = await self._repeat(
-            self._coordinator, INIT_PRODUCER_ID, request, self._top_level, self._timeout_s
+            self._coordinator, INIT_PRODUCER_ID, request, codes_in, self._timeout_s
         )
         assert self._coordinator.node_id is not None
         connection = await self._cluster.connection(self._coordinator.node_id, Lane.TRANSACTION)
         level = connection.features.get(TRANSACTION_FEATURE, 0)
         self.adds_itself = level >= SELF_ADDING_LEVEL
-        self._identity.producer_id = int(response.producer_id)
-        self._identity.epoch = int(response.producer_epoch)
+        self._identity.producer_id, self._identity.epoch = identity_in(response)
 
     async def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
         """Add the partitions to the transaction. Retries without a timeout."""
@@ -172,7 +179,14 @@ class TransactionRequests:
             coordinator = Coordinator(self._cluster, group.group_id)
             self._groups[group.group_id] = coordinator
         api = TXN_OFFSET_COMMIT if self.adds_itself else TXN_OFFSET_COMMIT_TO_ADDED
-        await self._repeat(coordinator, api, request, _committed, self._timeout_s)
+
+        def codes_in(response: Any) -> _Codes:
+            codes = _committed(response)
+            # Offsets of a partition that is left out would not be part of the transaction.
+            check_answered(offsets, (at for at, _ in codes), about=f"group {group.group_id!r}")
+            return codes
+
+        await self._repeat(coordinator, api, request, codes_in, self._timeout_s)
 
     async def end(self, *, is_commit: bool) -> EndedTransaction:
         """Commit or abort; the outcome is certain on return, even if nodes fail."""

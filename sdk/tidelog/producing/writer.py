@@ -84,6 +84,7 @@ class RecordWriter(Client):
         self._sender_task: asyncio.Task[None] | None = None
         self._starting: asyncio.Lock = asyncio.Lock()
         self._clock_s: Callable[[], float] = time.monotonic  # replaced by the loop's clock
+        self._failure: ClientClosed | None = None  # the fault of ours that ended the sender
         self._is_closed = False
 
     async def start(self) -> None:
@@ -105,6 +106,7 @@ class RecordWriter(Client):
                     self._cluster, self._accumulator, self._options, self._transactions
                 )
                 self._sender_task = loop.create_task(self._sender.run())
+                self._sender_task.add_done_callback(self._on_sender_ended)
 
     async def send(
         self,
@@ -355,13 +357,28 @@ class RecordWriter(Client):
             self._accumulator.fail_all(ClientClosed("the producer was closed"))
             await self._cluster.close()
 
+    @property
+    def delivery_timeout_s(self) -> float:
+        """Return the time that a record may take from ``send`` to its outcome."""
+        return self._options.delivery_timeout_ms / 1000
+
     # -- internals --
+
+    def _on_sender_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Nothing would send the records, nor let them expire.
+            self._failure = ClientClosed(f"the producer has failed: {error!r}")
+            self._failure.__cause__ = error
+            self._topics.clear()
+            self._accumulator.fail_all(self._failure)
 
     def _wake_sender(self) -> None:
         if self._sender is not None:
             self._sender.wake()
 
     def _check_open(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         if self._is_closed:
             raise ClientClosed("the producer is closed")
 

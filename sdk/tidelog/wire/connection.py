@@ -32,6 +32,7 @@ from tidelog.errors import (
 from tidelog.wire.frame_buffers import FrameBuffers
 from tidelog.wire.requests import (
     API_VERSIONS,
+    FETCH_BY_ID,
     Api,
     Buffer,
     NodeVersions,
@@ -49,12 +50,17 @@ logger = logging.getLogger(__name__)
 
 SOFTWARE_NAME = "tidelog-python"
 SOFTWARE_VERSION = "0.1.0"
-RESPONSE_SIZE_BYTES_MAX = 512 * 1024 * 1024
+FETCH_SIZE_BYTES_MAX = 512 * 1024 * 1024  # An answer to Fetch, whose records are not decoded here.
+# Any other answer: decoded it takes up to fifty times as much. A million partitions' metadata fit.
+ANSWER_SIZE_BYTES_MAX = 64 * 1024 * 1024
 VERSIONS_SIZE_BYTES_MAX = 1024 * 1024  # the first answer; a node's is below 2 KiB
 # The first bytes with which servers of other protocols answer.
 _OTHER_PROTOCOLS = {b"HTTP": "HTTP", b"\x15\x03": TLS, b"\x16\x03": TLS, b"SSH-": "SSH"}
+# The longest throttle time that is believed. Nodes have windows of seconds, the field has days.
+THROTTLE_S_MAX = 600.0
 _SCRATCH_SIZE_BYTES = 64 * 1024
 _SIZE = struct.Struct(">i")
+_FETCH_KEY = FETCH_BY_ID.key
 
 
 class Address(NamedTuple):
@@ -154,13 +160,20 @@ class Connection(asyncio.BufferedProtocol):
         """Send a request and return its response."""
         return await self.send(api, message, timeout_s=timeout_s)
 
-    async def send_unanswered(self, api: Api, message: object) -> None:
+    async def send_unanswered(self, api: Api, message: object, *, timeout_s: float) -> None:
         """Send a request that has no answer (produce with ``acks=0``).
 
-        Returns when the connection's send buffer has room again.
+        Returns when the connection's send buffer has room again. Raises ``RequestTimedOut``, and
+        closes the connection, if the node does not read within ``timeout_s``.
         """
         self._write(api, choose_version(api, self._versions), message)
-        await self._writable.wait()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._writable.wait()
+        except TimeoutError:
+            self._fail(
+                RequestTimedOut(f"{self.address} did not read {api.name} within {timeout_s:g} s")
+            )
         if self._error is not None:
             raise self._error
 
@@ -195,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(ConnectionFailed(f"{self.address} refused to negotiate"))
             raise error_for(error, None, about=self.address)
         self._versions, self.features = versions.ranges, versions.features
-        self._answer_size_bytes_max = RESPONSE_SIZE_BYTES_MAX
+        self._answer_size_bytes_max = FETCH_SIZE_BYTES_MAX
 
     # -- called by the event loop --
 
@@ -249,6 +262,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._fail(self._not_an_answer(bytes(scratch[position : position + 4]), size))
                 return
             start = position + _SIZE.size
+            if size > ANSWER_SIZE_BYTES_MAX:
+                if filled - start < _SIZE.size:
+                    break  # The correlation id says which request this answers.
+                if not self._is_fetch(bytes(scratch[start : start + _SIZE.size])):
+                    self._fail(MalformedResponse(_announced(self.address, size)))
+                    return
             if filled - start >= size:
                 self._on_frame(bytes(memoryview(scratch)[start : start + size]))
                 position = start + size
@@ -263,6 +282,10 @@ class Connection(asyncio.BufferedProtocol):
         scratch[: filled - position] = scratch[position:filled]
         self._scratch_filled = filled - position
 
+    def _is_fetch(self, frame_start: bytes) -> bool:
+        pending = self._pending.get(correlation_id_of(frame_start))
+        return pending is not None and pending.api.key == _FETCH_KEY
+
     def _expect(self, size_bytes: int) -> None:
         if self._wake_size is not None:
             self._wake_size.expect(size_bytes)
@@ -272,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
             protocol = protocol_of(first)
             if protocol is not None:
                 return NotKafka(self.address, protocol)
-        return MalformedResponse(f"{self.address} announced an answer of {size} bytes")
+        return MalformedResponse(_announced(self.address, size))
 
     def _on_frame(self, frame: Buffer) -> None:
         self._awaits_tls_refusal = False
@@ -323,7 +346,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_throttled(self, seconds: float) -> None:
         """Give requests more time: the node reads none of them before the client may go on."""
-        until = self._loop.time() + seconds
+        until = self._loop.time() + min(seconds, THROTTLE_S_MAX)
         added_s = until - max(self._loop.time(), self._throttled_until)
         if added_s <= 0:
             return
@@ -372,6 +395,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
+def _announced(address: Address, size: int) -> str:
+    return f"{address} announced an answer of {size} bytes"
+
+
 Connect = Callable[[Callable[[], Connection]], Awaitable[object]]
 
 
@@ -405,7 +432,8 @@ async def open_connection(
                 await loop.create_connection(lambda: connection, host, port, ssl=ssl)
     except TimeoutError:
         raise RequestTimedOut(f"{address} did not accept within {timeout_s:g} s") from None
-    except OSError as problem:
+    # Metadata may name hosts and ports that cannot be: a label of 64 characters, port 70000.
+    except (OSError, ValueError, OverflowError) as problem:
         refusal = tls_refusal(problem, address) if has_tls else None
         raise refusal or ConnectionFailed(f"cannot connect to {address}: {problem}") from problem
     try:

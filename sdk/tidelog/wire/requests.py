@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
+from kio.serial.errors import SerialError
 from tidelog_core.message_reader import read_from, read_message
 from tidelog_core.message_schemas import api_name, load_request_schema, load_response_schema
 from tidelog_core.quota_messages import DESCRIBE_QUOTA_USE_KEY
@@ -151,13 +152,16 @@ def encode_request(
 ) -> bytes:
     """Return the complete frame, including its size.
 
-    Raises ``InvalidRequest`` for a text without UTF-8.
+    Raises ``InvalidRequest`` for a value that the API has no room for: a text without UTF-8 or of
+    more than 32767 bytes, a number beyond its field.
     """
     schema = load_request_schema(api.key, version)
     try:
         body = write_message(schema, message)
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"a text in {api.name} cannot be encoded as UTF-8: {error}") from None
+    except (struct.error, SerialError, OverflowError) as error:
+        raise InvalidRequest(f"a value in {api.name} cannot be encoded: {error}") from None
     tags = b"\0" if schema.__flexible__ else b""
     header_size = _REQUEST_HEADER.size - 4 + len(client_id) + len(tags)
     head = _REQUEST_HEADER.pack(

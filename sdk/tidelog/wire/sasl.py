@@ -27,7 +27,12 @@ from tidelog_core.security.scram_messages import escaped_name
 from tidelog_core.wire_messages import build
 
 from tidelog.encodable import is_encodable
-from tidelog.errors import AuthenticationFailed, UnsupportedSaslMechanism, error_for
+from tidelog.errors import (
+    AuthenticationFailed,
+    TidelogError,
+    UnsupportedSaslMechanism,
+    error_for,
+)
 from tidelog.tokens.bearer_token import TokenNotFetched, is_token
 from tidelog.wire.connection import Connection
 from tidelog.wire.mechanisms import PASSWORD_MECHANISMS
@@ -104,12 +109,21 @@ class SaslToken:
         return found
 
     async def first_message(self, *, timeout_s: float) -> bytes:
-        """Return the message with a token. Raises ``TokenNotFetched``, the function's errors."""
+        """Return the message with a token.
+
+        Raises the SDK's errors as the function does, ``TokenNotFetched`` if it takes longer than
+        ``timeout_s``, and ``AuthenticationFailed`` with any other error of it as the cause.
+        """
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(timeout_s) as deadline:
                 token = await self._fetch()
-        except TimeoutError:
-            raise TokenNotFetched(f"no token within {timeout_s:g} s") from None
+        except TidelogError:
+            raise
+        except Exception as error:
+            if isinstance(error, TimeoutError) and deadline.expired():
+                raise TokenNotFetched(f"no token within {timeout_s:g} s") from None
+            # The program's function may raise anything, and no task of the client may end with it.
+            raise AuthenticationFailed(f"the function for the token failed: {error!r}") from error
         if not isinstance(token, str) or not is_token(token):
             raise AuthenticationFailed("the function for the token returned something else")
         pairs = "".join(f"{name}={value}\x01" for name, value in self.extensions)
