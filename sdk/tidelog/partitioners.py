@@ -23,6 +23,10 @@ KEYS_REMEMBERED_MAX = 4096
 class TopicPartitioner(Protocol):
     """Chooses among the partitions of one topic."""
 
+    # The partition of all records without a key until its batch is full; none if it is below zero
+    # or does not exist. Nearly every record is sent there without a call of ``choose``.
+    current: int
+
     def choose(self, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         """Return a partition in ``[0, partition_count)``."""
 
@@ -35,23 +39,20 @@ class Sticky:
 
     def __init__(self, topic: str) -> None:
         del topic
-        self._current = -1
+        self.current = -1
 
     def choose(self, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         """Return the current partition."""
         del key, value
-        current = self._current
-        return current if 0 <= current < partition_count else self._begin(partition_count)
-
-    def _begin(self, partition_count: int) -> int:
-        self._current = random.randrange(partition_count)
-        return self._current
+        if not 0 <= self.current < partition_count:
+            self.current = random.randrange(partition_count)
+        return self.current
 
     def on_batch_filled(self, partition_count: int) -> None:
         """Move to another partition."""
         if partition_count > 1:
             step = random.randrange(1, partition_count)
-            self._current = (self._current + step) % partition_count
+            self.current = (self.current + step) % partition_count
 
 
 class Murmur2(Sticky):
@@ -63,10 +64,8 @@ class Murmur2(Sticky):
 
     def choose(self, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         """Return the partition that every Kafka client chooses for the key."""
-        del value
-        if key is None:  # As ``super().choose``, which would be two calls more for each record.
-            current = self._current
-            return current if 0 <= current < partition_count else self._begin(partition_count)
+        if key is None:
+            return super().choose(key, value, partition_count)
         hashed = self._hashes.get(key)
         if hashed is None:
             if len(self._hashes) >= KEYS_REMEMBERED_MAX:
@@ -80,6 +79,7 @@ class RoundRobin:
 
     def __init__(self, topic: str) -> None:
         del topic
+        self.current = -1
         self._next = random.randrange(1 << 16)
 
     def choose(self, key: bytes | None, value: bytes | None, partition_count: int) -> int:
@@ -97,6 +97,7 @@ class Custom:
 
     def __init__(self, topic: str, function: Partitioner) -> None:
         self._topic, self._function = topic, function
+        self.current = -1
 
     def choose(self, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         """Return the function's choice. Raises ``InvalidRequest`` if it is not a partition."""

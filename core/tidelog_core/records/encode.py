@@ -166,12 +166,15 @@ def _encode_records(
 ) -> tuple[bytes, int]:
     """Return the records section, uncompressed, and the largest timestamp in it."""
     parts: list[bytes] = []
-    append = parts.append
+    append, extend = parts.append, parts.extend
     join = b"".join
     encoded, size = ENCODED, len(ENCODED)
     max_timestamp = records[0].timestamp_ms
     # The last record's, and what a record begins with then: mostly hundreds have the same.
     last_timestamp, start = base_timestamp, _ATTRIBUTES + encoded[0]
+    # Of the last record without a key and headers: the sizes, and the parts that follow from them.
+    last_length = last_body = -1
+    rest, prefix, head = 0, b"", b""
     try:
         for record, offset_delta in zip(records, deltas, strict=True):
             _, timestamp, key, value, headers = record
@@ -181,8 +184,25 @@ def _encode_records(
                 start = _ATTRIBUTES + (
                     encoded[delta] if 0 <= delta < size else encode_varint(delta)
                 )
+                last_length = last_body = -1
                 if timestamp > max_timestamp:  # noqa: PLR1730 - three times faster than max()
                     max_timestamp = timestamp
+            if key is None and value is not None and not headers:
+                # As below, without making the record's bytes before those of the batch.
+                length = len(value)
+                if length != last_length:
+                    last_length = length
+                    prefix = _NULL + (encoded[length] if length < size else encode_varint(length))
+                    rest = len(start) + len(prefix) + length + len(_NO_HEADERS)
+                number = (
+                    encoded[offset_delta] if offset_delta < size else encode_varint(offset_delta)
+                )
+                length = rest + len(number)
+                if length != last_body:
+                    last_body = length
+                    head = (encoded[length] if length < size else encode_varint(length)) + start
+                extend((head, number, prefix, value, _NO_HEADERS))
+                continue
             if key is None:
                 key_size, key = _NULL, b""
             else:

@@ -19,6 +19,9 @@ from tidelog.options import ProducerOptions
 from tidelog.producing.batch import Delivery, ProducerBatch
 from tidelog.producing.encoded import EncodedRecords
 
+# Without the function of a class: a delivery is made for every record.
+_new_delivery: Callable[[type[Delivery]], Delivery] = object.__new__
+
 
 class PartitionQueue:
     """The batches of one partition and its sequence numbers."""
@@ -115,7 +118,10 @@ class Accumulator:
             return None
         batch.size_bytes, self.used_size_bytes = batch_size_bytes, used_size_bytes
         records = batch.records
-        delivery = Delivery(batch, len(records), record[1])
+        delivery = _new_delivery(Delivery)
+        delivery._batch = batch  # noqa: SLF001 - as its class does, see above
+        delivery._index = len(records)  # noqa: SLF001
+        delivery._timestamp_ms = record[1]  # noqa: SLF001
         records.append(record)
         return delivery
 
