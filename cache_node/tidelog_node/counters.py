@@ -266,6 +266,7 @@ class NodeCounters:
         self.unclean_election_count = 0  # written by this node
         self.isr_shrink_count = 0  # of partitions led here
         self.isr_expand_count = 0
+        self.wrong_suspicion_count = 0  # of other brokers, which were alive
         # Of this node's lease, written by the lease's thread alone.
         self.lease_renewals = Durations()
         self.lease_failure_count = 0

@@ -49,6 +49,7 @@ from tidelog_core.replication.follower_state import (
 )
 from tidelog_core.replication.leader_state import LeaderState
 from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.observed_time import ReadingPlan
 from tidelog_core.replication.own_lease import OwnLease
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
 from tidelog_core.replication.peer_leases import PeerLeases
@@ -78,6 +79,7 @@ TICK_MS = 60.0
 POLL_MS = 110.0
 READ_COUNT_MAX = 8
 FLUSH_MS = 400.0
+PLAN = ReadingPlan(POLL_MS, TIMES.renew_ms)
 
 
 class Loss(Enum):
@@ -196,7 +198,7 @@ class SimNode:
             step_in_delay_ms=STEP_IN_DELAY_MS,
             preferred_stable_ms=PREFERRED_STABLE_MS,
         )
-        self.peer_leases = PeerLeases(TIMES)
+        self.peer_leases = PeerLeases(TIMES, own=self.broker_id)
         self.lease: OwnLease | None = None
         self.brokers: dict[int, Broker] = {}
         self.replica_epoch = -1
@@ -451,7 +453,7 @@ class SimNode:
         now_ms = self.now()
         partition, _ = self._take_records(found)
         leases = [record for record in found if isinstance(record, BrokerLease)]
-        self.peer_leases.observe(leases, started_ms=started_ms, now_ms=now_ms)
+        self.peer_leases.observe(leases, started_ms=started_ms, now_ms=now_ms, plan=PLAN)
         was_fenced = not self.lease.may_act(now_ms)
         self._take_partition(partition)
         self.lease.on_cluster_read(started_ms)

@@ -48,8 +48,8 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.location import never_lost
 from tidelog_core.metadata.records import BrokerLease, broker_lease_key, put
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.replication.observed_lease import NOBODY, read_leases
 from tidelog_core.replication.own_lease import RELEASED, OwnLease
-from tidelog_core.replication.peer_leases import NOBODY, read_leases
 
 from tidelog_node.counters import NodeCounters
 from tidelog_node.membership.membership import Membership

@@ -16,7 +16,7 @@ import contextlib
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
@@ -356,7 +356,7 @@ class LedPartitions:
         )
         is_able = self._membership.is_disk_fit and self._membership.can_store
         if not is_able or able != self._able:
-            self._able, self._balance_from_ms = able, now_ms + BALANCE_AFTER_MS
+            self._able, self._balance_from_ms = able, now_ms + self._rest_ms(able)
             self._balanced = None  # Of the same image the moves are others now.
         partitions, asked = self._diskless(image, able, now_ms)
         racks = self._replica_racks.note(image.brokers, able, now_ms)
@@ -389,9 +389,17 @@ class LedPartitions:
                     )
                 )
         if changes:
-            self._balance_from_ms = now_ms + BALANCE_AFTER_MS
+            self._balance_from_ms = now_ms + self._rest_ms(able)
             logger.info("diskless partitions spread", extra={"count": len(changes)})
         return changes
+
+    def _rest_ms(self, able: Iterable[int]) -> float:
+        """Return how long nothing may change before leads are spread.
+
+        Longer while brokers are late: moves cost an overloaded cluster more than they bring.
+        """
+        extra = (self._membership.peers.extra_ms(broker_id) for broker_id in able)
+        return BALANCE_AFTER_MS + max(extra, default=0.0)
 
     def _diskless(
         self, image: ClusterImage, able: frozenset[int], now_ms: float

@@ -68,6 +68,7 @@ class ClusterMember:
             store=lease_store,
             view=node.view,
             poll_interval_ms=config.metadata_poll_interval_ms,
+            counters=node.counters,
         )
         self._ports = PortWatch(membership=membership, view=node.view, ports=ports)
         self._elections = ElectionLoop(node, membership=membership)

@@ -20,6 +20,8 @@ from tidelog_core.metadata.store import Check
 from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.lease_times import LeaseTimes, lease_times
+from tidelog_core.replication.observed_lease import WrongSuspicion
+from tidelog_core.replication.observed_time import ReadingPlan
 from tidelog_core.replication.own_lease import OwnLease
 from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.subscribers import Subscribers
@@ -187,15 +189,24 @@ class Membership:
         self._own = own
         self._set_step_down_reason()
 
-    def observe(self, leases: Iterable[BrokerLease], *, started_ms: float) -> None:
-        """Add a reading of all leases that was begun at ``started_ms`` and has just returned."""
-        leases = tuple(leases)
+    def observe(
+        self, leases: Iterable[BrokerLease], *, started_ms: float, reading_ms: float | None = None
+    ) -> list[WrongSuspicion]:
+        """Add a reading of all leases that was begun at ``started_ms`` and has just returned.
+
+        ``reading_ms`` was to pass since the reading before, ``None`` if there was no plan. Returns
+        the suspicions that were wrong.
+        """
+        leases, plan = tuple(leases), None
+        if reading_ms is not None:
+            plan = ReadingPlan(reading_ms, self.times.renewal_ms(is_brisk=self.leads_by_chain()))
         before = self._known
         self._known = before | {lease.broker_id for lease in leases} - {self.broker_id}
-        self.peers.observe(leases, started_ms=started_ms, now_ms=self.now_ms())
+        wrong = self.peers.observe(leases, started_ms=started_ms, now_ms=self.now_ms(), plan=plan)
         # A lease that has moved since the last reading was written after that reading began.
         self.peer_clocks.observe(leases, started_ms=started_ms)
         self._settle(has_grown=self._known != before)
+        return wrong
 
     def note_unread(self) -> None:
         """Note that the leases could not be read."""

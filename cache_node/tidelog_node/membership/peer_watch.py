@@ -7,6 +7,9 @@ its lease. So the readings of a cluster together always stay within the rate of 
 A broker whose port refuses connections is an exception: it may have died, and its lease tells. Each
 such broker costs a reading at once and one after ``LeaseTimes.ended_ms``, or ``refusal_ms`` where
 refusals say nothing by themselves; while it renews all the same, one in each ``refusal_ms``.
+
+A reading tells when it was to begin. If it comes much later, this node did not run, or the store
+could not be read: little of that time counts against the others (``observed_time``).
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import BROKER_LEASE_COLLECTION, Broker
 from tidelog_core.metadata.store import Item, MetadataStore
 from tidelog_core.replication.lease_watch import ReadingPace
-from tidelog_core.replication.peer_leases import NOBODY, read_leases
+from tidelog_core.replication.observed_lease import NOBODY, read_leases
 from tidelog_core.waiting import wait_and_clear
 
+from tidelog_node.counters import NodeCounters
 from tidelog_node.membership.membership import Membership
 
 logger = logging.getLogger(__name__)
@@ -44,11 +48,14 @@ class PeerWatch:
         store: MetadataStore,
         view: ClusterView,
         poll_interval_ms: int,
+        counters: NodeCounters | None = None,
     ) -> None:
         """``poll_interval_ms`` is the interval at which this node polls the metadata store."""
         self._membership = membership
         self._store = store
         self._view = view
+        self._counters = counters or NodeCounters()
+        self._interval_ms: float | None = None  # planned between the last reading and the next one
         self._brokers: Mapping[int, Broker] | None = None  # registered, as last noted
         self._unreadable: set[int] = set()  # brokers with unreadable leases
         times = membership.times
@@ -88,6 +95,7 @@ class PeerWatch:
             while True:
                 interval_ms = self._pace.next_interval_ms(self._view.image.brokers)
                 await self._wait(read_at, interval_ms)
+                self._interval_ms = interval_ms
                 read_at = loop.time()
                 await self._attempt()
         finally:
@@ -113,7 +121,18 @@ class PeerWatch:
 
     def _observe(self, items: Iterable[Item], *, started_ms: float) -> None:
         leases = read_leases(items)
-        self._membership.observe(leases, started_ms=started_ms)
+        for wrong in self._membership.observe(
+            leases, started_ms=started_ms, reading_ms=self._interval_ms
+        ):
+            self._counters.wrong_suspicion_count += 1
+            logger.warning(
+                "broker was suspected wrongly",
+                extra={
+                    "broker_id": wrong.broker_id,
+                    "silent_ms": round(wrong.silent_ms),
+                    "extra_ms": round(wrong.extra_ms),
+                },
+            )
         unreadable = {lease.broker_id for lease in leases if lease.incarnation == NOBODY}
         for broker_id in unreadable - self._unreadable:
             logger.error("lease cannot be read", extra={"broker_id": broker_id})

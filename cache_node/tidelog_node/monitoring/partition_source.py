@@ -36,6 +36,7 @@ class PartitionSource:
         scrape.add("tidelog_kafka_unclean_elections_total", counters.unclean_election_count)
         scrape.add("tidelog_lease_renewal_seconds", histogram(counters.lease_renewals))
         scrape.add("tidelog_lease_renewal_failures_total", counters.lease_failure_count)
+        scrape.add("tidelog_wrong_suspicions_total", counters.wrong_suspicion_count)
         await self._collect_replicas(scrape)
         await self._collect_cluster(scrape)
 

@@ -201,6 +201,10 @@ _CLUSTER = (
     _gauge("tidelog_cluster_unavailable_partitions", "Partitions without a leader that can serve"),
     _histogram("tidelog_lease_renewal_seconds", "Time that a renewal of this node's lease took"),
     _counter("tidelog_lease_renewal_failures_total", "Renewals that failed or took too long"),
+    _counter(
+        "tidelog_wrong_suspicions_total",
+        "Times that this node suspected another broker which was alive",
+    ),
 )
 _GROUPS = (
     _gauge(

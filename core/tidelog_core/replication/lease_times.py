@@ -2,7 +2,8 @@
 
 Theory of operation. A broker renews its lease by writing its item with the counter one
 higher; another broker takes it for dead when a reading, begun a whole lease after the
-counter was first seen, still shows the same item version. Clocks are not compared: each
+counter was first seen, still shows the same item version. That is the earliest moment: see
+``observed_time`` and ``adaptive_timeouts``. Clocks are not compared: each
 side measures on its own monotonic clock, and only the rates have to agree (see
 ``LeaseTimes.margin_ms``).
 
@@ -32,6 +33,8 @@ LATE_MS = 1_500  # a renewal that is later than this is suspicious
 BRISK_RENEW_MS = 1_000  # between two renewals of a broker that leads diskless partitions
 BRISK_LATE_MS = 500  # a renewal that is later than this is suspicious if the port refuses
 ENDED_MS = 300  # for so long the port of a process that was reached refuses until it is suspected
+EXTRA_MS_MAX = 10_000  # what a broker that was suspected wrongly may get beyond its timeouts
+EXTRA_LEASES_MAX = 4  # and no more than that many leases
 RENEWALS_PER_LEASE_MIN = 3
 MARGIN_PARTS = 9  # the margin is this part of the lease: 1 s of 9 s
 STALL_NUMERATOR, STALL_DENOMINATOR = 2, 3  # of the lease: 6 s of 9 s
@@ -83,6 +86,10 @@ class LeaseTimes:
         """The time between two renewals of a broker that leads diskless partitions."""
         return min(self.renew_ms, BRISK_RENEW_MS)
 
+    def renewal_ms(self, *, is_brisk: bool) -> int:
+        """The time between two renewals; ``is_brisk``: of a broker that leads diskless ones."""
+        return self.brisk_renew_ms if is_brisk else self.renew_ms
+
     @property
     def refusal_ms(self) -> int:
         """The time without a renewal, while the port refuses connections, until suspicion.
@@ -99,6 +106,11 @@ class LeaseTimes:
         starts again, and registers within this time, keeps its partitions.
         """
         return min(self.refusal_ms, ENDED_MS)
+
+    @property
+    def extra_ms_max(self) -> int:
+        """The most time beyond these that a broker gets (``adaptive_timeouts``)."""
+        return min(EXTRA_LEASES_MAX * self.lease_ms, EXTRA_MS_MAX)
 
     @property
     def retry_ms(self) -> int:

@@ -103,8 +103,7 @@ class OwnLease:
         ``is_brisk``: this broker leads diskless partitions, and renews again sooner.
         """
         assert not self.needs_read, "read the lease item first"
-        times = self._times
-        self._next_renewal_ms = now_ms + (times.brisk_renew_ms if is_brisk else times.renew_ms)
+        self._next_renewal_ms = now_ms + self._times.renewal_ms(is_brisk=is_brisk)
         return BrokerLease(
             broker_id=self._record.broker_id,
             incarnation=self._record.incarnation,

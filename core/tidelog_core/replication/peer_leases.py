@@ -15,16 +15,22 @@
   renewal, and is written after it, is lost by its check.
 - All three need a reading that was begun since. An observer that cannot reach the metadata store
   suspects nobody new.
+- Timeouts adapt. Time in which the observer did not run, or in which it could not use the store
+  itself, counts for little (``observed_time``). A broker that was suspected wrongly gets more time
+  (``adaptive_timeouts``). Both only ever make a suspicion, or a death, later than the times above.
+  (1) does not depend on time, and stays as fast as it is.
+
+**A takeover is safe even if its suspicion was wrong**, so none of this is needed for safety. Leader
+epochs and the check of the lease in the takeover's write fence the leader of a replicated
+partition, the seal of its chain that of a diskless one. And a leader whose own lease is over stops
+acting by its own clock (``own_lease``), whatever others think of it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
-from uuid import UUID
 
-from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.records import (
     BrokerLease,
     Partition,
@@ -32,84 +38,71 @@ from tidelog_core.metadata.records import (
     broker_lease_key,
     check,
 )
-from tidelog_core.metadata.store import ABSENT, UNREADABLE_VERSION, Check, Item
+from tidelog_core.metadata.store import ABSENT, UNREADABLE_VERSION, Check
+from tidelog_core.replication.adaptive_timeouts import AdaptiveTimeouts
 from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS, STEP_IN_DELAY_MS
 from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.observed_lease import ObservedLease, WrongSuspicion
+from tidelog_core.replication.observed_time import ObservedTime, ReadingPlan
 from tidelog_core.replication.own_lease import RELEASED
 from tidelog_core.replication.peer_ports import REFUSALS_MIN, PeerPorts, Refusal
-
-NOBODY = UUID(int=0)  # the incarnation in a lease that cannot be read
-
-
-def read_leases(items: Iterable[Item]) -> list[BrokerLease]:
-    """Return the brokers' leases, including those of unreadable items.
-
-    An unreadable item becomes a lease of ``NOBODY``. Its version still moves while the broker
-    is alive, and the broker's next renewal repairs the item.
-    """
-    leases = []
-    for item in items:
-        try:
-            leases.append(BrokerLease.from_item(item))
-        except CorruptItem:
-            if item.id.key.isdecimal():
-                broker_id = int(item.id.key)
-                leases.append(
-                    BrokerLease(
-                        broker_id=broker_id,
-                        incarnation=NOBODY,
-                        counter=RELEASED + 1,
-                        version=item.version,
-                    )
-                )
-    return leases
-
-
-@dataclass(slots=True)
-class _Observation:
-    record: BrokerLease
-    after_ms: float  # it was written after this: a reading begun then showed an earlier one
-    first_seen_ms: float
-    confirmed_ms: float  # when the last reading that showed it was begun
-    # When it was found dead, or when a change after its death was last written; None if alive.
-    attended_ms: float | None = None
-    has_moved: bool = False  # a commit's check has failed on it, and it was not read since
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether a later reading than the first one has shown the same."""
-        return self.confirmed_ms > self.first_seen_ms
 
 
 class PeerLeases:
     """The leases as this broker has seen them, timed on its own clock."""
 
-    def __init__(self, times: LeaseTimes, *, own: int | None = None) -> None:
+    def __init__(
+        self,
+        times: LeaseTimes,
+        *,
+        own: int | None = None,
+        timeouts: AdaptiveTimeouts | None = None,
+    ) -> None:
         """``own`` is the observer's id, if it is a broker."""
         self._times = times
         self._own = own
-        self._observations: dict[int, _Observation] = {}
+        self._timeouts = timeouts or AdaptiveTimeouts(times)
+        self._observed = ObservedTime()
+        self._observations: dict[int, ObservedLease] = {}
         self._registered: dict[int, float] = {}  # when it was noted; until a later reading
         self._ports = PeerPorts()
         self._is_blind = False  # the last reading has failed
         self._read_ms = -math.inf  # when the last reading was begun
         self._has_read = False
 
-    def observe(self, leases: Iterable[BrokerLease], *, started_ms: float, now_ms: float) -> None:
-        """Take a reading of all leases, begun at ``started_ms`` and back at ``now_ms``."""
+    def observe(
+        self,
+        leases: Iterable[BrokerLease],
+        *,
+        started_ms: float,
+        now_ms: float,
+        plan: ReadingPlan | None = None,
+    ) -> list[WrongSuspicion]:
+        """Take a reading of all leases, begun at ``started_ms`` and back at ``now_ms``.
+
+        ``plan`` is what the observer had planned; without one all of its time counts. Returns the
+        suspicions that the reading has shown to be wrong.
+        """
+        leases, wrong = tuple(leases), list[WrongSuspicion]()
+        counted_ms = self._observed.on_reading(
+            started_ms, plan, has_renewed=self._has_own_renewed(leases)
+        )
+        self._timeouts.decay(now_ms)
         self._has_read, self._is_blind = True, False
         self._read_ms = max(self._read_ms, started_ms)
         self._registered = {b: ms for b, ms in self._registered.items() if ms > started_ms}
         for lease in leases:
             known = self._observations.get(lease.broker_id)
             if known is None or lease.version > known.record.version:
+                if known is not None and self._was_wrongly_suspected(known, lease):
+                    silent_ms = known.silent_ms + counted_ms
+                    wrong.append(self._note_wrong(known, silent_ms=silent_ms, now_ms=now_ms))
                 after_ms = -math.inf if known is None else known.confirmed_ms
-                self._observations[lease.broker_id] = _Observation(
+                self._observations[lease.broker_id] = ObservedLease(
                     lease, after_ms, now_ms, started_ms
                 )
             elif lease.version == known.record.version:
-                known.confirmed_ms = max(known.confirmed_ms, started_ms)
-                known.has_moved = False  # A reading counts more than a lost check.
+                known.confirm(started_ms, counted_ms=counted_ms)
             seen = self._observations[lease.broker_id]
             refusal = self._ports.refusal(lease.broker_id)
             is_alive = refusal is not None and seen.after_ms >= refusal.since_ms
@@ -117,11 +110,46 @@ class PeerLeases:
                 self._ports.refute(lease.broker_id)
             if seen.attended_ms is None and self.is_dead(lease.broker_id):
                 seen.attended_ms = now_ms
+            self._note_suspicion(lease.broker_id)
+        return wrong
+
+    def _has_own_renewed(self, leases: Iterable[BrokerLease]) -> bool | None:
+        """Whether the reading shows another renewal of the observer's, ``None`` without a lease."""
+        for lease in leases:
+            if lease.broker_id == self._own:
+                known = self._observations.get(lease.broker_id)
+                return known is None or lease.version > known.record.version
+        return None
+
+    def _note_suspicion(self, broker_id: int) -> None:
+        """Keep that the broker is suspected, for when its lease is renewed."""
+        known = self._observations.get(broker_id)
+        if known is not None and self.is_suspected(broker_id):
+            known.was_suspected = True
+            known.was_late |= self._has_missed_renewals(broker_id, known)
+
+    def _was_wrongly_suspected(self, known: ObservedLease, lease: BrokerLease) -> bool:
+        """Whether the lease shows that the broker's process was suspected and is alive."""
+        self._note_suspicion(lease.broker_id)  # Its port may have refused since the last reading.
+        return known.was_suspected and known.is_renewed_by(lease) and lease.broker_id != self._own
+
+    def _note_wrong(
+        self, known: ObservedLease, *, silent_ms: float, now_ms: float
+    ) -> WrongSuspicion:
+        broker_id = known.record.broker_id
+        if known.was_late:  # Else its port was closed: ``peer_ports`` keeps that.
+            late_ms = silent_ms - self._times.suspicion_ms
+            self._timeouts.note_wrong(broker_id, late_ms=late_ms, now_ms=now_ms)
+        return WrongSuspicion(broker_id, silent_ms, self._timeouts.extra_ms(broker_id))
+
+    def extra_ms(self, broker_id: int) -> float:
+        """Return the time beyond its timeouts that the broker gets, because it was late before."""
+        return self._timeouts.extra_ms(broker_id)
 
     def is_dead(self, broker_id: int) -> bool:
         """Whether the broker can no longer act: it has released its lease, or the lease is over.
 
-        False until that is certain.
+        False until that is certain, and for longer where timeouts adapt.
         """
         if broker_id in self._registered:
             return False
@@ -132,7 +160,8 @@ class PeerLeases:
             return False
         if known.record.counter == RELEASED:
             return True
-        return known.confirmed_ms - known.first_seen_ms >= self._times.lease_ms
+        timeout_ms = self._times.suspicion_ms + self._timeouts.extra_ms(broker_id)
+        return known.silent_ms >= max(self._times.lease_ms, timeout_ms)
 
     def is_suspected(self, broker_id: int) -> bool:
         """Whether the broker is dead, or probably is: others may take its diskless partitions.
@@ -147,20 +176,22 @@ class PeerLeases:
         if known.record.version == UNREADABLE_VERSION:
             return False
         refusal = self._ports.refusal(broker_id)
-        return self._has_missed_renewals(known, refusal) or (
+        return self._has_missed_renewals(broker_id, known) or (
             refusal is not None and self._seems_ended(broker_id, known, refusal)
         )
 
-    def _has_missed_renewals(self, known: _Observation, refusal: Refusal | None) -> bool:
+    def _has_missed_renewals(self, broker_id: int, known: ObservedLease) -> bool:
         """Whether the broker has been silent for too long, less so if its port refuses."""
-        if known.confirmed_ms - known.first_seen_ms >= self._times.suspicion_ms:
+        extra_ms = self._timeouts.extra_ms(broker_id)
+        if known.silent_ms >= self._times.suspicion_ms + extra_ms:
             return True
+        refusal = self._ports.refusal(broker_id)
         if refusal is None:
             return False
-        since_ms = max(known.first_seen_ms, refusal.since_ms)
-        return known.confirmed_ms - since_ms >= self._times.refusal_ms
+        refused_ms = known.confirmed_ms - max(known.first_seen_ms, refusal.since_ms)
+        return min(known.silent_ms, refused_ms) >= self._times.refusal_ms + extra_ms
 
-    def _seems_ended(self, broker_id: int, known: _Observation, refusal: Refusal) -> bool:
+    def _seems_ended(self, broker_id: int, known: ObservedLease, refusal: Refusal) -> bool:
         """Whether the refusals alone say that the broker's process has ended."""
         if not self.shows_end(broker_id) or refusal.count < REFUSALS_MIN:
             return False
@@ -178,7 +209,7 @@ class PeerLeases:
         for other, known in self._observations.items():
             if other in (broker_id, self._own) or self.is_dead(other):
                 continue
-            if not self._has_missed_renewals(known, self._ports.refusal(other)):
+            if not self._has_missed_renewals(other, known):
                 yield other
 
     def witnesses(self, broker_id: int) -> list[int]:
@@ -226,8 +257,10 @@ class PeerLeases:
             return False
         if self.refuses(broker_id) or self.is_suspected(broker_id):
             return True
-        silent_ms = known.confirmed_ms - known.first_seen_ms
-        return not known.has_moved and silent_ms >= times.suspicion_ms - times.refusal_ms > 0
+        if known.has_moved or times.suspicion_ms <= times.refusal_ms:
+            return False
+        timeout_ms = times.suspicion_ms + self._timeouts.extra_ms(broker_id)
+        return known.silent_ms >= timeout_ms - times.refusal_ms
 
     def note_unread(self) -> None:
         """Note that the leases could not be read."""
@@ -279,7 +312,8 @@ class PeerLeases:
             known, refusal = self._observations.get(broker_id), self._ports.refusal(broker_id)
             if known is None or refusal is None or self.is_suspected(broker_id):
                 continue
-            wait_ms, since_ms = times.refusal_ms, max(known.first_seen_ms, refusal.since_ms)
+            wait_ms = times.refusal_ms + self._timeouts.extra_ms(broker_id)
+            since_ms = max(known.first_seen_ms, refusal.since_ms)
             ended_ms = refusal.since_ms + times.ended_ms
             if self.shows_end(broker_id) and not (
                 known.is_confirmed and known.confirmed_ms >= ended_ms

@@ -4,8 +4,9 @@ from uuid import UUID
 
 from tidelog_core.metadata.records import broker_lease_key
 from tidelog_core.metadata.store import UNREADABLE_VERSION, Item, ItemKey
+from tidelog_core.replication.observed_lease import read_leases
 from tidelog_core.replication.own_lease import RELEASED, OwnLease
-from tidelog_core.replication.peer_leases import PeerLeases, read_leases
+from tidelog_core.replication.peer_leases import PeerLeases
 
 from tests.support.replication_cluster import TIMES, make_lease, make_peers
 

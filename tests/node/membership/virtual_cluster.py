@@ -68,6 +68,8 @@ class Link:
         self._store = store
         self.is_cut = False
         self.delay_s = 0.0
+        self.unlocked = asyncio.Event()  # else writes wait, and reads do not
+        self.unlocked.set()
         self.commits = 0
         self.listed: Counter[str] = Counter()
         self.asked: Counter[str] = Counter()  # requests about a collection, failed ones too
@@ -92,6 +94,7 @@ class Link:
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
         await self._pass()
+        await self.unlocked.wait()
         self.commits += 1
         await self._store.commit(writes, checks=checks)
 
@@ -237,6 +240,7 @@ class Member:
             run_renewals=lambda work: work,  # no thread: all in one virtual time
             ports=self.ports,
         )
+        self.counters = node.counters
         await self.member.prepare(self.folder, was_clean=was_clean)
         self.has_closed = asyncio.Event()
         self._begin(self.view.run(self.config.metadata_poll_interval_ms / 1000))
