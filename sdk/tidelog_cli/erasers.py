@@ -16,7 +16,7 @@ from tidelog_cli.output import note
 from tidelog_cli.stores import StoreLocations, opened_metadata
 
 if TYPE_CHECKING:
-    from tidelog_core.rewriting.partition_tier import PartitionTier
+    from tidelog_core.tier_compaction.partition_tier import PartitionTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class StoreEraser:
     @asynccontextmanager
     async def _tiers(self, topic: str) -> AsyncIterator[list[PartitionTier]]:
         from tidelog_core.metadata.stored_cluster import select_topics
-        from tidelog_core.rewriting.targets import rewrite_targets
+        from tidelog_core.tier_compaction.targets import rewrite_targets
 
         metadata, objects = self.locations.metadata, self.locations.objects
         async with opened_metadata(metadata) as (_, image):

@@ -23,8 +23,8 @@ from tidelog_cli.stores import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tidelog_core.rewriting.compact import CompactionReport
-    from tidelog_core.rewriting.targets import RewriteTarget
+    from tidelog_core.tier_compaction.compact import CompactionReport
+    from tidelog_core.tier_compaction.targets import RewriteTarget
 
 
 Topics = Annotated[
@@ -97,7 +97,7 @@ async def targets_of(
     that is not compacted.
     """
     from tidelog_core.metadata.stored_cluster import select_topics
-    from tidelog_core.rewriting.targets import rewrite_targets
+    from tidelog_core.tier_compaction.targets import rewrite_targets
 
     if partitions and len(topics) != 1:
         raise UsageError("--partition needs exactly one --topic")
@@ -126,7 +126,7 @@ async def _compact(
 ) -> tuple[list[CompactionReport], list[str]]:
     """Return the reports and the failures; a failed partition does not stop the others."""
     from tidelog_core.errors import TidelogError
-    from tidelog_core.rewriting.compact import compact_partition
+    from tidelog_core.tier_compaction.compact import compact_partition
 
     reports, problems = [], []
     for target in await targets_of(locations, topics, partitions):

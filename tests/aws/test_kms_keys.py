@@ -13,7 +13,7 @@ from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.s3 import S3ObjectStore
-from tidelog_core.rewriting.compact import CompactionOutcome, compact_partition
+from tidelog_core.tier_compaction.compact import CompactionOutcome, compact_partition
 
 from tests.aws.buckets import REGION, make_bucket
 from tests.support.compacted_tier import plain

@@ -11,7 +11,7 @@ from tidelog.errors import ConnectionFailed
 from tidelog.settings.names import NAMED
 from tidelog_core.config import NodeConfig, TopicConfig, settings_of
 from tidelog_core.errors import StorageError, TidelogError
-from tidelog_core.rewriting.swap import PartitionClaimed
+from tidelog_core.tier_compaction.swap import PartitionClaimed
 from tidelog_node.registration import BrokerIdTaken
 
 from tests.support.command import called

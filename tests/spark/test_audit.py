@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from tidelog_core.erasure.tier import erase_from_tier
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.records.batch import Record, build_batch
-from tidelog_core.rewriting.compact import compact_partition
 from tidelog_core.tier.integrity import CHAIN_PROBLEM
 from tidelog_core.tier.keys import cluster_manifest_key, topic_manifest_key
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
+from tidelog_core.tier_compaction.compact import compact_partition
 from tidelog_spark.jobs.audit_report import write_report
 from tidelog_spark.jobs.auditing import (
     AuditReport,

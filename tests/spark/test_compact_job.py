@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from tidelog_cli.jobs import spark_job_command
 from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.records.batch import CompressionType
-from tidelog_core.rewriting.compact import CompactionOutcome
-from tidelog_core.rewriting.targets import RewriteTarget
+from tidelog_core.tier_compaction.compact import CompactionOutcome
+from tidelog_core.tier_compaction.targets import RewriteTarget
 from tidelog_spark.jobs.compacting import compact_all, compact_in_task
 
 from tests.support.random_logs import RandomLog, committed_records, oracle

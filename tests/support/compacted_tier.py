@@ -5,7 +5,11 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from tidelog_core.erasure.tier import delete_replaced
 from tidelog_core.records.batch import CompressionType, Record
-from tidelog_core.rewriting.compact import CompactionOutcome, CompactionReport, compact_partition
+from tidelog_core.tier_compaction.compact import (
+    CompactionOutcome,
+    CompactionReport,
+    compact_partition,
+)
 
 from tests.support.random_logs import RandomLog
 from tests.support.tiered_partition import TieredPartition

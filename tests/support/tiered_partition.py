@@ -30,13 +30,13 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.batch import Record, decode_batch, iter_headers, parse_header
 from tidelog_core.restoration.selection import Selection
 from tidelog_core.restoration.survey import list_clusters, survey
-from tidelog_core.rewriting.partition_tier import PartitionTier
 from tidelog_core.tier.index_build import BuiltIndex, SegmentSource, build_index_file
 from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import cluster_manifest_key, segment_keys, topic_manifest_key
 from tidelog_core.tier.lifecycle import finish_copy, start_copy
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 from tidelog_core.tier.planning import finished_segments
+from tidelog_core.tier_compaction.partition_tier import PartitionTier
 from tidelog_core.verification.plan import BucketPlan, MetadataPlan
 from tidelog_core.verification.verification import Verification
 

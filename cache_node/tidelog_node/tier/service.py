@@ -24,8 +24,8 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import make_local_folder, parse_object_location
 from tidelog_core.retention.clock_rule import Witness
-from tidelog_core.rewriting.choice import compacted_end
 from tidelog_core.tier.contents import read_tier
+from tidelog_core.tier_compaction.choice import compacted_end
 from tidelog_core.turns import Turn
 
 from tidelog_node.inspection.inspector import BatchInspector

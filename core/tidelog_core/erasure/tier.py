@@ -18,11 +18,11 @@ from uuid import UUID
 from tidelog_core.compaction.rewrite import Rewrite, WalkedBatch
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.records.batch import Record, decode_batch
-from tidelog_core.rewriting.groups import SegmentGroup, group_segments
-from tidelog_core.rewriting.partition_tier import GroupOutcome, PartitionTier, SegmentFacts
-from tidelog_core.rewriting.segment_files import stretch_batches
-from tidelog_core.rewriting.swap import SegmentSwaps
 from tidelog_core.tier.lifecycle import read_segments
+from tidelog_core.tier_compaction.groups import SegmentGroup, group_segments
+from tidelog_core.tier_compaction.partition_tier import GroupOutcome, PartitionTier, SegmentFacts
+from tidelog_core.tier_compaction.segment_files import stretch_batches
+from tidelog_core.tier_compaction.swap import SegmentSwaps
 
 ROUNDS_MAX = 100  # with each that is lost retention has taken a segment
 

@@ -40,10 +40,10 @@ from tidelog_core.erasure.tier import ErasedSegment, delete_replaced, erase_from
 from tidelog_core.erasure.wal_copies import WalCopies
 from tidelog_core.errors import Interrupted, OutcomeUnknown, StoreUnavailable, TidelogError
 from tidelog_core.metadata.store import KeyRange
-from tidelog_core.rewriting.partition_tier import PartitionTier
-from tidelog_core.rewriting.swap import PartitionClaimed
 from tidelog_core.tier.keys import erasure_receipt_key
 from tidelog_core.tier.lifecycle import read_segments
+from tidelog_core.tier_compaction.partition_tier import PartitionTier
+from tidelog_core.tier_compaction.swap import PartitionClaimed
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@
     2. the log object, the index object    a reader of the bucket alone finds the segment
     3. COPY_FINISHED                       readers of the metadata find it
     4. the partition's log start offset    no reader requests it (``metadata.leadership``), or
-       moves past it                       a rewritten segment replaces it (``rewriting.swap``)
+       moves past it                       a compacted one replaces it (``tier_compaction.swap``)
        a log start object in the bucket    no restoration brings it back
     5. DELETE_STARTED, with a time         no plan includes it
     6. file.delete.delay.ms later: the     readers that had found it are done

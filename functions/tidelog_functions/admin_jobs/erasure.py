@@ -18,8 +18,8 @@ from tidelog_core.erasure.receipt import PartitionErasure
 from tidelog_core.erasure.topic import ErasureRun
 from tidelog_core.erasure.wal_copies import Frontier
 from tidelog_core.errors import ErrorCode, Interrupted, TidelogError
-from tidelog_core.rewriting.partition_tier import PartitionTier
 from tidelog_core.tier.keys import erasure_receipt_key
+from tidelog_core.tier_compaction.partition_tier import PartitionTier
 
 from tidelog_functions.admin_jobs.key_count import count_key
 from tidelog_functions.admin_jobs.receipts import ReceiptParts, StoredReceipt

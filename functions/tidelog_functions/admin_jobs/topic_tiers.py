@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.metadata.stored_cluster import opened_cluster
-from tidelog_core.rewriting.partition_tier import PartitionTier
-from tidelog_core.rewriting.targets import rewrite_targets
+from tidelog_core.tier_compaction.partition_tier import PartitionTier
+from tidelog_core.tier_compaction.targets import rewrite_targets
 
 from tidelog_functions.admin_jobs.run import Run
 

@@ -2,7 +2,7 @@
 
 After an event for an index object its partition is checked. The schedule checks all
 compacted topics, for partitions that became due by time, and for lost events. The
-decision uses the segments' items, like the job's (``tidelog_core.rewriting.choice``).
+decision uses the segments' items, like the job's (``tidelog_core.tier_compaction.choice``).
 
 One run at a time: it compacts everything that is due when it starts, so partitions that
 become due during a run wait for the next event or the schedule. Two runs would be harmless
@@ -25,9 +25,9 @@ from tidelog_core.metadata.records import Topic
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.location import parse_object_location
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.rewriting.choice import choose_compaction
-from tidelog_core.rewriting.partition_tier import PartitionTier
 from tidelog_core.tier.keys import SegmentKey
+from tidelog_core.tier_compaction.choice import choose_compaction
+from tidelog_core.tier_compaction.partition_tier import PartitionTier
 
 from tidelog_functions.cluster_reader import ClusterReader, problems_of
 from tidelog_functions.events import Scheduled, parse_event

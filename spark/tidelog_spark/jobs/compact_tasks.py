@@ -10,16 +10,16 @@ from typing import Generic, TypeVar
 from pyspark import SparkContext
 from tidelog_core.compaction.offset_map import OffsetMap
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.rewriting.partition_tier import PartitionTier, PreparedGroup
-from tidelog_core.rewriting.spread import (
+from tidelog_core.tier_compaction.partition_tier import PartitionTier, PreparedGroup
+from tidelog_core.tier_compaction.spread import (
     MapPart,
     RewritePart,
     RewritePlan,
     map_part,
     rewrite_part,
 )
-from tidelog_core.rewriting.swap import PartitionClaimed
-from tidelog_core.rewriting.targets import RewriteTarget
+from tidelog_core.tier_compaction.swap import PartitionClaimed
+from tidelog_core.tier_compaction.targets import RewriteTarget
 
 P = TypeVar("P")
 R = TypeVar("R")

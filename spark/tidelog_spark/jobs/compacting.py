@@ -2,9 +2,9 @@
 
 Each partition is a task that does the same as ``tidelog job compact`` in one process. A
 partition larger than ``--split-bytes`` takes several tasks: some map its keys, then some
-rewrite its segments, and the driver swaps them in (``tidelog_core.rewriting.spread``). A
+rewrite its segments, and the driver swaps them in (``tidelog_core.tier_compaction.spread``). A
 task that is retried, or runs twice, finds its own claim or its own swap, and either is
-harmless: ``tidelog_core.rewriting.swap`` says why.
+harmless: ``tidelog_core.tier_compaction.swap`` says why.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 from tidelog_core.errors import TidelogError
-from tidelog_core.rewriting.compact import CompactionReport, compact_partition
-from tidelog_core.rewriting.spread import Workers
-from tidelog_core.rewriting.targets import RewriteTarget
+from tidelog_core.tier_compaction.compact import CompactionReport, compact_partition
+from tidelog_core.tier_compaction.spread import Workers
+from tidelog_core.tier_compaction.targets import RewriteTarget
 
 from tidelog_spark.jobs.compact_tasks import SparkWorkers
 

@@ -17,7 +17,7 @@ from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
 from tidelog_core.erasure.topic import ErasureRun
 from tidelog_core.metadata.records import Topic
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_core.rewriting.partition_tier import PartitionTier
+from tidelog_core.tier_compaction.partition_tier import PartitionTier
 
 from tests.core.diskless.tail_world import Led, TailWorld
 from tests.support.chain_owner import ChainOwner, chain_name

@@ -28,7 +28,7 @@ from tidelog_core.metadata.key_erasures import (
 from tidelog_core.metadata.records import DeletedTopic
 from tidelog_core.metadata.store import Item
 from tidelog_core.retention.deleted_topics import clean_deleted_topic
-from tidelog_core.rewriting.partition_tier import PartitionTier
+from tidelog_core.tier_compaction.partition_tier import PartitionTier
 
 from tests.support.tiered_partition import CLUSTER_ID, TieredPartition, tiered_partition
 

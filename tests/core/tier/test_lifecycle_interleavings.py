@@ -32,7 +32,6 @@ from tidelog_core.metadata.leadership import (
 )
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.retention.selection import log_start_after_tier_retention, total_limits
-from tidelog_core.rewriting.compact import compact_partition
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
 from tidelog_core.tier.lifecycle import (
     AT_ONCE,
@@ -48,6 +47,7 @@ from tidelog_core.tier.lifecycle import (
 from tidelog_core.tier.persisting import persist_log_start
 from tidelog_core.tier.planning import finished_segments, select_leftovers, tiered_end_offset
 from tidelog_core.tier.tiered_segments import TieredSegments
+from tidelog_core.tier_compaction.compact import compact_partition
 from tidelog_functions.invocation import TimeLimit
 from tidelog_functions.retention.partition import PartitionRetention
 

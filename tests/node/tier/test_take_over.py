@@ -20,9 +20,9 @@ from tidelog_core.metadata.records import SEGMENT_COLLECTION_PREFIX, Partition, 
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.store import ALL_KEYS, ANY_VERSION, Item, KeyRange, Write
 from tidelog_core.objects.location import open_object_store
-from tidelog_core.rewriting.groups import group_segments
-from tidelog_core.rewriting.partition_tier import PartitionTier
 from tidelog_core.tier.contents import READS_MAX
+from tidelog_core.tier_compaction.groups import group_segments
+from tidelog_core.tier_compaction.partition_tier import PartitionTier
 from tidelog_node.replica import Replica
 from tidelog_node.tier.led_partition import LedPartition
 

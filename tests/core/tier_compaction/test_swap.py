@@ -15,11 +15,11 @@ from tidelog_core.metadata.records import DeletedTopic, SegmentMeta, SegmentStat
 from tidelog_core.metadata.store import Check, Write
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic
-from tidelog_core.rewriting.compact import CompactionOutcome, compact_partition
-from tidelog_core.rewriting.swap import CLAIM_MS, PartitionClaimed
 from tidelog_core.tier.keys import parse_segment_key
 from tidelog_core.tier.lifecycle import read_segments, start_deletions
 from tidelog_core.tier.planning import select_leftovers
+from tidelog_core.tier_compaction.compact import CompactionOutcome, compact_partition
+from tidelog_core.tier_compaction.swap import CLAIM_MS, PartitionClaimed
 from tidelog_core.verification.plan import LEFTOVER, ORPHAN
 
 from tests.support.compacted_tier import compacted, let_replaced_go, plain, read_rows, rows_of

@@ -30,10 +30,6 @@ from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.batch import BatchHeader, Buffer
-from tidelog_core.rewriting.aborted_transactions import TransactionalSpans
-from tidelog_core.rewriting.groups import SegmentGroup
-from tidelog_core.rewriting.segment_files import downloaded, stretch_batches
-from tidelog_core.rewriting.swap import SegmentSwaps, take_claim
 from tidelog_core.tier.index_build import RewriteFacts, SegmentSource, build_index_file
 from tidelog_core.tier.index_file import IndexFile, ReplacedSegment
 from tidelog_core.tier.integrity import replaced_segment
@@ -42,6 +38,10 @@ from tidelog_core.tier.lifecycle import read_segments
 from tidelog_core.tier.planning import finished_segments
 from tidelog_core.tier.stretches import Stretch
 from tidelog_core.tier.time_search import parse_index_of
+from tidelog_core.tier_compaction.aborted_transactions import TransactionalSpans
+from tidelog_core.tier_compaction.groups import SegmentGroup
+from tidelog_core.tier_compaction.segment_files import downloaded, stretch_batches
+from tidelog_core.tier_compaction.swap import SegmentSwaps, take_claim
 
 INDEXES_AT_ONCE_MAX = 16
 

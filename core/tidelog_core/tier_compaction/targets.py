@@ -15,7 +15,7 @@ from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import Topic
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import opened_object_store
-from tidelog_core.rewriting.partition_tier import PartitionTier
+from tidelog_core.tier_compaction.partition_tier import PartitionTier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

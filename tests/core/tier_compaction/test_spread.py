@@ -15,16 +15,16 @@ from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.records import SegmentState
 from tidelog_core.records.batch import parse_header
-from tidelog_core.rewriting.compact import CompactionOutcome, compact_partition
-from tidelog_core.rewriting.partition_tier import PartitionTier, PreparedGroup
-from tidelog_core.rewriting.spread import (
+from tidelog_core.tier_compaction.compact import CompactionOutcome, compact_partition
+from tidelog_core.tier_compaction.partition_tier import PartitionTier, PreparedGroup
+from tidelog_core.tier_compaction.spread import (
     MapPart,
     RewritePart,
     RewritePlan,
     map_part,
     rewrite_part,
 )
-from tidelog_core.rewriting.swap import CLAIM_MS, PartitionClaimed
+from tidelog_core.tier_compaction.swap import CLAIM_MS, PartitionClaimed
 
 from tests.support.compacted_tier import CUTS, DELAY_MS, compacted, plain, read_rows, rows_of
 from tests.support.random_logs import (

@@ -12,18 +12,18 @@ from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
-from tidelog_core.rewriting.choice import CompactionChoice
-from tidelog_core.rewriting.groups import SegmentGroup, group_segments
-from tidelog_core.rewriting.partition_tier import (
+from tidelog_core.tier.stretches import Stretch
+from tidelog_core.tier_compaction.choice import CompactionChoice
+from tidelog_core.tier_compaction.groups import SegmentGroup, group_segments
+from tidelog_core.tier_compaction.partition_tier import (
     GroupOutcome,
     PartitionTier,
     RewrittenGroup,
     SegmentFacts,
     all_aborted,
 )
-from tidelog_core.rewriting.segment_files import stretch_batches
-from tidelog_core.rewriting.swap import SegmentSwaps
-from tidelog_core.tier.stretches import Stretch
+from tidelog_core.tier_compaction.segment_files import stretch_batches
+from tidelog_core.tier_compaction.swap import SegmentSwaps
 
 NEVER_MS = 2**62
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.metadata.records import SegmentState
-from tidelog_core.rewriting.compact import CompactionOutcome, compact_partition
+from tidelog_core.tier_compaction.compact import CompactionOutcome, compact_partition
 
 from tests.support.compacted_tier import (
     CUTS,

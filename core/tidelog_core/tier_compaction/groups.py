@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tidelog_core.metadata.records import SegmentMeta
-from tidelog_core.rewriting.swap import OLD_SEGMENTS_MAX
 from tidelog_core.tier.stretches import Stretch, stretches_of
+from tidelog_core.tier_compaction.swap import OLD_SEGMENTS_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from uuid import UUID, uuid4
 
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
-from tidelog_core.rewriting.groups import SegmentGroup, group_segments
-from tidelog_core.rewriting.swap import OLD_SEGMENTS_MAX
+from tidelog_core.tier_compaction.groups import SegmentGroup, group_segments
+from tidelog_core.tier_compaction.swap import OLD_SEGMENTS_MAX
 
 
 def segment(

@@ -40,22 +40,27 @@ from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.update import retried
 from tidelog_core.model import NO_OFFSET
-from tidelog_core.rewriting.groups import SegmentGroup
-from tidelog_core.rewriting.partition_tier import (
+from tidelog_core.tier.stretches import Stretch
+from tidelog_core.tier_compaction.groups import SegmentGroup
+from tidelog_core.tier_compaction.partition_tier import (
     GroupOutcome,
     PartitionTier,
     PreparedGroup,
     SegmentFacts,
 )
-from tidelog_core.rewriting.rounds import (
+from tidelog_core.tier_compaction.rounds import (
     NEVER_MS,
     RoundScope,
     aborted_from,
     add_stretch,
     mark_if_unchanged,
 )
-from tidelog_core.rewriting.swap import CLAIM_MS, PartitionClaimed, SegmentSwaps, check_of_partition
-from tidelog_core.tier.stretches import Stretch
+from tidelog_core.tier_compaction.swap import (
+    CLAIM_MS,
+    PartitionClaimed,
+    SegmentSwaps,
+    check_of_partition,
+)
 
 T = TypeVar("T")
 

@@ -24,21 +24,21 @@ from tidelog_core.compaction.selection import SegmentLimits
 from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
-from tidelog_core.rewriting.choice import CompactionChoice, choose_compaction
-from tidelog_core.rewriting.partition_tier import (
+from tidelog_core.tier_compaction.choice import CompactionChoice, choose_compaction
+from tidelog_core.tier_compaction.partition_tier import (
     GroupOutcome,
     LiveTier,
     PartitionTier,
     SegmentFacts,
 )
-from tidelog_core.rewriting.rounds import (
+from tidelog_core.tier_compaction.rounds import (
     RoundScope,
     aborted_from,
     add_stretch,
     mark_if_unchanged,
 )
-from tidelog_core.rewriting.spread import Workers, run_spread_round
-from tidelog_core.rewriting.swap import PartitionClaimed, SegmentSwaps
+from tidelog_core.tier_compaction.spread import Workers, run_spread_round
+from tidelog_core.tier_compaction.swap import PartitionClaimed, SegmentSwaps
 
 MAP_SIZE_BYTES = 128 << 20  # of the map of keys. Source: Kafka's log.cleaner.dedupe.buffer.size.
 ROUNDS_MAX = 100
