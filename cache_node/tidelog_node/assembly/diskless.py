@@ -119,7 +119,7 @@ def start_diskless(
         cluster_id=cluster_id,
         refill=refill,
         catch_up=catch_up,
-        on_grown=fetchers.on_grown,
+        on_moved=fetchers.on_moved,
     )
     stack.push_async_callback(feeds.close)
     fetchers.committed.subscribe(feeds.note)

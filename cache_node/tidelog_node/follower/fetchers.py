@@ -75,11 +75,11 @@ class FollowerFetchers:
         """Return the time of the clock that the roles of replicas use."""
         return self._node.membership.now_ms()
 
-    def on_grown(self, replica: Replica) -> None:
-        """Tell the leader soon that a diskless replica has got records."""
+    def on_moved(self, replica: Replica) -> None:
+        """Tell the leader soon where a diskless replica ends since its feed has moved it."""
         fetcher = self._fetcher_of(replica)
         if fetcher is not None:
-            fetcher.followed.on_grown(replica)
+            fetcher.followed.on_moved(replica)
 
     def _assign(self, replica: Replica) -> None:
         role = replica.role

@@ -140,8 +140,8 @@ class FollowedPartitions:
             self._put_off(followed, TROUBLE_SECONDS)
             self._on_possible()
 
-    def on_grown(self, replica: Replica) -> None:
-        """Tell the leader that a diskless partition's log has got records from the bucket."""
+    def on_moved(self, replica: Replica) -> None:
+        """Tell the leader where a diskless partition's log ends since its feed has moved it."""
         followed = self._partitions.get(_key_of(replica))
         if followed is not None:
             self._to_update[followed] = None

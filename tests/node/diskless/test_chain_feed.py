@@ -82,6 +82,7 @@ class Zone:
     def __init__(self, chained: ChainedLog, store: WatchedStore, replica: Replica) -> None:
         self.chained, self.store, self.replica = chained, store, replica
         self.grown = 0
+        self.reported = -1  # the high watermark that the leader was told last
         self.feeds: ChainFeeds
 
     @property
@@ -129,6 +130,7 @@ class Zone:
 
 def _note(zone: Zone, _: Replica) -> None:
     zone.grown += 1
+    zone.reported = zone.log.high_watermark
 
 
 @contextlib.asynccontextmanager
@@ -148,7 +150,7 @@ async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> Asy
         cluster_id=CLUSTER,
         refill=LogRefill(node, store.get_range),
         catch_up=CatchUp(node, history=history, timeout_s=1.0),
-        on_grown=lambda replica: _note(zone, replica),
+        on_moved=lambda replica: _note(zone, replica),
     )
     try:
         yield zone
@@ -529,6 +531,25 @@ async def test_a_replica_that_joins_after_a_purge_knows_who_has_written_by_gatew
     await eventually_async(lambda: last_sequences(zone.log).get(90) == wanted)
     await zone.until()
     assert_same_end(zone)
+
+
+@pytest.mark.parametrize("is_store_away", [False, True], ids=["at once", "before the footers"])
+async def test_a_replica_restarted_at_its_leaders_end_reports_that(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch, is_store_away: bool
+) -> None:
+    """No slice follows, so nothing else would: it would be out of the ISR until the next record."""
+    end_offset = zone.chained.log.log_end_offset
+    await zone.store.delete([found.key async for found in zone.store.list("")])
+    if is_store_away:
+        monkeypatch.setattr(zone.store, "list", _list_nothing)
+    zone.follow(5, log_start_offset=end_offset)
+    zone.tell()
+    await zone.until(end_offset)
+    await eventually_async(lambda: zone.reported == end_offset)
+
+
+def _list_nothing(*_: object, **__: object) -> AsyncIterator[object]:
+    raise StoreUnavailable("away")
 
 
 @pytest.mark.parametrize("position", [150, -1], ids=["slice", "footer"])

@@ -52,7 +52,7 @@ class Follower:
             cluster_id=CLUSTER,
             refill=LogRefill(node, self.store.get_range),
             catch_up=CatchUp(node, history=history, timeout_s=1.0),
-            on_grown=lambda _: None,
+            on_moved=lambda _: None,
         )
 
     def follow(self, partition: Partition) -> None:

@@ -46,17 +46,17 @@ class ChainFeed:
         cluster_id: str,
         refill: LogRefill,
         catch_up: CatchUp,
-        on_grown: Callable[[Replica], None],
+        on_moved: Callable[[Replica], None],
         joins: asyncio.Semaphore,
     ) -> None:
         """``read`` reads the objects one by one, ``store`` does the rest.
 
-        ``on_grown`` is called after a replica has got records.
+        ``on_moved`` is called after a replica's log has another end.
 
         ``joins`` limits how many feeds of the node read all footers of their chains at once.
         """
         self.chain = chain
-        self._replicas = FedReplicas(on_grown)
+        self._replicas = FedReplicas(on_moved)
         self._objects = FollowedObjects(
             chain, self._replicas, store=store, read=read, cluster_id=cluster_id
         )

@@ -31,14 +31,14 @@ class ChainFeeds:
         cluster_id: str,
         refill: LogRefill,
         catch_up: CatchUp,
-        on_grown: Callable[[Replica], None],
+        on_moved: Callable[[Replica], None],
     ) -> None:
         self._store = store
         self._read = read
         self._cluster_id = cluster_id
         self._refill = refill
         self._catch_up = catch_up
-        self._on_grown = on_grown
+        self._on_moved = on_moved
         self._feeds: dict[ChainName, tuple[ChainFeed, asyncio.Task[None]]] = {}
         self._joins = asyncio.Semaphore(JOINS_AT_ONCE_MAX)
         self._is_closed = False
@@ -78,7 +78,7 @@ class ChainFeeds:
             cluster_id=self._cluster_id,
             refill=self._refill,
             catch_up=self._catch_up,
-            on_grown=self._on_grown,
+            on_moved=self._on_moved,
             joins=self._joins,
         )
         task = asyncio.create_task(feed.run(), name=f"feed of chain {chain.chain_id}")

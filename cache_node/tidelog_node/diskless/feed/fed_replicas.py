@@ -65,13 +65,13 @@ class FedReplica:
 class FedReplicas:
     """The replicas of one feed. For the node's event loop."""
 
-    def __init__(self, on_grown: Callable[[Replica], None]) -> None:
-        """``on_grown`` is called after a replica has got records."""
+    def __init__(self, on_moved: Callable[[Replica], None]) -> None:
+        """``on_moved`` is called after a replica's log has another end."""
         self.next_sequence = 0  # of the object to read next
         self.joined: set[PartitionName] = set()  # they have all below ``next_sequence``
         self._fed: dict[PartitionName, FedReplica] = {}
         self._put_off: dict[PartitionName, float] = {}  # until this time of the loop they wait
-        self._on_grown = on_grown
+        self._on_moved = on_moved
 
     def get(self, name: PartitionName) -> FedReplica | None:
         """Return the partition's replica, ``None`` if it does not follow this chain."""
@@ -143,4 +143,8 @@ class FedReplicas:
         """Note that the log's records below the offset are committed."""
         replica = fed.replica
         replica.follow_leader(high_watermark=end_offset, log_start_offset=fed.log_start_offset)
-        self._on_grown(replica)
+        self.report_position(fed)
+
+    def report_position(self, fed: FedReplica) -> None:
+        """Have the leader learn the replica's high watermark with the next fetch."""
+        self._on_moved(fed.replica)
