@@ -252,7 +252,13 @@ def _shown(rates: dict[str, float]) -> str:
 
 
 def _shown_costs(costs: ByteCosts) -> str:
-    rates = {"receive": costs.receive, "copy": costs.copy, "crc32c": costs.crc32c, **costs.unpack}
+    rates = {
+        "receive": costs.receive,
+        "receive and keep": costs.receive_kept,
+        "copy": costs.copy,
+        "crc32c": costs.crc32c,
+        **costs.unpack,
+    }
     return "GB per CPU second: " + ", ".join(
         f"{name} {rate / 1e9:.1f}" for name, rate in rates.items()
     )
@@ -269,11 +275,13 @@ def _print_goals(figures: dict[str, dict[str, float]], costs: ByteCosts) -> None
         )
         by_record = rates["poll_arrow"] / rates["confluent"]
         by_frame = rates["pandas"] / rates["pandas, confluent"]
+        frames = costs.ceiling(int(size), codec, is_kept=True) / rates["pandas, confluent"]
         objects = rates["pandas, objects"] / rates["pandas, confluent"]
         own = rates["poll"] / rates["aiokafka"]
         print(
             f"{case}: poll_arrow over confluent {by_record:.1f} (4 wanted), pandas {by_frame:.1f}"
-            f" (10 wanted; {objects:.1f} as objects), poll over aiokafka {own:.2f} (1 wanted)"
+            f" (10 wanted, the machine allows {frames:.1f}; {objects:.1f} as objects),"
+            f" poll over aiokafka {own:.2f} (1 wanted)"
         )
         if "send" in rates:
             print(f"send: {1e6 / rates['send']:.2f} µs a record ({SEND_SECONDS * 1e6} wanted)")
