@@ -100,7 +100,7 @@ class ProducerOptions:
     buffer_memory_bytes: int  # buffered and in-flight records; send() waits when it is full
     max_block_ms: int  # longest wait in send() for buffer space or the topic's metadata
     max_in_flight: int  # requests in flight to one node
-    retries: int
+    retries: int  # of a batch after its first attempt, within ``delivery_timeout_ms``
     delivery_timeout_ms: int  # from send() to success or failure, retries included
     request_timeout_ms: int
     retry_backoff_ms: int
@@ -161,19 +161,19 @@ class ConsumerOptions:
     auto_offset_reset: ResetPolicy  # start position without a valid committed offset
     enable_auto_commit: bool
     auto_commit_interval_ms: int
-    isolation_level: IsolationLevel
-    fetch_min_bytes: int
-    fetch_max_wait_ms: int
+    isolation_level: IsolationLevel  # read_committed: no records of open and aborted transactions
+    fetch_min_bytes: int  # A node holds a fetch until it has so much,
+    fetch_max_wait_ms: int  # or for so long. Only at the end of the log.
     fetch_max_bytes: int  # for one answer
     max_partition_fetch_bytes: int  # for one partition in one answer
     prefetch_bytes_max: int  # fetched and not yet returned, over all partitions
-    max_poll_records: int
+    max_poll_records: int  # that one ``poll`` returns
     max_poll_interval_ms: int  # The group removes a member that does not poll for so long.
     session_timeout_ms: int  # classic protocol only, as is the next
     heartbeat_interval_ms: int
-    allow_auto_create_topics: bool
-    check_crcs: bool
-    rack: str | None
+    allow_auto_create_topics: bool  # a node creates topics that are asked for, if it may
+    check_crcs: bool  # compare each batch with its CRC-32C
+    rack: str | None  # where this consumer runs: nodes name a replica there to read from
 
     def problems(self) -> list[str]:
         """Return the problems, one sentence each."""
