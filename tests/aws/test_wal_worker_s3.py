@@ -20,7 +20,7 @@ from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.tier.client import TierClient, WorkerCommand
-from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalNotBuilt
+from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalBuildRequest, WalNotBuilt
 
 from tests.aws.buckets import REGION, make_bucket
 from tests.support.diskless_node import running_chain
@@ -50,7 +50,7 @@ class Scene:
         name = ObjectName(CLUSTER, self.chain, sequence, 0, 0, 0)
         ranges = (FileRange(str(self.path), 0, len(data)),)
         files = SliceFiles(TOPIC_ID, 0, 7, 0, 5, ranges)
-        header = await self.wal.build(name, [files], epochs=(), marks=())
+        header = await self.wal.build(WalBuildRequest(name, (files,)))
         built = build_data_object(name, [WalSlice(TOPIC_ID, 0, 7, data)])
         assert header == built.header
         return built.data

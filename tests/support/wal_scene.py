@@ -38,9 +38,10 @@ from tidelog_node.counters import ChainTraffic
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.diskless.chain.writer_limits import kept_bytes_max
-from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_node.tier.client import TierClient, WorkerAway, WorkerCommand
 from tidelog_node.tier.protocol import (
     Fields,
+    OnEvent,
     Request,
     StoreRequest,
     error_from_fields,
@@ -50,6 +51,7 @@ from tidelog_node.tier.protocol import (
 )
 from tidelog_node.tier.store_calls import call_store
 from tidelog_node.tier.wal_messages import (
+    WalBuildPutRequest,
     WalBuildRequest,
     WalDropRequest,
     WalIndexRequest,
@@ -180,7 +182,10 @@ class FaultyStore:
 
 
 class WorkerHere(TierClient):
-    """Answers in this process what the worker's process would; ``kill`` loses what it keeps."""
+    """Answers in this process what the worker's process would; ``kill`` loses what it keeps.
+
+    Events come a turn of the loop later, when the PUT has begun, and not at all after a kill.
+    """
 
     def __init__(
         self,
@@ -199,6 +204,7 @@ class WorkerHere(TierClient):
         self._built_bytes_max = built_bytes_max
         self._executor = executor or ThreadPoolExecutor(2)
         self._calls: set[asyncio.Task[Fields]] = set()
+        self._restart: asyncio.TimerHandle | None = None
         self.greatest_built_bytes = 0
         self.kill_count = 0
         self._start()
@@ -214,14 +220,24 @@ class WorkerHere(TierClient):
         self.wal = None
         for call in self._calls:
             call.cancel()
-        asyncio.get_running_loop().call_later(down_s, self._start)
+        if self._restart is not None:
+            self._restart.cancel()  # It would replace the one that starts now, without a kill.
+        self._restart = asyncio.get_running_loop().call_later(down_s, self._start)
 
-    async def call(self, request: Request) -> Fields:
+    async def call(self, request: Request, on_event: OnEvent | None = None) -> Fields:
         request = request_from_fields(json.loads(json.dumps(request_to_fields(request))))
         wal = self.wal
         if wal is None:
-            raise TierUnavailable("the worker is down")
-        call = asyncio.create_task(self._do(wal, request))
+            raise WorkerAway("the worker is down")
+
+        def send_event(event: Fields) -> None:
+            asyncio.get_running_loop().call_soon(receive, json.loads(json.dumps(event)))
+
+        def receive(event: Fields) -> None:
+            if self.wal is wal and on_event is not None and not call.done():
+                on_event(event)
+
+        call = asyncio.create_task(self._do(wal, request, send_event))
         self._calls.add(call)
         try:
             await asyncio.wait([call])
@@ -236,19 +252,20 @@ class WorkerHere(TierClient):
             raise error_from_fields(answer["error"])
         return answer
 
-    async def _do(self, wal: WalObjects, request: Request) -> Fields:
+    async def _do(self, wal: WalObjects, request: Request, send_event: OnEvent) -> Fields:
         try:
             match request:
                 case StoreRequest():
                     return await call_store(self._objects, request)
                 case (
                     WalBuildRequest()
+                    | WalBuildPutRequest()
                     | WalStoreRequest()
                     | WalPutRequest()
                     | WalDropRequest()
                     | WalIndexRequest()
                 ):
-                    return await wal.answer(request)
+                    return await wal.answer(request, send_event)
         except TidelogError as error:
             return {"error": error_to_fields(error)}
         raise AssertionError(request)

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import TidelogError, TierUnavailable
@@ -34,6 +34,7 @@ from tidelog_node.tier.protocol import (
     ByteRange,
     Fields,
     ForgetRequest,
+    OnEvent,
     ProtocolError,
     ReadRequest,
     Request,
@@ -111,6 +112,17 @@ class WorkerCommand:
         ]
 
 
+class WorkerAway(TierUnavailable):
+    """No worker is connected, so it has got nothing of the request."""
+
+
+class _Waiting(NamedTuple):
+    """A request that is not answered."""
+
+    answered: asyncio.Future[Fields]
+    on_event: OnEvent | None
+
+
 class TierClient:
     """Calls the worker. For the tasks of one event loop, between ``start`` and ``close``.
 
@@ -127,7 +139,7 @@ class TierClient:
             socket = Path(self._temporary.name) / command.socket.name
             command = dataclasses.replace(command, socket=socket)
         self._command = command
-        self._waiting: dict[int, asyncio.Future[Fields]] = {}
+        self._waiting: dict[int, _Waiting] = {}
         self._next_number = 0
         self._writer: asyncio.StreamWriter | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -275,18 +287,22 @@ class TierClient:
         except (TidelogError, TimeoutError):
             return None
 
-    async def call(self, request: Request) -> Fields:
-        """Return the worker's answer. Raises the store's errors, ``TierUnavailable``."""
-        with span(self._tracer, f"tier worker {type(request).__name__}", {}):
-            return await self._answer_of(request)
+    async def call(self, request: Request, on_event: OnEvent | None = None) -> Fields:
+        """Return the worker's answer. Raises the store's errors, ``TierUnavailable``.
 
-    async def _answer_of(self, request: Request) -> Fields:
+        ``on_event`` is called with the request's event, if there is one before the answer and
+        before the worker has ended. What it raises, the call raises, and other calls go on.
+        """
+        with span(self._tracer, f"tier worker {type(request).__name__}", {}):
+            return await self._answer_of(request, on_event)
+
+    async def _answer_of(self, request: Request, on_event: OnEvent | None) -> Fields:
         if self._is_open and not self._has_started.is_set():
             self._start_worker()
             await self._has_started.wait()
         writer = self._writer
         if writer is None:
-            raise TierUnavailable("the tier worker is not running just now")
+            raise WorkerAway("the tier worker is not running just now")
         # A chain bounds its own requests. Acks do not wait behind reads, and a drop that is refused
         # would keep the bytes of a chain that has ended.
         is_of_chain = isinstance(request, WalRequest)
@@ -296,7 +312,7 @@ class TierClient:
         self._next_number += 1
         message = encode_message({"id": number, **request_to_fields(request)})
         answered: asyncio.Future[Fields] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answered
+        self._waiting[number] = _Waiting(answered, on_event)
         try:
             writer.write(message)
             return await answered
@@ -364,10 +380,13 @@ class TierClient:
         logger.info("tier worker started", extra={"pid": self.worker_pid})
         try:
             while (fields := await read_message(reader)) is not None:
-                answered = self._waiting.get(fields["id"])
-                if answered is None or answered.done():
+                waiting = self._waiting.get(fields["id"])
+                if waiting is None or waiting.answered.done():
                     continue  # The caller was cancelled.
-                if "error" in fields:
+                answered = waiting.answered
+                if "event" in fields:
+                    _notify(waiting, fields["event"])
+                elif "error" in fields:
                     answered.set_exception(error_from_fields(fields["error"]))
                 else:
                     result = fields["result"]
@@ -379,7 +398,7 @@ class TierClient:
         finally:
             self._writer = None
             self._ready.clear()
-            for answered in self._waiting.values():
+            for answered, _ in self._waiting.values():
                 if not answered.done():
                     answered.set_exception(
                         TierUnavailable("the tier worker ended during the request")
@@ -387,6 +406,16 @@ class TierClient:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+
+def _notify(waiting: _Waiting, event: Fields) -> None:
+    if waiting.on_event is None:
+        return
+    try:
+        waiting.on_event(event)
+    except Exception as error:  # The caller's: it must not end everybody's connection.
+        if not waiting.answered.done():
+            waiting.answered.set_exception(error)
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:

@@ -6,6 +6,10 @@ requests; the worker answers each once, in any order:
     {"id": 7, "op": "read", ...}   ->   {"id": 7, "result": {...}}
                                    or   {"id": 7, "error": {"kind": "...", ...}}
 
+Before the answer it may send an event, which says how far the request is:
+
+                                        {"id": 7, "event": {...}}
+
 Bytes of an object follow their message as they are: it has their number as ``bytes``. Ranges of
 tiered segments are not sent. The worker names a file in its cache folder, and the node opens it.
 Node and worker are always of one version, so messages have none.
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
@@ -40,6 +44,7 @@ from tidelog_core.tier.keys import SegmentKeys
 
 from tidelog_node.tier.wal_messages import (
     WalBuildFailed,
+    WalBuildPutRequest,
     WalBuildRequest,
     WalDropRequest,
     WalFull,
@@ -59,6 +64,7 @@ NICENESS = 5  # of a worker: when processors are scarce the node runs first; see
 _SIZE = Struct(">I")
 
 Fields = dict[str, Any]
+OnEvent = Callable[[Fields], None]  # called with the event of a request
 
 
 class ProtocolError(Exception):
@@ -190,6 +196,7 @@ def request_to_fields(request: Request) -> Fields:
             return {"op": "status"}
         case (
             WalBuildRequest()
+            | WalBuildPutRequest()
             | WalStoreRequest()
             | WalPutRequest()
             | WalDropRequest()
@@ -215,7 +222,7 @@ def request_from_fields(fields: Fields) -> Request:
                 return ForgetRequest(tuple(fields["keys"]))
             case "status":
                 return StatusRequest()
-            case "wal-build" | "wal-store" | "wal-put" | "wal-drop" | "wal-index":
+            case op if str(op).startswith("wal-"):
                 return wal_request_from_fields(fields)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a request that is not whole: {error!r}") from None

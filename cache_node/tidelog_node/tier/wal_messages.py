@@ -3,6 +3,9 @@
     wal-build     object's name, files of its slices, rows   -> its header; the bytes are kept, and
                                                              the committed objects that the name
                                                              tells of are forgotten
+    wal-build-put as wal-build, time limit                   -> its header, as an event, and then
+                                                             the outcome of its first PUT, which
+                                                             begins once the event is sent
     wal-put       chain, sequence, time limit                -> outcome of one PUT of the bytes
     wal-drop      chain, sequence                            forgets the objects below the sequence
     wal-store     as wal-build, time limit                   -> its header, outcome of one PUT;
@@ -11,6 +14,11 @@
                   producers of partitions
 
 A request that is repeated is harmless: an object that is kept is not built again.
+
+**Why the first PUT needs no request.** Nothing is decided between a build and the first PUT: the
+owner has taken the sequence, and puts the object as it is built. An object that is dropped while
+it is built is not put. The owner's chain may end at any moment, and the first PUT begin afterwards;
+so may the answer to one that is in flight come afterwards. Where a seal is, no PUT does anything.
 """
 
 from __future__ import annotations
@@ -90,6 +98,14 @@ class WalBuildRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class WalBuildPutRequest:
+    """Build an object and keep it, and put it with one request as soon as it is built."""
+
+    build: WalBuildRequest
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class WalPutRequest:
     """Put a kept object with one request."""
 
@@ -127,7 +143,14 @@ class WalIndexRequest:
     snapshots: tuple[Snapshot, ...] = ()  # at committed offsets
 
 
-WalRequest = WalStoreRequest | WalBuildRequest | WalPutRequest | WalDropRequest | WalIndexRequest
+WalRequest = (
+    WalStoreRequest
+    | WalBuildRequest
+    | WalBuildPutRequest
+    | WalPutRequest
+    | WalDropRequest
+    | WalIndexRequest
+)
 
 
 def wal_request_to_fields(request: WalRequest) -> Fields:
@@ -142,6 +165,8 @@ def wal_request_to_fields(request: WalRequest) -> Fields:
                 "marks": pack_rows(WalSection.MARKS, marks).hex(),
                 "references": [_pack_reference(one) for one in references],
             }
+        case WalBuildPutRequest(build, timeout_s):
+            return {**wal_request_to_fields(build), "op": "wal-build-put", "timeout_s": timeout_s}
         case WalStoreRequest(build, timeout_s):
             return {**wal_request_to_fields(build), "op": "wal-store", "timeout_s": timeout_s}
         case WalPutRequest(cluster_id, chain, sequence, timeout_s):
@@ -173,18 +198,11 @@ def wal_request_from_fields(fields: Fields) -> WalRequest:
     """Return the request. Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
     match fields["op"]:
         case "wal-store":
-            build = wal_request_from_fields({**fields, "op": "wal-build"})
-            assert isinstance(build, WalBuildRequest)
-            return WalStoreRequest(build, float(fields["timeout_s"]))
+            return WalStoreRequest(_unpack_build(fields), float(fields["timeout_s"]))
+        case "wal-build-put":
+            return WalBuildPutRequest(_unpack_build(fields), float(fields["timeout_s"]))
         case "wal-build":
-            epochs, marks = bytes.fromhex(fields["epochs"]), bytes.fromhex(fields["marks"])
-            return WalBuildRequest(
-                _unpack_name(fields["name"]),
-                tuple(map(_unpack_slice, fields["slices"])),
-                tuple(RowTable(EpochRow, WalSection.EPOCHS, memoryview(epochs))),
-                tuple(RowTable(MarkRow, WalSection.MARKS, memoryview(marks))),
-                tuple(map(_unpack_reference, fields["references"])),
-            )
+            return _unpack_build(fields)
         case "wal-put":
             return WalPutRequest(
                 str(fields["cluster"]),
@@ -207,6 +225,17 @@ def wal_request_from_fields(fields: Fields) -> WalRequest:
                 ),
             )
     raise ValueError(f"an unknown request: {fields['op']!r}")
+
+
+def _unpack_build(fields: Fields) -> WalBuildRequest:
+    epochs, marks = bytes.fromhex(fields["epochs"]), bytes.fromhex(fields["marks"])
+    return WalBuildRequest(
+        _unpack_name(fields["name"]),
+        tuple(map(_unpack_slice, fields["slices"])),
+        tuple(RowTable(EpochRow, WalSection.EPOCHS, memoryview(epochs))),
+        tuple(RowTable(MarkRow, WalSection.MARKS, memoryview(marks))),
+        tuple(map(_unpack_reference, fields["references"])),
+    )
 
 
 def _pack_chain(chain: ChainName) -> list[object]:

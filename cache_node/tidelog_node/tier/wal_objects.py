@@ -1,5 +1,7 @@
 """The WAL worker's work: builds objects of chains, keeps them until they are committed, puts them.
 
+One request builds an object and puts it for the first time, and further ones put it once more.
+
 Objects are built from segment files, so record bytes do not go through the node's event loop. The
 worker keeps at most ``built_bytes_max``, or one object of any size, and refuses more. An object is
 built once and put as often as the node says, always the same bytes. If the worker dies, the node
@@ -28,6 +30,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_node.tier.wal_indexes import WalIndexes
 from tidelog_node.tier.wal_messages import (
     Fields,
+    WalBuildPutRequest,
     WalBuildRequest,
     WalDropRequest,
     WalFull,
@@ -67,14 +70,24 @@ class WalObjects:
         self.built_bytes = 0  # of the kept objects
         self._indexes = WalIndexes(store, self._on_a_thread)
 
-    async def answer(self, request: WalRequest) -> Fields:
+    async def answer(
+        self, request: WalRequest, on_event: Callable[[Fields], None] | None = None
+    ) -> Fields:
         """Carry out a request and return the result.
 
-        Raises ``WalBuildFailed``, ``WalFull``, ``WalNotBuilt``, ``StoreUnavailable``.
+        ``on_event`` gets the header of an object before its first PUT begins. Raises
+        ``WalBuildFailed``, ``WalFull``, ``WalNotBuilt``, ``StoreUnavailable``.
         """
         match request:
             case WalBuildRequest():
                 return {"header": (await self._build(request)).pack().hex()}
+            case WalBuildPutRequest(build, timeout_s):
+                header = await self._build(build)
+                if on_event is not None:
+                    on_event({"header": header.pack().hex()})
+                name = build.name
+                first = WalPutRequest(name.cluster_id, name.chain, name.sequence, timeout_s)
+                return {"outcome": (await self._put(first)).value}
             case WalPutRequest():
                 return {"outcome": (await self._put(request)).value}
             case WalStoreRequest():

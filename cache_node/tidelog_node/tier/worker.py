@@ -37,6 +37,7 @@ from tidelog_node.tier.protocol import (
     NICENESS,
     Fields,
     ForgetRequest,
+    OnEvent,
     ProtocolError,
     ReadRequest,
     Request,
@@ -54,6 +55,7 @@ from tidelog_node.tier.range_check import check_range_bytes
 from tidelog_node.tier.store_calls import call_store
 from tidelog_node.tier.upload import upload_segment
 from tidelog_node.tier.wal_messages import (
+    WalBuildPutRequest,
     WalBuildRequest,
     WalDropRequest,
     WalIndexRequest,
@@ -138,8 +140,13 @@ class TierWorker:
     async def _answer(self, fields: Fields, writer: asyncio.StreamWriter) -> None:
         answer: Fields
         data: bytes | None = None
+        number = fields["id"]
+
+        def send_event(event: Fields) -> None:
+            _send(writer, number, {"event": event})
+
         try:
-            result = await self._do(request_from_fields(fields))
+            result = await self._do(request_from_fields(fields), send_event)
             data = result.pop("data", None)
             answer = {"result": result}
         except TidelogError as error:
@@ -147,9 +154,9 @@ class TierWorker:
         except Exception as error:
             logger.exception("request failed unexpectedly", extra={"op": fields.get("op")})
             answer = {"error": error_to_fields(StorageError(f"unexpected: {error!r}"))}
-        _send(writer, fields["id"], answer, data)
+        _send(writer, number, answer, data)
 
-    async def _do(self, request: Request) -> Fields:
+    async def _do(self, request: Request, send_event: OnEvent) -> Fields:
         match request:
             case ReadRequest(wanted, ahead):
                 return {"path": str(await self._cache.fetch(wanted, ahead))}
@@ -171,12 +178,13 @@ class TierWorker:
                 return self._status()
             case (
                 WalBuildRequest()
+                | WalBuildPutRequest()
                 | WalStoreRequest()
                 | WalPutRequest()
                 | WalDropRequest()
                 | WalIndexRequest()
             ):
-                return await self._wal.answer(request)
+                return await self._wal.answer(request, send_event)
 
     def _status(self) -> Fields:
         cache, usage = self._cache, self._store.usage

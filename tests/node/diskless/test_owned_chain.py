@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,10 +12,10 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.chain.put_pace import PaceLimits
 from tidelog_core.diskless.wal.keys import wal_key
-from tidelog_core.errors import StorageError
+from tidelog_core.errors import StorageError, TierUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.location import parse_object_location
-from tidelog_node.diskless.chain import chain_work
+from tidelog_node.diskless.chain import chain_work, pending_objects
 from tidelog_node.diskless.chain.chain_partition import NOTE_BYTES_MAX
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.pending_appends import PENDING_APPEND_BYTES
@@ -26,8 +27,8 @@ from tidelog_node.diskless.chain.pending_objects import (
 from tidelog_node.diskless.chain.writer_limits import kept_bytes_max, writer_limits
 from tidelog_node.monitoring.chain_source import ChainSource
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
-from tidelog_node.tier.protocol import Fields, Request
-from tidelog_node.tier.wal_messages import WalStoreRequest
+from tidelog_node.tier.protocol import Fields, OnEvent, Request
+from tidelog_node.tier.wal_messages import WalBuildPutRequest, WalStoreRequest
 
 from tests.support.waiting import eventually_async
 from tests.support.wal_objects import CLUSTER
@@ -35,6 +36,7 @@ from tests.support.wal_scene import FAST, Faults, WalScene
 
 SETTLE_S = 20.0
 SELDOM_NOTED = dataclasses.replace(FAST, note_ms=3_600_000.0)
+NOT_HEDGED = dataclasses.replace(FAST, pace=dataclasses.replace(FAST.pace, hedge_percentile=0.0))
 FAULTS = (
     Faults(),
     Faults(refused=0.5),
@@ -75,6 +77,29 @@ async def drive(scene: WalScene, step_count: int) -> None:
         elif draw < 0.97 and len(scene.logs) < 6:
             scene.lead(1, segment_bytes=14_000)
         await asyncio.sleep(chance.choice([0, 0, 0.002, 0.008]))
+
+
+def failed_count(scene: WalScene) -> int:
+    """Return how often the first object was not built."""
+    one = scene.chain._writer._objects.get(0)
+    return 0 if one is None else one.failures
+
+
+def end_before_headers(
+    scene: WalScene, monkeypatch: pytest.MonkeyPatch, *, then: Callable[[], None] = lambda: None
+) -> None:
+    """Have the worker carry out the first build and its PUT, and end before it has said so."""
+    call = scene.worker.call
+
+    async def ended(request: Request, on_event: OnEvent | None = None) -> Fields:
+        if not isinstance(request, WalBuildPutRequest) or scene.worker.kill_count:
+            return await call(request, on_event)
+        await call(request)
+        scene.worker.kill(0.0)
+        then()
+        raise TierUnavailable("the worker ended during the request")
+
+    monkeypatch.setattr(scene.worker, "call", ended)
 
 
 async def play(folder: Path, seed: int, step_count: int, *, is_local: bool = False) -> None:
@@ -123,6 +148,111 @@ async def test_a_local_store_that_is_full_for_long_does_not_end_the_chain(tmp_pa
     await scene.close()
 
 
+@pytest.mark.parametrize("is_local", [False, True])
+async def test_an_object_takes_one_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_local: bool
+) -> None:
+    monkeypatch.setattr(chain_work, "DROP_SECONDS", 3_600.0)
+    scene = WalScene(tmp_path, limits=NOT_HEDGED, is_local=is_local)
+    (log,) = scene.lead(1)
+    requests: list[Request] = []
+    call = scene.worker.call
+
+    async def noted(request: Request, on_event: OnEvent | None = None) -> Fields:
+        requests.append(request)
+        return await call(request, on_event)
+
+    monkeypatch.setattr(scene.worker, "call", noted)
+    for _ in range(3):
+        log.append(3)
+        await committed_everywhere(scene)
+    kind = WalStoreRequest if is_local else WalBuildPutRequest
+    assert [type(one) for one in requests] == [kind] * 3
+    assert scene.traffic.puts.counts != []
+    assert (scene.traffic.hedge_count, scene.traffic.retry_count) == (0, 0)
+    await scene.close()
+
+
+async def test_the_next_object_is_built_while_the_one_before_is_put(tmp_path: Path) -> None:
+    """Its header is known by then."""
+    scene = WalScene(tmp_path, limits=NOT_HEDGED)
+    (log,) = scene.lead(1)
+    scene.store.held.clear()
+    for number in range(3):
+        log.append(3)
+        await eventually_async(lambda number=number: scene.store.put_count == number + 1)
+    assert log.committed == []
+    scene.store.held.set()
+    await committed_everywhere(scene)
+    assert scene.traffic.object_count == 3
+    await has_bytes_of_logs(scene)
+    await scene.close()
+
+
+@pytest.mark.parametrize("faults", [Faults(), Faults(vanished=1.0)], ids=["stored", "vanished"])
+async def test_an_object_whose_header_was_not_heard_of_is_put_with_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: Faults
+) -> None:
+    scene = WalScene(tmp_path, limits=NOT_HEDGED)
+    (log,) = scene.lead(1)
+    scene.store.faults = faults
+    end_before_headers(scene, monkeypatch)
+    log.append(3)
+    await eventually_async(lambda: scene.worker.kill_count > 0)
+    log.log.roll()  # The bytes may be looked for elsewhere, and the next append follows them.
+    log.append(2)
+    scene.store.faults = Faults()
+    await committed_everywhere(scene)
+    assert not scene.chain.is_deposed
+    await has_bytes_of_logs(scene)
+    await scene.close()
+
+
+async def test_an_object_that_may_have_been_put_ends_the_chain_rather_than_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has ended before its header was heard of, and a partition is dropped since."""
+    scene = WalScene(tmp_path, limits=NOT_HEDGED)
+    kept, dropped = scene.lead(2)
+    scene.store.faults = Faults(vanished=1.0)
+    end_before_headers(scene, monkeypatch, then=lambda: setattr(dropped, "is_dropped", True))
+    kept.append()
+    dropped.append()
+    async with asyncio.timeout(SETTLE_S):
+        await scene.running
+    assert scene.chain.is_deposed
+    assert kept.committed == []
+    assert not (tmp_path / "objects" / wal_key(CLUSTER, scene.name, 0)).exists()
+    await scene.close()
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_an_object_that_was_certainly_not_put_may_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_away: bool
+) -> None:
+    """The worker was away, or could not read the files; a partition is dropped since."""
+    monkeypatch.setattr(pending_objects, "BUILD_FAILURES_MAX", 1_000_000)
+    scene = WalScene(tmp_path, limits=NOT_HEDGED)
+    kept, dropped = scene.lead(2)
+    kept.append()
+    dropped.append()
+    moved = dropped.log.directory.with_name("moved")
+    if is_away:
+        scene.worker.kill(0.2)
+    else:
+        dropped.log.directory.rename(moved)
+    scene.chain._note_all()
+    await eventually_async(lambda: failed_count(scene) > 1)
+    assert scene.store.put_count == 0
+    dropped.is_dropped = True
+    await eventually_async(lambda: kept.committed == [1])
+    assert not scene.chain.is_deposed
+    assert set(await scene.committed_content()) == {kept.name}
+    if moved.exists():
+        moved.rename(dropped.log.directory)
+    await scene.close()
+
+
 async def test_a_write_to_a_folder_is_not_soon_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,10 +262,10 @@ async def test_a_write_to_a_folder_is_not_soon_given_up(
     times: list[float] = []
     call = scene.worker.call
 
-    async def noted(request: Request) -> Fields:
+    async def noted(request: Request, on_event: OnEvent | None = None) -> Fields:
         if isinstance(request, WalStoreRequest):
             times.append(request.timeout_s)
-        return await call(request)
+        return await call(request, on_event)
 
     monkeypatch.setattr(scene.worker, "call", noted)
     log.append(3)

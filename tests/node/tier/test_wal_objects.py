@@ -27,7 +27,8 @@ from tidelog_core.diskless.wal.build import (
     build_seal,
 )
 from tidelog_core.diskless.wal.footer import parse_object
-from tidelog_core.diskless.wal.header import HEADER_SIZE
+from tidelog_core.diskless.wal.header import HEADER_SIZE, WalHeader
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
 from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TierUnavailable
@@ -44,7 +45,7 @@ from tidelog_core.records.control import (
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.tier import client as tier_client
 from tidelog_node.tier import wal_writing
-from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_node.tier.client import TierClient, WorkerAway, WorkerCommand
 from tidelog_node.tier.protocol import (
     ProtocolError,
     error_from_fields,
@@ -56,12 +57,14 @@ from tidelog_node.tier.wal_messages import (
     FileRange,
     SliceFiles,
     WalBuildFailed,
+    WalBuildPutRequest,
     WalBuildRequest,
     WalDropRequest,
     WalFull,
     WalIndexRequest,
     WalNotBuilt,
     WalPutRequest,
+    WalRequest,
     WalStoreRequest,
 )
 from tidelog_node.tier.wal_objects import WalObjects
@@ -145,6 +148,7 @@ def test_requests_and_errors_come_back_as_they_were(log: LocalLog) -> None:
         request_of(log),
         WalBuildRequest(place(), ()),
         WalBuildRequest(place(), (), references=(given, given._replace(sequence=3))),
+        WalBuildPutRequest(request_of(log), 3.5),
         WalPutRequest(CLUSTER, CHAIN, 5, 1.5),
         WalDropRequest(CHAIN, 7),
         WalStoreRequest(request_of(log), 2.5),
@@ -174,6 +178,35 @@ async def test_an_object_has_the_bytes_of_the_files_whatever_segments_they_are_i
     assert await store.get(key) == built.data
     assert len(parse_object(built.data, key=key).slices) == 2
     assert await put(objects) is PutOutcome.TAKEN  # ours, but the store cannot say so
+
+
+async def test_one_request_builds_an_object_and_puts_it_and_tells_its_header_in_between(
+    log: LocalLog, objects: WalObjects, store: FolderObjectStore, tmp_path: Path
+) -> None:
+    request = request_of(log)
+    built = expected(request)
+    key = wal_key(CLUSTER, CHAIN, 0)
+    events: list[dict[str, Any]] = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        assert not (tmp_path / "objects" / key).exists()
+        events.append(event)
+
+    answer = await objects.answer(WalBuildPutRequest(request, 20.0), on_event)
+    assert events == [{"header": built.header.pack().hex()}]
+    assert answer == {"outcome": "stored"}
+    assert await store.get(key) == built.data
+    assert await put(objects) is PutOutcome.TAKEN  # It is kept, for another try.
+    again = await objects.answer(WalBuildPutRequest(request, 20.0), events.append)
+    assert (again, events[1]) == ({"outcome": "taken"}, events[0])
+    await objects.answer(WalDropRequest(CHAIN, 1))
+    assert objects.built_bytes == 0
+    wrong = request.slices[0]._replace(base_offset=1)
+    with pytest.raises(WalBuildFailed, match="instead of"):
+        await objects.answer(
+            WalBuildPutRequest(WalBuildRequest(place(1), (wrong,)), 20.0), events.append
+        )
+    assert len(events) == 2
 
 
 async def test_an_object_is_built_in_its_place_and_nothing_is_kept(
@@ -273,15 +306,19 @@ async def test_a_build_forgets_the_objects_that_its_name_says_are_committed(
     assert await put(objects, 2) is PutOutcome.STORED
 
 
-async def test_an_object_that_is_dropped_while_it_is_built_is_not_kept(
-    log: LocalLog, store: FolderObjectStore
+@pytest.mark.parametrize("is_put", [False, True])
+async def test_an_object_that_is_dropped_while_it_is_built_is_neither_kept_nor_put(
+    log: LocalLog, store: FolderObjectStore, is_put: bool
 ) -> None:
     """The chain has ended meanwhile: nobody would drop the object again."""
     executor, held = ThreadPoolExecutor(1), threading.Event()
     objects = WalObjects(store, built_bytes_max=8_000, executor=executor)
+    requests: list[WalRequest] = [request_of(log, n) for n in range(3)]
+    if is_put:
+        requests = [WalBuildPutRequest(request_of(log, n), 20.0) for n in range(3)]
     try:
         executor.submit(held.wait)
-        builds = [asyncio.create_task(objects.answer(request_of(log, n))) for n in range(3)]
+        builds = [asyncio.create_task(objects.answer(one)) for one in requests]
         await asyncio.sleep(0)  # The first one is with the thread, the others wait for it.
         await objects.answer(WalDropRequest(CHAIN, 2))
         held.set()
@@ -291,6 +328,8 @@ async def test_an_object_that_is_dropped_while_it_is_built_is_not_kept(
         executor.shutdown()
     assert [type(one) for one in found] == [WalNotBuilt, WalNotBuilt, dict]
     assert objects.built_bytes == len(expected(request_of(log, 2)).data)
+    keys = [meta.key async for meta in store.list("")]
+    assert keys == ([wal_key(CLUSTER, CHAIN, 2)] if is_put else [])
 
 
 def test_files_that_have_something_else_are_refused(log: LocalLog, tmp_path: Path) -> None:
@@ -376,10 +415,7 @@ async def test_a_worker_that_was_killed_builds_the_same_object_again(
     wal = WalClient(client, CLUSTER, CHAIN)
     request = request_of(log)
 
-    async def build() -> object:
-        return await wal.build(request.name, request.slices, epochs=EPOCHS, marks=MARKS)
-
-    header = await build()
+    header = await wal.build(request)
     assert client.worker_pid is not None
     assert os.getpriority(os.PRIO_PROCESS, client.worker_pid) == os.getpriority(os.PRIO_PROCESS, 0)
     assert (await client.status())["wal_built_bytes"] > 0
@@ -393,7 +429,7 @@ async def test_a_worker_that_was_killed_builds_the_same_object_again(
     # The log has gone on, and its segments have been rolled since.
     log.append_as_leader(batch(3), leader_epoch=0)
     log.roll()
-    assert await build() == header
+    assert await wal.build(request_of(log)) == header
     assert await wal.put(0, timeout_s=60) is PutOutcome.STORED
     assert await wal.header(0) == header
     assert await wal.header(1) is None
@@ -403,6 +439,33 @@ async def test_a_worker_that_was_killed_builds_the_same_object_again(
     assert (await client.status())["wal_built_bytes"] == 0
 
 
+async def test_a_node_hears_of_the_header_of_an_object_before_its_put_is_answered(
+    log: LocalLog, client: TierClient
+) -> None:
+    wal, request = WalClient(client, CLUSTER, CHAIN), request_of(log)
+    headers: list[WalHeader] = []
+    outcome = await wal.build_and_put(request, timeout_s=60, on_built=headers.append)
+    assert (outcome, headers) == (PutOutcome.STORED, [expected(request).header])
+
+    def fail(header: WalHeader) -> None:
+        raise LookupError(header.sequence)
+
+    with pytest.raises(LookupError, match="0"):
+        await wal.build_and_put(request, timeout_s=60, on_built=fail)
+    assert await wal.put(0, timeout_s=60) is PutOutcome.TAKEN  # The connection goes on.
+    wrong = WalBuildRequest(place(1), (request.slices[0]._replace(base_offset=1),))
+    with pytest.raises(WalBuildFailed, match="instead of"):
+        await wal.build_and_put(wrong, timeout_s=60, on_built=headers.append)
+    assert len(headers) == 1
+
+
+async def test_a_request_without_a_worker_says_that_it_was_not_sent(client: TierClient) -> None:
+    await client.wait_ready(READY_TIMEOUT_S)
+    await client.close()
+    with pytest.raises(WorkerAway):
+        await WalClient(client, CLUSTER, CHAIN).drop(1)
+
+
 async def test_a_chain_is_served_while_as_many_reads_wait_as_may(
     log: LocalLog, client: TierClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -410,7 +473,7 @@ async def test_a_chain_is_served_while_as_many_reads_wait_as_may(
     with pytest.raises(TierUnavailable, match="0 requests wait"):
         await client.get("x")
     wal, request = WalClient(client, CLUSTER, CHAIN), request_of(log)
-    await wal.build(request.name, request.slices, epochs=EPOCHS, marks=MARKS)
+    await wal.build(request)
     assert await wal.put(0, timeout_s=60) is PutOutcome.STORED
     await wal.drop(1)
 

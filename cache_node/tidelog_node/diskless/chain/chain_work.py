@@ -1,5 +1,9 @@
 """Carries out what a chain's writer decides about objects, each request in a task of its own.
 
+An object has one request, which builds it and puts it at once. The writer hears of the header as
+soon as it is built, and decides on the first PUT when that has begun already: it never decides
+otherwise. Further PUTs have requests of their own.
+
 **Errors.** Nothing that the store answers ends a chain, except that somebody else has its next
 place. Requests are repeated by the writer's decision alone. An object that can never be built
 (``ChainBroken``), and any unexpected failure, end the chain.
@@ -13,6 +17,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
 from tidelog_core.diskless.chain.chain_writer import BuildObject, ChainWriter, Decision, PutOutcome
+from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.errors import TidelogError
 
 from tidelog_node.counters import ChainTraffic
@@ -24,6 +29,7 @@ logger = logging.getLogger(__name__)
 # Until then the next build may tell the worker what is committed. It bounds how long the last
 # objects of an idle chain are kept, and the slower one of two PUTs goes on.
 DROP_SECONDS = 0.25
+FIRST_ATTEMPT = 1  # of an object's PUTs, as ``ChainWriter`` counts them
 HEADER_SECONDS_MAX = 5.0  # of one read: all later acks wait for it
 
 
@@ -64,14 +70,15 @@ class ChainWork:
         self._dropping: asyncio.TimerHandle | None = None
 
     def build(self, decision: BuildObject) -> None:
-        """Have an object built: the next one, or one whose build has failed before."""
+        """Have an object built and put: the next one, or one whose build has failed before."""
         if self._objects.get(decision.sequence) is None:
             self._objects.add(decision)
-        self._spawn(self._build(decision.sequence))
+        self._spawn(self._build_and_put(decision.sequence))
 
     def put(self, sequence: int, attempt: int) -> None:
-        """Put an object by one request."""
-        self._spawn(self._put(sequence, attempt))
+        """Put an object by one request. The request that has built it is the first attempt."""
+        if attempt > FIRST_ATTEMPT:
+            self._spawn(self._put_again(sequence, attempt))
 
     def read_header(self, sequence: int) -> None:
         """Read what is in a place of the chain."""
@@ -106,13 +113,18 @@ class ChainWork:
         self.tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            if not isinstance(error, ChainBroken):
-                logger.error("chain has failed unexpectedly", exc_info=error)
-            self._chain.abandon(str(error) or repr(error))
+            self._fail(error)
 
-    async def _build(self, sequence: int) -> None:
+    def _fail(self, error: BaseException) -> None:
+        if not isinstance(error, ChainBroken):
+            logger.error("chain has failed unexpectedly", exc_info=error)
+        self._chain.abandon(str(error) or repr(error))
+
+    async def _build_and_put(self, sequence: int) -> None:
+        pending = self._objects.get(sequence)
+        assert pending is not None  # Nothing commits it before it is built.
         try:
-            header = await self._objects.build(sequence)
+            outcome = await self._objects.build_and_put(sequence, self._on_built)
         except ChainBroken:
             raise
         except (TidelogError, OSError) as error:
@@ -120,19 +132,32 @@ class ChainWork:
             logger.info("object is not built yet", extra={"reason": str(error)})
             self._chain.act(self._writer.on_build_failed(sequence, self._now_ms()))
         else:
-            pending = self._objects.get(sequence)
-            if pending is not None:
-                self._note_dropped(pending.built.committed_end)
-            self._chain.act(self._writer.on_built(sequence, header, self._now_ms()))
+            self._on_answer(pending, FIRST_ATTEMPT, outcome)
 
-    async def _put(self, sequence: int, attempt: int) -> None:
+    def _on_built(self, header: WalHeader) -> None:
+        """Take the header of an object whose first PUT begins. Raises nothing."""
+        pending = self._objects.get(header.sequence)
+        if pending is None or self._chain.has_ended:
+            return
+        self._count_attempt(pending)
+        self._note_dropped(pending.built.committed_end)
+        try:
+            self._chain.act(self._writer.on_built(header.sequence, header, self._now_ms()))
+        except Exception as error:
+            self._fail(error)
+
+    async def _put_again(self, sequence: int, attempt: int) -> None:
         pending = self._objects.get(sequence)
         if pending is None:
             return  # The first PUT has been answered in this turn.
         self._count_attempt(pending)
         outcome = await self._objects.put(sequence, attempt)
+        self._on_answer(pending, attempt, outcome)
+
+    def _on_answer(self, pending: PendingObject, attempt: int, outcome: PutOutcome) -> None:
         pending.open -= 1
         self._count_outcome(outcome, self._loop.time() - pending.began_s)
+        sequence = pending.built.sequence
         self._chain.act(self._writer.on_put(sequence, attempt, outcome, self._now_ms()))
 
     async def _read(self, sequence: int) -> None:

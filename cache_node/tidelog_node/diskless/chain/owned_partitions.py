@@ -17,8 +17,8 @@ those of a partition that becomes diskless, whose log holds their segments until
   never be built, so the chain ends itself, as if it were sealed.
 - A gateway's slices are not of a log: its spool keeps them until they are committed.
 - The partition is dropped, or has left and its log was cut: its records are left out of objects
-  that were never built, and so are references to gateways' slices behind the cut: an heir could not
-  go on over a gap. If others were built and have to be built again, the chain ends itself.
+  that cannot have been put, and so are references to gateways' slices behind the cut: an heir could
+  not go on over a gap. If others have to be built again, the chain ends itself.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class OwnedPartitions:
         return found
 
     def references_of(self, content: ObjectContent) -> tuple[ForeignSlice, ...]:
-        """Return the references of an object that was never built, as ``files_of`` its slices."""
+        """Return the references of an object that was not put, as ``files_of`` its slices."""
         return tuple(one for one in content.references if not self._is_cut_off(one))
 
     def _is_cut_off(self, reference: ForeignSlice) -> bool:

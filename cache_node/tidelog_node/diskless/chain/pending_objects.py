@@ -4,6 +4,13 @@ An object's bytes follow from its request: the offsets, the rows and the time th
 it was built first. So a worker that was started since builds the same bytes again, from wherever
 the log has the offsets then. Objects are built one at a time in the order of their sequences, also
 after a restart: the worker then has room for the first ones, whose commit makes room for others.
+
+**What may interleave.** The request that builds an object puts it, too, and tells the header in
+between. Then the next object is built, while the PUT is under way, and the same object may be put
+once more. If the worker ends before its header is known, the object may have been put all the same.
+So it is never built from other parts then, even if a partition was dropped since: the chain ends.
+A worker that was not there, or whose files did not have the records, has put nothing, and the
+object gets what there is at the next try.
 """
 
 from __future__ import annotations
@@ -18,12 +25,20 @@ from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.errors import StorageError, StoreUnavailable, TidelogError, TierUnavailable
 
 from tidelog_node.diskless.chain.wal_client import WalClient
-from tidelog_node.tier.wal_messages import SliceFiles, WalNotBuilt
+from tidelog_node.tier.client import WorkerAway
+from tidelog_node.tier.wal_messages import (
+    SliceFiles,
+    WalBuildFailed,
+    WalBuildRequest,
+    WalFull,
+    WalNotBuilt,
+)
 
 BUILD_FAILURES_MAX = 6  # in a row; files that are being exchanged are there within a second
 PUT_SECONDS = 4.0  # of the first attempt, in addition to the time for its bytes
 PUT_BYTES_PER_SECOND_MIN = 1 << 20
 PUT_SECONDS_MAX = 120.0
+NOTHING_PUT = (WorkerAway, WalBuildFailed, WalFull)  # the answers to a build after which this holds
 
 
 class ChainBroken(StorageError):
@@ -37,20 +52,34 @@ class PendingObject:
 
     __slots__ = (
         *("attempt_count", "began_s", "built", "content", "created_ms", "failures", "header"),
-        *("open", "outcome", "references"),
+        *("may_be_put", "open", "references", "slices"),
     )
 
     def __init__(self, decision: BuildObject, created_ms: int) -> None:
         self.built = decision
         self.content = decision.content
         self.created_ms = created_ms
-        self.header: WalHeader | None = None  # None: never built
-        self.references: tuple[ForeignSlice, ...] = ()  # as it was built
+        self.header: WalHeader | None = None  # None: not known to be built
+        self.may_be_put = False  # once: its bytes never change from then on
+        # As of the last request, without their places in files.
+        self.slices: tuple[SliceFiles, ...] = ()
+        self.references: tuple[ForeignSlice, ...] = ()
         self.failures = 0  # builds in vain, in a row
         self.attempt_count = 0  # PUTs sent
         self.open = 0  # PUTs not answered
         self.began_s = 0.0  # the loop's time at which the last PUT was sent
-        self.outcome: PutOutcome | None = None  # of the request that built it, if it put it too
+
+    def note_header(self, header: WalHeader) -> None:
+        """Note that the object is built. Raises ``ChainBroken`` if it was another one before."""
+        self.failures = 0
+        if self.header is not None and header != self.header:
+            # A topic was deleted since, for example. The PUT of the first bytes may have come.
+            raise self.changed()
+        self.header = header
+
+    def changed(self) -> ChainBroken:
+        """Return the error of an object that may have been put, and would be another one now."""
+        return ChainBroken(f"object {self.built.sequence} would get other bytes than before")
 
 
 class PendingObjects:
@@ -72,6 +101,7 @@ class PendingObjects:
         self._slices_of = slices_of
         self._references_of = references_of
         self._clock_ms = clock_ms
+        self._loop = asyncio.get_running_loop()
         self._building = asyncio.Lock()
         self._pending: dict[int, PendingObject] = {}  # by sequence, ascending
 
@@ -87,26 +117,55 @@ class PendingObjects:
         """Forget an object that is committed."""
         return self._pending.pop(sequence, None)
 
-    async def build(self, sequence: int) -> WalHeader:
-        """Have the object built for the first time.
+    async def build_and_put(
+        self, sequence: int, on_built: Callable[[WalHeader], None]
+    ) -> PutOutcome:
+        """Have the object built for the first time, and put; return what became of the PUT.
 
-        Raises ``TierUnavailable`` while the worker is not there or has no room, ``ChainBroken``,
-        other errors of the log's files if another try may help.
+        ``on_built`` gets the header, in a bucket when the PUT begins. Without it the object is not
+        known to be built, and the call raises ``TierUnavailable`` while the worker is not there or
+        has no room, ``ChainBroken``, other errors of the log's files if another try may help.
         """
-        async with self._building:
-            return await self._build(self._pending[sequence])
+        pending = self._pending[sequence]
+        await self._building.acquire()
+        is_building = True
+
+        def note(header: WalHeader) -> None:
+            nonlocal is_building
+            is_building = False
+            self._building.release()
+            if not self._wal.is_local:
+                pending.began_s = self._loop.time()
+            pending.note_header(header)
+            on_built(header)
+
+        try:
+            outcome = await self._build_and_put(pending, 1, note)
+            # A chain without its header would wait for ever.
+            assert pending.header is not None, "an object was put, and its header did not come"
+            return outcome
+        except ChainBroken:
+            raise
+        except (TidelogError, OSError):
+            if pending.header is None:
+                raise
+            return PutOutcome.UNKNOWN  # The worker has ended. It will be asked again.
+        finally:
+            if is_building:
+                self._building.release()
 
     async def put(self, sequence: int, attempt: int) -> PutOutcome:
-        """Put the object by one request, built again if the worker does not have it.
+        """Put the object once more by one request, built again if the worker does not have it.
 
         Raises ``ChainBroken``.
         """
         pending = self._pending[sequence]
         try:
             if self._wal.is_local:
-                return await self._store(pending)
+                async with self._building:
+                    return await self._build_and_put(pending, attempt, pending.note_header)
             timeout_s = put_timeout_s(pending.content.size_bytes, attempt)
-            pending.began_s = asyncio.get_running_loop().time()
+            pending.began_s = self._loop.time()
             try:
                 return await self._wal.put(sequence, timeout_s=timeout_s)
             except WalNotBuilt:
@@ -126,67 +185,52 @@ class PendingObjects:
         except TidelogError:
             return  # It has no objects then, or the next commit repeats this.
 
-    async def _store(self, pending: PendingObject) -> PutOutcome:
-        """Return the outcome of the request that has built the object, or of another one."""
-        if pending.outcome is None:
-            async with self._building:
-                await self._build(pending)
-        outcome, pending.outcome = pending.outcome, None
-        assert outcome is not None
-        return outcome
-
     async def _build_up_to(self, sequence: int) -> None:
         """Have every object built again that was built, up to this one, in order."""
         async with self._building:
             for pending in [one for number, one in self._pending.items() if number <= sequence]:
-                if pending.header is not None:
-                    await self._build(pending)
+                if pending.header is None:
+                    continue
+                try:
+                    pending.note_header(await self._wal.build(self._request(pending)))
+                except (TidelogError, OSError) as error:
+                    _count_failure(pending, error)
+                    raise
 
-    async def _build(self, pending: PendingObject) -> WalHeader:
-        try:
-            header = await self._have_built(pending)
-        except (TierUnavailable, StoreUnavailable):
-            raise  # The logs are not to blame.
-        except (TidelogError, OSError) as error:
-            pending.failures += 1
-            if pending.failures < BUILD_FAILURES_MAX:
-                raise
-            raise ChainBroken(f"object {pending.built.sequence}: {error}") from error
-        pending.failures = 0
-        if pending.header is not None and header != pending.header:
-            # A topic was deleted since, for example. The PUT of the first bytes may have come.
-            raise ChainBroken(f"object {pending.built.sequence} would get other bytes than before")
-        pending.header = header
-        return header
-
-    async def _have_built(self, pending: PendingObject) -> WalHeader:
-        name, content = self._name(pending), pending.content
-        slices = self._slices_of(content)
-        if pending.header is None:
-            pending.references = self._references_of(content)
-        if not self._wal.is_local:
-            return await self._wal.build(
-                name,
-                slices,
-                epochs=content.epochs,
-                marks=content.marks,
-                references=pending.references,
-            )
-        pending.began_s = asyncio.get_running_loop().time()
-        header, pending.outcome = await self._wal.store(
-            name,
-            slices,
-            epochs=content.epochs,
-            marks=content.marks,
-            references=pending.references,
-            # Nothing ends a write that has begun: another one would only make both slower.
-            timeout_s=PUT_SECONDS_MAX,
+    async def _build_and_put(
+        self, pending: PendingObject, attempt: int, on_built: Callable[[WalHeader], None]
+    ) -> PutOutcome:
+        # Nothing ends a local write that has begun: another one would only make both slower.
+        timeout_s = (
+            PUT_SECONDS_MAX
+            if self._wal.is_local
+            else put_timeout_s(pending.content.size_bytes, attempt)
         )
-        return header
+        pending.began_s = self._loop.time()
+        is_asked = False
+        try:
+            request = self._request(pending)
+            is_asked = True
+            return await self._wal.build_and_put(request, timeout_s=timeout_s, on_built=on_built)
+        except (TidelogError, OSError) as error:
+            if is_asked and not isinstance(error, NOTHING_PUT):
+                pending.may_be_put = True
+            _count_failure(pending, error)
+            raise
 
-    def _name(self, pending: PendingObject) -> ObjectName:
-        built = pending.built
-        return ObjectName(
+    def _request(self, pending: PendingObject) -> WalBuildRequest:
+        """Return the request to build the object from where the logs have its records now.
+
+        Raises ``ChainBroken`` if it may have been put, and would be built from other parts.
+        """
+        content, built = pending.content, pending.built
+        slices = tuple(self._slices_of(content))
+        parts = tuple(one._replace(ranges=()) for one in slices)
+        if pending.header is None and not pending.may_be_put:
+            pending.slices, pending.references = parts, self._references_of(content)
+        elif parts != pending.slices:
+            raise pending.changed()
+        name = ObjectName(
             self._wal.cluster_id,
             self._wal.chain,
             built.sequence,
@@ -194,6 +238,16 @@ class PendingObjects:
             built.previous_crc,
             pending.created_ms,
         )
+        return WalBuildRequest(name, slices, content.epochs, content.marks, pending.references)
+
+
+def _count_failure(pending: PendingObject, error: Exception) -> None:
+    """Count a build in vain. Raises ``ChainBroken`` if there were too many."""
+    if isinstance(error, ChainBroken | TierUnavailable | StoreUnavailable):
+        return  # It says all, or the logs are not to blame.
+    pending.failures += 1
+    if pending.failures >= BUILD_FAILURES_MAX:
+        raise ChainBroken(f"object {pending.built.sequence}: {error}") from error
 
 
 def put_timeout_s(size_bytes: int, attempt: int) -> float:

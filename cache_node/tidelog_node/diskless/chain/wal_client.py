@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.wal.build import ForeignSlice, ObjectName, Snapshot
+from tidelog_core.diskless.wal.build import ObjectName, Snapshot
 from tidelog_core.diskless.wal.header import WalHeader, parse_header
-from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.wal_messages import (
-    SliceFiles,
+    Fields,
+    WalBuildPutRequest,
     WalBuildRequest,
     WalDropRequest,
     WalIndexRequest,
@@ -35,46 +35,38 @@ class WalClient:
         self.cluster_id = cluster_id
         self.chain = chain
 
-    async def build(
-        self,
-        name: ObjectName,
-        slices: Iterable[SliceFiles],
-        *,
-        epochs: tuple[EpochRow, ...],
-        marks: tuple[MarkRow, ...],
-        references: tuple[ForeignSlice, ...] = (),
-    ) -> WalHeader:
+    async def build(self, request: WalBuildRequest) -> WalHeader:
         """Have the object built and kept, and return its header. Equal requests have equal answers.
 
         Raises ``WalBuildFailed`` if the files do not have the batches, ``WalFull`` until objects
         are dropped, ``TierUnavailable``.
         """
-        request = WalBuildRequest(name, tuple(slices), epochs, marks, references)
-        answer = await self._client.call(request)
-        return parse_header(bytes.fromhex(answer["header"]), key=f"{name.chain} {name.sequence}")
+        return _header(await self._client.call(request), request.name)
 
-    async def store(
-        self,
-        name: ObjectName,
-        slices: Iterable[SliceFiles],
-        *,
-        epochs: tuple[EpochRow, ...],
-        marks: tuple[MarkRow, ...],
-        references: tuple[ForeignSlice, ...],
-        timeout_s: float,
-    ) -> tuple[WalHeader, PutOutcome]:
-        """Have the object built where the store keeps it; return its header, and what became of it.
+    async def build_and_put(
+        self, request: WalBuildRequest, *, timeout_s: float, on_built: Callable[[WalHeader], None]
+    ) -> PutOutcome:
+        """Have the object built, and put by one request; return what became of it.
 
-        Raises as ``build``, and ``StoreUnavailable`` if it was not built in time. It may be written
-        then, now or later.
+        ``on_built`` gets its header, in a bucket when the PUT begins. Local objects are built
+        where they stay, and the header comes with the outcome. Raises as ``build``, what
+        ``on_built`` raises, and ``StoreUnavailable`` if a local object was not built in time.
+
+        With ``WorkerAway``, ``WalBuildFailed`` and ``WalFull`` nothing was put. After other errors
+        the object may be written, now or later.
         """
-        build = WalBuildRequest(name, tuple(slices), epochs, marks, references)
-        answer = await self._client.call(WalStoreRequest(build, timeout_s))
-        header = parse_header(bytes.fromhex(answer["header"]), key=f"{name.chain} {name.sequence}")
-        return header, PutOutcome(answer["outcome"])
+        if self.is_local:
+            answer = await self._client.call(WalStoreRequest(request, timeout_s))
+            on_built(_header(answer, request.name))
+        else:
+            answer = await self._client.call(
+                WalBuildPutRequest(request, timeout_s),
+                lambda event: on_built(_header(event, request.name)),
+            )
+        return PutOutcome(answer["outcome"])
 
     async def put(self, sequence: int, *, timeout_s: float) -> PutOutcome:
-        """Put the object by one request, and return what became of it.
+        """Put the object once more by one request, and return what became of it.
 
         Raises ``WalNotBuilt`` if the worker does not have it, ``TierUnavailable`` if the worker is
         not there or has ended: the object may be written then, now or later.
@@ -106,3 +98,7 @@ class WalClient:
     async def header(self, sequence: int) -> WalHeader | None:
         """Return the header in the store; see ``ChainStore.header``."""
         return await self._chains.header(self.chain, sequence)
+
+
+def _header(answer: Fields, name: ObjectName) -> WalHeader:
+    return parse_header(bytes.fromhex(answer["header"]), key=f"{name.chain} {name.sequence}")
