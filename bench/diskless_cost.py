@@ -19,7 +19,9 @@ heartbeats) weighs more in its figure. With ``--rate`` all topics get the same b
 the raw connections; a figure is refused if its topic does not keep up.
 
 The topics take turns within a round, because a machine may become several times slower between
-two minutes. What counts is the median of the rounds' ratios to the replicated topic.
+two minutes. What counts is the median of the rounds' ratios to the replicated topic. Each figure
+begins with nodes at rest: after the request to delete the topic before was answered they go on
+for two seconds, and the first deletion starts their tier workers, half a second of a processor.
 The nodes' hot path is compiled, as in a wheel.
 
     python -m bench.diskless_cost [--rounds 5] [--seconds 2.0] [--only REGEX] [--rate MB/s]
@@ -174,8 +176,7 @@ def _measure(
     try:
         cluster.produce(topic, [b"first"], **{"message.timeout.ms": 30_000})  # It is led then.
         load(cluster, topic, WARM_SECONDS)
-        if is_tiered:
-            _wait_for_rest(cluster)
+        _wait_for_rest(cluster)
         before = _cpu_seconds(cluster)
         began_s = time.monotonic()
         sent_bytes = load(cluster, topic, seconds)
