@@ -62,6 +62,9 @@ RANGES_MAX = 256
 NICENESS = 5  # of a worker: when processors are scarce the node runs first; see nice(2)
 
 _SIZE = Struct(">I")
+# ``json.dumps`` would make an encoder for each message, ``json.loads`` guess its encoding.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
 
 Fields = dict[str, Any]
 OnEvent = Callable[[Fields], None]  # called with the event of a request
@@ -141,7 +144,7 @@ async def read_message(reader: asyncio.StreamReader) -> Fields | None:
         size = _SIZE.unpack(await reader.readexactly(_SIZE.size))[0]
         if size > MESSAGE_SIZE_BYTES_MAX:
             raise ProtocolError(f"a message of {size} bytes, the limit is {MESSAGE_SIZE_BYTES_MAX}")
-        fields = json.loads(await reader.readexactly(size))
+        fields = _decode((await reader.readexactly(size)).decode())
         if not isinstance(fields, dict) or not isinstance(fields.get("id"), int):
             raise ProtocolError("not a message")
         if "bytes" in fields:
@@ -157,7 +160,7 @@ def encode_message(fields: Mapping[str, object], data: bytes | None = None) -> b
     """Return the bytes of a message. Raises ``ProtocolError`` if it would be too large."""
     if data is not None:
         fields = {**fields, "bytes": _data_size(len(data))}
-    message = json.dumps(fields, separators=(",", ":")).encode()
+    message = _encode(fields).encode()
     if len(message) > MESSAGE_SIZE_BYTES_MAX:
         raise ProtocolError(
             f"a message of {len(message)} bytes, the limit is {MESSAGE_SIZE_BYTES_MAX}"

@@ -175,7 +175,7 @@ class WalObjects:
     def _drop(self, chain: ChainName, below: int) -> None:
         if self._build_count:
             self._dropped[chain] = max(below, self._dropped.get(chain, 0))
-        for place in [one for one in self._kept if one[0] == chain and one[1] < below]:
+        for place in [one for one in self._kept if one[1] < below and one[0] == chain]:
             kept = self._kept.pop(place)
             self.built_bytes -= len(kept.data)
             for attempt in kept.puts:

@@ -568,6 +568,29 @@ async def test_an_object_that_is_due_gets_what_is_not_noted_yet(tmp_path: Path) 
     await scene.close()
 
 
+async def test_notes_set_another_timer_only_if_they_bring_something_forward(
+    tmp_path: Path,
+) -> None:
+    scene = WalScene(tmp_path, limits=dataclasses.replace(NOT_HEDGED, flush_ms=3_600_000.0))
+    (log,) = scene.lead(1)
+    scene.store.held.clear()
+    log.append()
+    await eventually_async(lambda: scene.store.put_count == 1)
+    log.append()
+    scene.chain._note_all()
+    timer = scene.chain._timer
+    assert timer is not None
+    for _ in range(5):
+        log.append()
+        scene.chain._note_all()
+    assert scene.chain._timer is timer
+    scene.store.held.set()  # Nothing is in flight then, so the rest is due an hour earlier.
+    await committed_everywhere(scene)
+    assert timer.cancelled()
+    assert scene.traffic.object_count == 2
+    await scene.close()
+
+
 async def test_what_is_not_noted_is_stored_when_its_partition_leaves_or_the_chain_closes(
     tmp_path: Path,
 ) -> None:

@@ -52,7 +52,7 @@ from tidelog_node.tier.wal_messages import SliceFiles
 
 logger = logging.getLogger(__name__)
 
-TIMER_MS_MIN = 0.2
+TIMER_MS_MIN = 0.2  # from one call of the writer to the next; timers are no more exact
 
 
 class OwnedChain:
@@ -400,11 +400,21 @@ class OwnedChain:
             self._set_timer()
 
     def _set_timer(self) -> None:
+        """Have the writer called when it has something to do, or before.
+
+        Each note and answer moves that time, most of them to a later one. A timer that is early
+        costs less than a timer for each of them.
+        """
+        now_ms = self._now_ms()
+        delay_ms = None if self._ended.is_set() else self._writer.delay_ms(now_ms)
+        if delay_ms is None:
+            self._cancel_timer()
+            return
+        due_s = (now_ms + max(delay_ms, TIMER_MS_MIN)) / 1000
+        if self._timer is not None and self._timer.when() <= due_s + TIMER_MS_MIN / 1000:
+            return
         self._cancel_timer()
-        delay_ms = None if self._ended.is_set() else self._writer.delay_ms(self._now_ms())
-        if delay_ms is not None:
-            delay_s = max(delay_ms, TIMER_MS_MIN) / 1000
-            self._timer = self._loop.call_later(delay_s, self._on_timer)
+        self._timer = self._loop.call_at(due_s, self._on_timer)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:
