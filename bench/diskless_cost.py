@@ -22,6 +22,7 @@ The topics take turns within a round, because a machine may become several times
 two minutes. What counts is the median of the rounds' ratios to the replicated topic. Each figure
 begins with nodes at rest: after the request to delete the topic before was answered they go on
 for two seconds, and the first deletion starts their tier workers, half a second of a processor.
+What is printed of a figure has its parts: the leader's node, the other nodes, their workers.
 The nodes' hot path is compiled, as in a wheel.
 
     python -m bench.diskless_cost [--rounds 5] [--seconds 2.0] [--only REGEX] [--rate MB/s]
@@ -115,12 +116,15 @@ def main() -> None:
             for at, (name, load) in enumerate(loads.items()):
                 for kind in kinds:
                     suffix = f"{number}-{at}"
-                    cost, rate = _measure(
+                    costs, rate = _measure(
                         cluster, kind, suffix, load, arguments.seconds, is_tiered=arguments.tiered
                     )
+                    cost = sum(costs.values())
                     found[name][kind.name].append(cost)
+                    parts = ", ".join(f"{role} {part:.2f}" for role, part in costs.items())
                     print(
-                        f"{number} {name}, {kind.name}: {cost:.3f} s/GB at {rate:.0f} MB/s",
+                        f"{number} {name}, {kind.name}: {cost:.3f} s/GB at {rate:.0f} MB/s"
+                        f" ({parts})",
                         flush=True,
                     )
     figures: dict[str, object] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
@@ -166,8 +170,8 @@ def _measure(
     seconds: float,
     *,
     is_tiered: bool,
-) -> tuple[float, float]:
-    """Return CPU-seconds of all of the nodes' processes for 10^9 bytes of records, and the rate."""
+) -> tuple[dict[str, float], float]:
+    """Return CPU-seconds for 10^9 bytes of records, by the processes' roles, and the rate."""
     topic = f"{kind.name.replace(' ', '-')}-{suffix}"
     settings: dict[str, Any] = {"diskless_enable": "true" if kind.is_diskless else "false"}
     if is_tiered:
@@ -177,24 +181,40 @@ def _measure(
         cluster.produce(topic, [b"first"], **{"message.timeout.ms": 30_000})  # It is led then.
         load(cluster, topic, WARM_SECONDS)
         _wait_for_rest(cluster)
-        before = _cpu_seconds(cluster)
+        leader = cluster.node_leading(topic).pid
+        before = _cpu_by_role(cluster, leader)
         began_s = time.monotonic()
         sent_bytes = load(cluster, topic, seconds)
         rate = sent_bytes / (time.monotonic() - began_s) / 1e6
         if is_tiered:
             _wait_for_rest(cluster)
-        return (_cpu_seconds(cluster) - before) / sent_bytes * 1e9, rate
+        used = {
+            role: seconds - before.get(role, 0.0)
+            for role, seconds in _cpu_by_role(cluster, leader).items()
+        }
+        return {role: seconds / sent_bytes * 1e9 for role, seconds in used.items()}, rate
     finally:
         # The next topic must not be measured with this one's work.
         admin = AdminClient({"bootstrap.servers": cluster.addresses})
         admin.delete_topics([topic])[topic].result(30)
 
 
+def _cpu_by_role(cluster: ReplicatedCluster, leader: int) -> dict[str, float]:
+    """Return the CPU-seconds of all processes so far, by what they are to the leader's topic."""
+    found: dict[str, float] = {}
+    for node in cluster.running:
+        # A worker starts when it is first needed, and is counted from then on.
+        for pid in usage.process_tree(node.pid):
+            role = "leader" if pid == leader else "other nodes"
+            if pid != node.pid:
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                role = "WAL workers" if b"wal.sock" in command else "other workers"
+            found[role] = found.get(role, 0.0) + usage.cpu_seconds([pid])
+    return found
+
+
 def _cpu_seconds(cluster: ReplicatedCluster) -> float:
-    # A tier worker starts when it is first needed, and is counted from then on.
-    return usage.cpu_seconds(
-        [pid for node in cluster.running for pid in usage.process_tree(node.pid)]
-    )
+    return sum(_cpu_by_role(cluster, leader=0).values())
 
 
 def _wait_for_rest(cluster: ReplicatedCluster) -> None:
