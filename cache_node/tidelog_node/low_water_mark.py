@@ -3,7 +3,8 @@
 A fast node would wake for every piece in which a message comes: clients encrypt and send a request
 record by record, 16 KiB each, and a leader sends a follower's answer in the system's pieces. So the
 socket is readable only once ``LOW_WATER_BYTES_MAX`` of the message have come, or its end. That is
-less than any sender's buffer has room for: it never waits for the receiver to take something.
+less than any sender's buffer has room for: it never waits for the receiver to take something. More
+is for senders whose buffers grow.
 """
 
 from __future__ import annotations
@@ -25,18 +26,24 @@ class ReceivingSocket(Protocol):
 class LowWaterMark:
     """The number of bytes from which on the socket is readable."""
 
-    __slots__ = ("_bytes_min", "_held_bytes_max", "_size_bytes", "_socket")
+    __slots__ = ("_bytes_max", "_bytes_min", "_held_bytes_max", "_size_bytes", "_socket")
 
     def __init__(
-        self, sock: ReceivingSocket, *, held_bytes_max: int = 0, bytes_min: int = 1
+        self,
+        sock: ReceivingSocket,
+        *,
+        held_bytes_max: int = 0,
+        bytes_min: int = 1,
+        bytes_max: int = LOW_WATER_BYTES_MAX,
     ) -> None:
         """So many bytes of a message may be held elsewhere: they do not come any more.
 
-        A mark below ``bytes_min`` is not worth a system call.
+        A mark below ``bytes_min`` is not worth a system call. No mark is above ``bytes_max``.
         """
         self._socket = sock
         self._held_bytes_max = held_bytes_max
         self._bytes_min = bytes_min
+        self._bytes_max = bytes_max
         self._size_bytes = 1
 
     def expect(self, size_bytes: int) -> None:
@@ -44,7 +51,7 @@ class LowWaterMark:
         coming_bytes = size_bytes - self._held_bytes_max
         mark_bytes = 1
         if coming_bytes >= self._bytes_min:
-            mark_bytes = min(coming_bytes, LOW_WATER_BYTES_MAX)
+            mark_bytes = min(coming_bytes, self._bytes_max)
         if mark_bytes != self._size_bytes:
             self._size_bytes = mark_bytes
             with suppress(OSError):  # The socket is closed, or the system has no such mark.

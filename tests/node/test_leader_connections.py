@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tidelog_node.dialing.leader_connection import LeaderConnection
-from tidelog_node.low_water_mark import LOW_WATER_BYTES_MAX
+from tidelog_node.dialing.leader_connection import BYTES_PER_WAKE_MAX, LeaderConnection
 
 PIECE_BYTES = 16_384
-LARGE_BYTES = 1_000_000
+LARGE_BYTES = 4_000_000
 
 
 class CountingConnection(LeaderConnection):
@@ -66,7 +65,7 @@ async def test_a_large_answer_does_not_wake_the_follower_for_every_piece() -> No
     body = bytes(range(250)) * (LARGE_BYTES // 250)
     async with connected() as (connection, other):
         assert await exchange(connection, other, body) == body
-        assert connection.receive_count <= 2 + 2 * LARGE_BYTES // LOW_WATER_BYTES_MAX
+        assert connection.receive_count <= 2 + 2 * LARGE_BYTES // BYTES_PER_WAKE_MAX
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 100, PIECE_BYTES - 4, PIECE_BYTES - 3, 40_000])

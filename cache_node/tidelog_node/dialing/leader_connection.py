@@ -19,6 +19,8 @@ from tidelog_node.low_water_mark import LowWaterMark
 
 RESPONSE_BYTES_MAX = 1 << 30
 BUFFER_BYTES_MIN = 65_536
+# A follower is woken once for so many bytes of an answer. The send buffers of nodes grow.
+BYTES_PER_WAKE_MAX = 1_048_576
 BUFFER_BYTES_KEPT = 16_777_216  # a larger buffer is released once its answer is used
 
 _SIZE = struct.Struct(">i")
@@ -105,7 +107,9 @@ class LeaderConnection(asyncio.BufferedProtocol):
         """Take the transport."""
         self._transport = cast("asyncio.Transport", transport)
         if transport.get_extra_info("sslcontext") is None:
-            self._low_water = LowWaterMark(transport.get_extra_info("socket"))
+            self._low_water = LowWaterMark(
+                transport.get_extra_info("socket"), bytes_max=BYTES_PER_WAKE_MAX
+            )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the requests in flight."""
