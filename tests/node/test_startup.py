@@ -16,6 +16,7 @@ from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import BROKER_COLLECTION, Broker
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item
+from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.registration import register_broker
 from tidelog_node.settings import parse_settings
 
@@ -119,13 +120,25 @@ def test_a_store_that_does_not_know_the_directorys_cluster_is_left_as_it_was(
 ) -> None:
     NodeProcess(tmp_path / "node").start().stop()
     other = NodeProcess(tmp_path / "node", metadata_store=f"sqlite://{tmp_path}/other.db")
-    assert "the metadata store knows of none" in refusal(other)
+    reason = refusal(other)
+    assert "the metadata store knows of none" in reason
+    assert "docs/restore.md" in reason
     assert stored(tmp_path / "other.db", "cluster") == []
+
+
+def test_a_directory_that_another_process_uses_is_refused(tmp_path: Path) -> None:
+    held = LogDirectories(tmp_path / "node")
+    reason = refusal(NodeProcess(tmp_path / "node"))
+    held.close()
+    assert f"another node uses the data directory {tmp_path / 'node'}" in reason
+    assert "stop that node" in reason
 
 
 def test_a_directory_of_another_cluster_or_broker_is_refused(tmp_path: Path) -> None:
     NodeProcess(tmp_path / "node").start().stop()
-    assert "is not of broker 7 of cluster" in refusal(NodeProcess(tmp_path / "node", broker_id=7))
+    reason = refusal(NodeProcess(tmp_path / "node", broker_id=7))
+    assert "is not of broker 7 of cluster" in reason
+    assert "or another data directory" in reason
     NodeProcess(tmp_path / "other").start().stop()
     store = f"sqlite://{tmp_path}/other/metadata.db"
     reason = refusal(NodeProcess(tmp_path / "node", metadata_store=store))

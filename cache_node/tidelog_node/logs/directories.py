@@ -65,6 +65,12 @@ class DirectoryInUse(StorageError):
         super().__init__(f"another node uses the data directory {path}")
 
 
+class DirectoryOfAnother(StorageError):
+    """The data directory has the logs of another node, or of another cluster."""
+
+    hint = "give the broker id and the metadata store that it says, or another data directory"
+
+
 class LogDirectories:
     """The data directory of one running node."""
 
@@ -96,7 +102,7 @@ class LogDirectories:
     def take_possession(self, cluster_id: str, broker_id: int) -> None:
         """Record the owner if none is recorded. Durable on return.
 
-        Raises ``StorageError`` if the directory is another node's or another cluster's.
+        Raises ``DirectoryOfAnother`` if it is another node's or another cluster's.
         """
         path, line = self.path / NODE_FILE, _node_line(cluster_id, broker_id)
         try:
@@ -105,7 +111,7 @@ class LogDirectories:
             _write_durably(path, line)
             return
         if found != line:
-            raise StorageError(
+            raise DirectoryOfAnother(
                 f"{path} says {found.strip()!r}: the directory is not of broker {broker_id} "
                 f"of cluster {cluster_id}"
             )
