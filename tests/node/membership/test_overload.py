@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import Partition
+from tidelog_node.membership.led_partitions import BALANCE_AFTER_MS
 
 from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
 from tests.support.virtual_time import run
@@ -141,5 +142,30 @@ def test_a_broker_that_was_suspected_wrongly_and_is_killed_later_is_missed_as_so
             while (await cluster.leaders("diskless-1"))[0] == 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert loop.time() - began < 0.6
+
+    run(main())
+
+
+def test_leads_are_spread_later_while_a_broker_gets_more_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster)
+            for other in (1, 3):
+                cluster[other].ports.dropped.add(2)
+            await cluster.create("t", partitions=9, replicas=(1,), diskless_enable="true")
+            cluster[2].link.is_cut = True
+            await asyncio.sleep(6)
+            cluster[2].link.is_cut = False
+            await asyncio.sleep(1.5)
+            assert cluster[1].counters.wrong_suspicion_count == 1
+            extra_ms = cluster[1].membership.peers.extra_ms(2)
+            assert extra_ms > 1_500
+            await asyncio.sleep(BALANCE_AFTER_MS / 1000)
+            assert 2 not in await cluster.leaders("t")
+            began = loop.time()
+            while 2 not in await cluster.leaders("t"):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            assert loop.time() - began < extra_ms / 1000 + 2
 
     run(main())
