@@ -11,6 +11,8 @@ PYTEST_FLAGS ?=
 COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/replication \
 	tests/core/tier/test_index_file.py tests/core/tier/test_key_hashes.py \
 	tests/core/tier/test_segment_scan.py tests/core/diskless/test_wal_objects.py \
+	tests/core/diskless/test_chain_writer.py tests/core/diskless/test_noted_ranges.py \
+	tests/core/diskless/test_put_pace.py \
 	tests/node/compaction \
 	tests/node/connections tests/node/test_data_plane.py \
 	tests/node/test_recovery.py tests/node/test_wire_fetch.py tests/node/test_wire_produce.py

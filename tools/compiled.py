@@ -43,6 +43,10 @@ MODULES = (
             *("unified_log", "values"),
         )
     ),
+    *(
+        f"{_CORE}/diskless/chain/{name}.py"
+        for name in ("chain_object", "chain_writer", "noted_ranges", "put_pace", "steady_time")
+    ),
     f"{_CORE}/diskless/wal/scan.py",
     *(f"{_CORE}/tier/{name}.py" for name in ("key_hashes", "segment_scan")),
     *(
