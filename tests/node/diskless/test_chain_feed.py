@@ -548,6 +548,23 @@ async def test_a_replica_restarted_at_its_leaders_end_reports_that(
     await eventually_async(lambda: zone.reported == end_offset)
 
 
+async def test_a_replica_reports_what_a_fill_from_before_has_moved(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fill ends while the store keeps the replica from joining: nothing is left to join for."""
+    leader = zone.chained.log
+    start_unfilled(
+        zone.log,
+        leader.log_end_offset,
+        leader_epochs=leader.leader_epochs,
+        producers=leader.producers.at(leader.log_end_offset),
+    )
+    monkeypatch.setattr(zone.store, "list", _list_nothing)
+    zone.tell()
+    zone.log.forget_unfilled()
+    await eventually_async(lambda: zone.reported == leader.log_end_offset)
+
+
 def _list_nothing(*_: object, **__: object) -> AsyncIterator[object]:
     raise StoreUnavailable("away")
 

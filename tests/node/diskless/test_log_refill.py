@@ -32,7 +32,7 @@ from tidelog_node.diskless.recovery.chain_slices import (
     log_of,
 )
 from tidelog_node.diskless.recovery.log_refill import LogRefill
-from tidelog_node.diskless.recovery.log_tail import LogTail
+from tidelog_node.diskless.recovery.log_tail import LogTail, finish
 from tidelog_node.diskless.recovery.log_tail import RefillTarget as RefilledReplica
 from tidelog_node.replica import Replica
 
@@ -300,6 +300,24 @@ async def test_a_log_that_follows_meanwhile_is_left_as_it_is(
     replica = replica_over(tmp_path / "again")
     replica.log.append_as_leader(batch(3), leader_epoch=5)
     end_offset = replica.log.log_end_offset
+    _follow_another(replica)
+    with pytest.raises(StorageError, match="is led elsewhere by now"):
+        await refilled(replica)
+    assert replica.log.log_end_offset == end_offset > refilled.chained.log.log_end_offset
+
+
+def test_a_log_that_follows_meanwhile_keeps_its_high_watermark(tmp_path: Path) -> None:
+    """Its position has been sent to its leader by now, and nothing would send it again."""
+    replica = replica_over(tmp_path / "here")
+    replica.log.append_as_leader(batch(3), leader_epoch=5)
+    _follow_another(replica)
+    with pytest.raises(StorageError, match="is led elsewhere by now"):
+        finish(LogTail(replica, (), replica.log.log_end_offset))
+    assert replica.log.high_watermark == 0
+    replica.log.close()
+
+
+def _follow_another(replica: Replica) -> None:
     elsewhere = Partition(
         topic_id=TOPIC_ID,
         partition=PARTITION.partition,
@@ -310,9 +328,6 @@ async def test_a_log_that_follows_meanwhile_is_left_as_it_is(
     )
     assert replica.role is not None
     replica.role.on_partition(elsewhere, replica.log, leads=False, rules=ReplicationRules())
-    with pytest.raises(StorageError, match="is led elsewhere by now"):
-        await refilled(replica)
-    assert replica.log.log_end_offset == end_offset > refilled.chained.log.log_end_offset
 
 
 @pytest.mark.parametrize("seed", range(25))

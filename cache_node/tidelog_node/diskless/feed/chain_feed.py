@@ -109,7 +109,11 @@ class ChainFeed:
 
     async def _catch_up_all(self) -> None:
         read_count = 0
-        while behind := self._replicas.behind():
+        while True:
+            self._replicas.report_caught_up()
+            behind = self._replicas.behind()
+            if not behind:
+                return
             apart = [name for name in behind if name not in self._replicas.joined]
             due = self._replicas.due(apart)
             if due:

@@ -97,8 +97,6 @@ class ChainJoins:
                 except (TidelogError, OSError) as error:
                     self._note_broken(name, fed, error)
                     continue
-                # A log that was restarted at its leader's end gets no slice that reports it.
-                self._replicas.report_position(fed)
                 if fed.is_current and fed.replica.log.log_end_offset >= tier_end:
                     starts[name] = max(tier_end, fed.replica.log.high_watermark)
                 else:  # The replica has changed while its slices were read.

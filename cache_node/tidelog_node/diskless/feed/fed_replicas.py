@@ -71,6 +71,9 @@ class FedReplicas:
         self.joined: set[PartitionName] = set()  # they have all below ``next_sequence``
         self._fed: dict[PartitionName, FedReplica] = {}
         self._put_off: dict[PartitionName, float] = {}  # until this time of the loop they wait
+        # They were behind when their leader answered. Slices are not all that moves a log: it may
+        # be restarted at its leader's end, or a fill that began before it followed may end.
+        self._unreported: set[PartitionName] = set()
         self._on_moved = on_moved
 
     def get(self, name: PartitionName) -> FedReplica | None:
@@ -85,6 +88,8 @@ class FedReplicas:
             self.joined.discard(name)
             self._put_off.pop(name, None)
         self._fed[name] = fed
+        if fed.is_behind:
+            self._unreported.add(name)
 
     def drop_others(self) -> set[PartitionName]:
         """Forget the replicas that no longer follow this chain; return the remaining ones."""
@@ -92,11 +97,18 @@ class FedReplicas:
             del self._fed[name]
             self.joined.discard(name)
             self._put_off.pop(name, None)
+            self._unreported.discard(name)
         return set(self._fed)
 
     def behind(self) -> list[PartitionName]:
         """Return the replicas that are behind."""
         return [name for name, fed in self._fed.items() if fed.is_behind]
+
+    def report_caught_up(self) -> None:
+        """Have the leader learn of all replicas that are behind no longer, whatever moved them."""
+        for name in [one for one in self._unreported if not self._fed[one].is_behind]:
+            self._unreported.discard(name)
+            self._report(self._fed[name])
 
     def follows(self, name: PartitionName) -> bool:
         """Return whether the replica follows this chain."""
@@ -143,8 +155,9 @@ class FedReplicas:
         """Note that the log's records below the offset are committed."""
         replica = fed.replica
         replica.follow_leader(high_watermark=end_offset, log_start_offset=fed.log_start_offset)
-        self.report_position(fed)
+        self._report(fed)
 
-    def report_position(self, fed: FedReplica) -> None:
+    def _report(self, fed: FedReplica) -> None:
         """Have the leader learn the replica's high watermark with the next fetch."""
-        self._on_moved(fed.replica)
+        if fed.is_current:
+            self._on_moved(fed.replica)

@@ -67,7 +67,11 @@ def require_unled(replica: RefillTarget) -> None:
 
 
 def finish(tail: LogTail) -> None:
-    """Note that all of the log is committed. Raises ``StorageError`` if it ends elsewhere."""
+    """Note that all of the log is committed.
+
+    Raises ``StorageError`` if it ends elsewhere, or the partition is led by now.
+    """
+    require_unled(tail.replica)
     log = tail.replica.log
     if log.log_end_offset != tail.end_offset:
         raise StorageError(
