@@ -45,6 +45,8 @@ def test_help_imports_neither_stores_nor_node_nor_what_draws() -> None:
 IMPORTING = """
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "tidelog_cli.commands":
@@ -56,6 +58,8 @@ app()
 """
 PUTTING_TOGETHER = """
 import os, signal, typer.main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 
 def interrupting(*_):
     os.kill(os.getpid(), signal.SIGINT)
