@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tidelog import Admin, Consumer, Producer, Sasl, TopicPartition
+from tidelog import Admin, Consumer, Producer, Sasl, SaslToken, TopicPartition
 from tidelog.errors import AuthenticationFailed, InvalidConfig, UnsupportedSaslMechanism
 from tidelog.settings.properties_file import read_properties
 from tidelog.settings.security import connection_settings
+from tidelog.tokens.bearer_token import TokenNotFetched
 
 from tests.support.certificates import Authority
 from tests.support.command import called
@@ -88,6 +89,30 @@ async def test_sessions_that_end_lose_no_record_and_no_order(tmp_path: Path) -> 
 async def test_a_wrong_login_is_refused_before_it_is_tried(sasl: Sasl, problem: str) -> None:
     with pytest.raises(InvalidConfig, match=problem):
         await Admin("localhost:1", sasl=sasl).start()
+
+
+@pytest.mark.parametrize("error", [TimeoutError("slow"), ConnectionRefusedError("no"), OSError()])
+async def test_a_token_that_the_network_keeps_away_is_tried_for_again(error: OSError) -> None:
+    with pytest.raises(TokenNotFetched) as failed:
+        await SaslToken(_raising(error)).first_message(timeout_s=60)
+    assert failed.value.retriable
+    assert repr(failed.value.__cause__) == repr(error)  # asyncio copies a timeout.
+    assert repr(error) in str(failed.value)
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), KeyError("no"), RuntimeError()])
+async def test_a_token_function_with_a_fault_is_no_login(error: Exception) -> None:
+    with pytest.raises(AuthenticationFailed) as failed:
+        await SaslToken(_raising(error)).first_message(timeout_s=60)
+    assert not failed.value.retriable
+    assert failed.value.__cause__ is error
+
+
+def _raising(error: Exception) -> Callable[[], str]:
+    def token() -> str:
+        raise error
+
+    return token
 
 
 def test_no_text_shows_a_password() -> None:

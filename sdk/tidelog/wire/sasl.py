@@ -112,7 +112,8 @@ class SaslToken:
         """Return the message with a token.
 
         Raises the SDK's errors as the function does, ``TokenNotFetched`` if it takes longer than
-        ``timeout_s``, and ``AuthenticationFailed`` with any other error of it as the cause.
+        ``timeout_s`` or raises an ``OSError``, and ``AuthenticationFailed`` if it raises another
+        error. The function's error is the cause.
         """
         try:
             async with asyncio.timeout(timeout_s) as deadline:
@@ -123,6 +124,8 @@ class SaslToken:
             if isinstance(error, TimeoutError) and deadline.expired():
                 raise TokenNotFetched(f"no token within {timeout_s:g} s") from None
             # The program's function may raise anything, and no task of the client may end with it.
+            if isinstance(error, OSError):  # Timeouts are some: the issuer may answer the next try.
+                raise TokenNotFetched(f"the function for the token failed: {error!r}") from error
             raise AuthenticationFailed(f"the function for the token failed: {error!r}") from error
         if not isinstance(token, str) or not is_token(token):
             raise AuthenticationFailed("the function for the token returned something else")
