@@ -44,9 +44,14 @@ class LoopThread:
         self.is_closed = False
 
     @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs. After a fork it does not in the child."""
+        return self._thread.is_alive()
+
+    @property
     def is_running(self) -> bool:
         """Whether calls can be answered."""
-        return not self.is_closed and self._thread.is_alive()
+        return not self.is_closed and self.is_alive
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine in the loop and return its result; an interrupt cancels it.
@@ -75,12 +80,13 @@ class LoopThread:
 
     def close(self) -> None:
         """Stop the loop and the thread; calls under way raise ``ClientClosed``. Idempotent."""
+        if not self.is_alive:
+            self.is_closed = True  # After a fork the loop is the parent's.
+            return
         with self._lock:
             if self.is_closed:
                 return
             self.is_closed = True
-            if not self._thread.is_alive():
-                return  # after a fork: the loop is the parent's
             self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
@@ -106,7 +112,7 @@ class LoopThread:
         """
         if self.is_closed:
             raise ClientClosed("the client is closed")
-        if not self._thread.is_alive():
+        if not self.is_alive:
             raise ClientClosed("this process was forked: it needs a client of its own")
 
     def _serve(self) -> None:
@@ -167,6 +173,9 @@ class SyncClient(Generic[ClientT]):
 
     def _close(self, *, has_failed: bool) -> None:
         self.thread.check_caller()
+        if not self.thread.is_alive:  # Before the lock, see ``LoopThread.check_running``.
+            self.thread.close()
+            return
         # One at a time, and no second one from within the first: a signal's handler may close too.
         with self._closing:
             if self._is_ending:

@@ -264,6 +264,30 @@ def test_a_forked_process_is_told_that_the_client_is_the_parents(
         assert found == [b"before", b"after"]
 
 
+@pytest.mark.parametrize("held", ["closing", "calling"])
+def test_a_forked_process_leaves_a_client_that_another_thread_was_using(held: str) -> None:
+    """The lock of that thread is held for ever in the child: the end of ``with`` waited for it."""
+    slow = Slow()
+    slow.may_end.set()
+    client = SyncClient(slow)
+    lock = client._closing if held == "closing" else client.thread._lock
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            is_held.set()
+            may_end.wait(WAITED_S)
+
+    holder, _ = in_thread(hold)
+    try:
+        assert is_held.wait(WAITED_S)
+        assert in_child(lambda: (client.close(), client.close()) == (None, None))
+    finally:
+        may_end.set()
+        assert ended(holder)
+        client.close()
+
+
 def test_a_forked_process_may_have_a_client_of_its_own(node: NodeProcess, topic: str) -> None:
     def send() -> bool:
         with Producer(node.address).sync() as producer:
