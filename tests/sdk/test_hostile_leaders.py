@@ -122,6 +122,23 @@ async def test_replicas_that_name_each_other_are_not_followed(replica: int) -> N
             assert node.count(FETCH_BY_NAME) + second.count(FETCH_BY_NAME) < 2 * CALM_MAX
 
 
+async def test_a_replica_that_is_not_known_yet_is_looked_up_and_read() -> None:
+    """A node that joined lately: the metadata would come only once they are old."""
+    async with ScriptedNode() as node, ScriptedNode() as second:
+        brokers = {NODE_ID: (HOST, node.port)}
+
+        def name_second(request: Any) -> Any:
+            brokers[2] = (HOST, second.port)
+            return fetched(request, preferred_read_replica=2, high_watermark=1)
+
+        node.set(FETCH_BY_NAME, name_second)
+        node.set(_metadata_api(), lambda _: node.metadata(brokers))
+        second.set(FETCH_BY_NAME, lambda r: fetched(r, batch_of(b"v"), high_watermark=1))
+        async with assigned(node, rack="r") as consumer:
+            (record,) = await consumer.poll(timeout_ms=20_000)
+            assert record.value == b"v"
+
+
 def _metadata_api() -> Any:
     from tidelog.wire.requests import METADATA
 

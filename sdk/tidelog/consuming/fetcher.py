@@ -284,12 +284,15 @@ class Fetcher:
             state.end_offset = min(state.end_offset, state.fetch_position)
             replica = int(answer.preferred_read_replica)
             # Only a leader names one: two replicas could name each other.
-            if is_leader and replica != node_id and replica in self._cluster.nodes:
-                until_s = asyncio.get_running_loop().time() + _READ_REPLICA_S
-                state.read_replica = (replica, until_s)
-                state.end_offset = UNKNOWN
-                return True
-            return False
+            if not is_leader or replica in (node_id, UNKNOWN):
+                return False
+            if replica not in self._cluster.nodes:
+                self._cluster.invalidate()  # It may have joined since.
+                return False
+            until_s = asyncio.get_running_loop().time() + _READ_REPLICA_S
+            state.read_replica = (replica, until_s)
+            state.end_offset = UNKNOWN
+            return True
         state.read_replica = None
         if code is ErrorCode.offset_out_of_range and is_leader:
             self._on_out_of_range(state)
