@@ -139,6 +139,26 @@ async def test_a_replica_that_is_not_known_yet_is_looked_up_and_read() -> None:
             assert record.value == b"v"
 
 
+async def test_a_wait_that_is_shorter_than_a_retrys_is_no_answer_at_once() -> None:
+    """A consumer that asks for short waits got its records a tenth of a second late."""
+    times: list[float] = []
+
+    async def fetch(request: Any) -> Any:
+        times.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(request.max_wait.total_seconds())
+        return fetched(request)
+
+    async with (
+        ScriptedNode(fetch_by_name=fetch) as node,
+        assigned(node, fetch_max_wait_ms=10) as consumer,
+    ):
+        async with asyncio.timeout(60):
+            while len(times) < 40:
+                await consumer.poll(timeout_ms=50)
+        # The first ones are sent at once in any case.
+        assert min(later - sooner for sooner, later in itertools.pairwise(times[10:])) < 0.05
+
+
 def _metadata_api() -> Any:
     from tidelog.wire.requests import METADATA
 

@@ -47,6 +47,8 @@ _READ_REPLICA_S = 300.0  # Then the leader is asked again which replica to read.
 _RETRIED_S = 0.1
 # A node that answers at once with nothing so often is asked every ``_RETRIED_S`` only.
 _QUICK_MAX = 3
+# The part of ``fetch_max_wait_ms`` after which an answer has waited: clocks differ a little.
+_WAITED_SHARE = 0.9
 # A position that is out of range is looked up again after that time at the earliest: the offset
 # found may be out of range too.
 _RESETS_APART_S = 1.0
@@ -209,13 +211,20 @@ class Fetcher:
                     state.fetching = None
             # A session is built in some fetches that do not wait, of so many partitions each.
             quick_max = _QUICK_MAX + len(tickets) // NEW_MAX
-            if has_brought or loop.time() >= asked_s + _RETRIED_S:
+            if has_brought or loop.time() >= asked_s + self._quick_s(lane):
                 self._quick_counts.pop((node_id, lane), None)
                 self._release(node_id, lane)
             elif self._count_quick(node_id, lane) <= quick_max:
                 self._release(node_id, lane)
             else:
                 loop.call_at(asked_s + _RETRIED_S, self._release, node_id, lane)
+
+    def _quick_s(self, lane: Lane) -> float:
+        """Return the time in which an answer has come at once."""
+        waited_s = self._options.fetch_max_wait_ms / 1000
+        if lane is Lane.TAIL and waited_s > 0:
+            return min(_RETRIED_S, _WAITED_SHARE * waited_s)
+        return _RETRIED_S
 
     def _count_quick(self, node_id: int, lane: Lane) -> int:
         count = self._quick_counts[node_id, lane] = self._quick_counts.get((node_id, lane), 0) + 1
