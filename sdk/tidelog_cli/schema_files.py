@@ -17,6 +17,7 @@ from tidelog_cli.registry_client import RegistryClient, RegistryFailed
 from tidelog_cli.schemas import CaFile
 
 PAGE = 100  # schemas of full length fit into one answer
+BEHIND_ALL = 2**31 - 1  # an offset that no schema has
 NO_OWN_LEVEL = 40408
 KEPT = ("schemaType", "references", "metadata", "ruleSet", "schema", "version", "id")
 
@@ -45,17 +46,24 @@ def _all_schemas(client: RegistryClient) -> list[dict[str, Any]]:
     """Return all versions, deleted ones too.
 
     A page may be shorter than its limit, and repeat some of the one before: a registry leaves out
-    what it cannot read. So only an empty page is the end.
+    what it cannot read. So only an empty page is the end. A registry that ignores ``offset``
+    (Karapace) has none: it answers the same also behind the end.
     """
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    offset = 0
-    while True:
-        query = {"deleted": "true", "offset": str(offset), "limit": str(PAGE)}
-        page = client.get("/schemas", **query)
-        if not page:
-            return list(found.values())
+    offset, last = 0, None
+    while page := _page(client, offset, PAGE):
+        if page == last and (whole := _page(client, BEHIND_ALL, BEHIND_ALL)):
+            return whole
         found |= {(one["subject"], one["version"]): one for one in page}
-        offset += len(page)
+        offset, last = offset + len(page), page
+    return list(found.values())
+
+
+def _page(client: RegistryClient, offset: int, limit: int) -> list[dict[str, Any]]:
+    page: list[dict[str, Any]] = client.get(
+        "/schemas", deleted="true", offset=str(offset), limit=str(limit)
+    )
+    return page
 
 
 def import_(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
-from tidelog_cli.schema_files import ordered
+from tidelog_cli.schema_files import PAGE, ordered
 from tidelog_cli.schemas import LEVELS, TYPES
 from tidelog_core.schemas.model import Compatibility, SchemaType
 
 from tests.support.command import Outcome, called
+from tests.support.http_answers import Asked, HttpAnswers
 from tests.support.node_process import NodeProcess
 from tools.ports import free_port
 
@@ -111,6 +114,27 @@ def test_an_export_is_imported_with_all_ids(tmp_path: Path) -> None:
         file.write_text('"string"')
         done = schema(urls[1], "register", "new", file)
         assert done.lines == ["new version 1 has the schema with id 5"]
+
+
+@pytest.mark.parametrize("count", [0, 1, PAGE, 3 * PAGE])
+@pytest.mark.parametrize("keeps_limit", [True, False])
+def test_a_registry_that_knows_no_pages_is_exported_whole(count: int, keeps_limit: bool) -> None:
+    """Karapace answers each request with all schemas, so no page is empty."""
+    schemas = [{"subject": f"s{at}", "version": 1, "id": at, "schema": "{}"} for at in range(count)]
+
+    def answer(asked: Asked) -> tuple[int, str]:
+        path, _, query = asked.path.partition("?")
+        if len(registry.asked) > 2 * count + 20:
+            return 500, "{}"  # The export has no end.
+        if path == "/schemas":
+            limit = int(parse_qs(query)["limit"][0]) if keeps_limit else count
+            return 200, json.dumps(schemas[:limit])
+        if path == "/config":
+            return 200, '{"compatibilityLevel": "FULL"}'
+        return 404, '{"error_code": 40408, "message": "no level"}'
+
+    with HttpAnswers(answer) as registry:
+        assert schema(registry.url, "export").document["schemas"] == schemas
 
 
 def test_wrong_usage_and_absent_registries_are_told(url: str, tmp_path: Path) -> None:
