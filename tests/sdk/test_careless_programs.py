@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -104,6 +105,20 @@ def test_a_call_during_which_another_thread_closes_ends_with_a_typed_error() -> 
     assert isinstance(error, ClientClosed)
     with pytest.raises(ClientClosed):
         thread.run(wait())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_callback_that_exits_closes_the_thread_and_is_no_fork() -> None:
+    thread = LoopThread("test")
+    thread.call_soon(sys.exit)
+    assert ended(thread._thread)
+
+    async def nothing() -> None: ...
+
+    for call in (lambda: thread.run(nothing()), lambda: thread.call_soon(sys.exit)):
+        with pytest.raises(ClientClosed, match="the client is closed"):
+            call()
+    thread.close()
 
 
 class Slow(Client):
@@ -286,6 +301,25 @@ def test_a_forked_process_leaves_a_client_that_another_thread_was_using(held: st
         may_end.set()
         assert ended(holder)
         client.close()
+
+
+def test_a_fork_of_a_forked_process_is_one_too() -> None:
+    thread = LoopThread("test")
+
+    async def nothing() -> None: ...
+
+    def is_left() -> bool:
+        mine = LoopThread("child")
+        mine.run(nothing())
+        return (
+            is_refused(lambda: thread.run(nothing()))
+            and in_child(lambda: all(is_refused(one.check_running) for one in (thread, mine)))
+            and mine.run(nothing()) is None
+        )
+
+    assert in_child(is_left)
+    thread.run(nothing())
+    thread.close()
 
 
 def test_a_forked_process_may_have_a_client_of_its_own(node: NodeProcess, topic: str) -> None:
