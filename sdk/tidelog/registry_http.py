@@ -139,7 +139,7 @@ class _Deadline:
         self.is_over = True
         if self._socket is not None:
             with suppress(OSError):
-                # TLS would say goodbye, and wait.
+                # ``SSLSocket.shutdown`` would send close_notify and wait.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
@@ -154,13 +154,22 @@ class _PlainConnection(HTTPConnection):
 
 
 class _TlsConnection(HTTPSConnection):
-    def __init__(self, *args: Any, deadline: _Deadline, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self, *args: Any, deadline: _Deadline, context: ssl.SSLContext, **options: Any
+    ) -> None:
+        super().__init__(*args, context=context, **options)
         self._deadline = deadline
+        self._tls = context
 
     def connect(self) -> None:
-        super().connect()
-        self._deadline.note(self.sock)
+        HTTPConnection.connect(self)
+        # It takes the place of the plain socket, which nothing can end from here on.
+        wrapped = self._tls.wrap_socket(
+            self.sock, server_hostname=self.host, do_handshake_on_connect=False
+        )
+        self.sock = wrapped
+        self._deadline.note(wrapped)
+        wrapped.do_handshake()
 
 
 class _Request(urllib.request.Request):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from tidelog.arrow.registry_source import RegistrySource
 from tidelog.errors import ConnectionFailed, InvalidConfig
-from tidelog.registry_http import NoRegistry, RegistryHttp
+from tidelog.registry_http import NoRegistry, RegistryHttp, _Deadline, _TlsConnection
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.registry_client import RegistryClient, RegistryFailed
+
+from tests.support.certificates import Authority
+from tests.support.http_answers import HttpAnswers
 
 WRONG = ("user:secret@node1:8081", "ftp://user:secret@node1:8081")
 
@@ -116,6 +121,35 @@ def test_an_answer_that_trickles_in_is_ended_in_time(is_head_slow: bool) -> None
                 http.call("GET", "/subjects")
         finally:
             may_end.set()
+
+
+def test_a_handshake_is_ended_in_time_too(tmp_path: Path) -> None:
+    """Its own timeout begins only once the connection is open."""
+    context = Authority(tmp_path).client_context()
+    with socket.create_server(("127.0.0.1", 0)) as silent, _Deadline(0.2) as deadline:
+        connection = _TlsConnection(
+            "127.0.0.1", silent.getsockname()[1], timeout=20, deadline=deadline, context=context
+        )
+        with closing(connection), pytest.raises(OSError, match=r"EOF|closed|reset") as failed:
+            connection.connect()
+        assert not isinstance(failed.value, TimeoutError)
+        assert deadline.is_over
+
+
+def test_a_registrys_certificate_is_checked(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "own")
+    strange = Authority(tmp_path / "strange")
+    with HttpAnswers(lambda _: (200, "[]"), node_pem=authority.node_pem()) as registry:
+
+        def subjects(url: str, trusted: Path) -> bytes:
+            http = RegistryHttp(url, ca_file=trusted, seconds_max=20, answer_bytes_max=10)
+            return http.call("GET", "/subjects").body
+
+        assert subjects(registry.url, authority.trusted) == b"[]"
+        with pytest.raises(NoRegistry, match="certificate verify failed"):
+            subjects(registry.url, strange.trusted)
+        with pytest.raises(NoRegistry, match=r"certificate is not valid for '127\.1'"):
+            subjects(registry.url.replace("127.0.0.1", "127.1"), authority.trusted)
 
 
 @pytest.mark.parametrize("host", ["a" * 64, "a..b", "127.0.0.1:70000"])
