@@ -75,7 +75,7 @@ class KnownSchema:
 
 
 class _Names(NamedTuple):
-    """What subjects of a schema may be named after, or why nobody knows."""
+    """What subjects of a schema may be named after, or the refusal."""
 
     names: frozenset[str]
     character_count: int = 0

@@ -289,7 +289,8 @@ class SchemaRegistry:
                 if version in (LATEST, one.version):
                     text = await self.read.text(name.context, one.schema_id)
                     if text is None:  # Another process has removed it, or it is lost.
-                        raise version_not_found(version)  # That of another context is another one.
+                        # A schema of that name in another context is a different schema.
+                        raise version_not_found(version)
                     return _stored(name, one, text.schema)
         raise version_not_found(version) if has_subject else subject_not_found(asked.text)
 
@@ -317,8 +318,8 @@ class SchemaRegistry:
         name = SubjectName.parse(subject)
         text = await self.read.text(name.context, schema_id)
         if text is None and name.is_in_default_context and name.subject:
-            # If the subject itself has the id, its text is lost, and that of another context is
-            # another one.
+            # If the subject itself has the id, its text is lost. A schema with that id in another
+            # context is a different schema.
             for one in await self._names(name):
                 found = await self.read.subject(one)
                 if any(version.schema_id == schema_id for version in found.versions):

@@ -42,7 +42,7 @@ from tidelog.wire.requests import CONSUMER_GROUP_HEARTBEAT
 logger = logging.getLogger(__name__)
 
 _FIRST_INTERVAL_S = 5.0  # until the coordinator's first answer sets the interval
-# The bounds of that interval. A group's lies between 5 and 15 seconds unless nodes are configured.
+# The bounds of that interval. A group's is between 5 and 15 seconds unless nodes are configured.
 _INTERVAL_S_MIN, _INTERVAL_S_MAX = 0.05, 300.0
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_FOR_NOW_EPOCH = 0, -1, -2
 _LOOKUPS_MAX = 3  # of a target's topic names; missing ones are looked up after later heartbeats
