@@ -33,6 +33,9 @@ def leave_first_process() -> None:
     """
     if os.getpid() != FIRST_PROCESS_ID:
         return
+    # Where it is ignored the kernel sends none, and reaps the program itself: nothing would say
+    # that this has ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     watched = {*NUMBERS, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     program = os.fork()

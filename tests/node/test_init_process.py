@@ -114,6 +114,16 @@ def test_the_container_ends_with_the_status_of_the_program(ending: str, status: 
     assert ended.returncode == status
 
 
+def test_the_container_ends_where_the_signal_of_ended_children_was_ignored() -> None:
+    """What has started the container may have ignored it; the kernel then sends none."""
+    program = (
+        "import signal; from tidelog_node.init_process import leave_first_process;"
+        " signal.signal(signal.SIGCHLD, signal.SIG_IGN); leave_first_process(); raise SystemExit(7)"
+    )
+    ended = subprocess.run([*ALONE, sys.executable, "-c", program], check=False, timeout=60)
+    assert ended.returncode == 7
+
+
 def test_signals_to_the_container_reach_the_program() -> None:
     with first_process(HANDLING) as (process, inside):
         assert process.stdout is not None
