@@ -6,6 +6,7 @@ Without Spark: what tasks write and what the driver commits are called here in o
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,9 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
 from pyiceberg.catalog import Catalog
+from tidelog_core.errors import InvalidConfig
 from tidelog_core.objects.location import opened_object_store
+from tidelog_core.objects.store import ObjectStore
 from tidelog_spark.jobs import table_lease
 from tidelog_spark.jobs.delta_table import DeltaLakeTable
 from tidelog_spark.jobs.export_table import (
@@ -34,6 +37,8 @@ from tidelog_spark.jobs.table_lease import TableLease, read_lease
 from tidelog_spark.jobs.table_state import with_state
 
 from tests.aws.buckets import make_bucket
+from tests.spark.erased_exports import customer_of, erase, follow
+from tests.spark.exported import Source
 from tests.support.store_proxy import StoreBehaviour
 from tests.support.store_proxy_process import StoreProxyProcess
 
@@ -218,6 +223,60 @@ def test_segments_are_at_the_keys_that_the_stores_url_says(
     asyncio.run(main())
     below = location.removeprefix(f"s3://{BUCKET}/")
     assert keys(ministack_endpoint, below) == [f"{below}/{prefix}/topic/a.log"]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "delta"])
+def test_no_receipt_says_that_files_are_deleted_which_are_at_another_key(
+    format_: str, tmp_path: Path, location: str, ministack_endpoint: str
+) -> None:
+    """Earlier versions put files at the keys that a location is decoded to, and receipts here."""
+
+    def opened(url: str) -> ParquetTable | DeltaLakeTable:
+        if format_ == "parquet":
+            return ParquetTable(url)
+        return DeltaLakeTable(url, TimePartitions.DAY)
+
+    source = Source(tmp_path, key_of=customer_of)
+    source.grow(100)
+    decoded, encoded = f"{location}/a b", f"{location}/a%20b"
+    source.export(None, opened(decoded))
+    erase(source, b"customer-3", {0: 100})
+    (receipt,) = follow(source, opened(decoded)).receipts
+    move_state(ministack_endpoint, decoded, encoded)
+    with pytest.raises(InvalidConfig, match="a%20b: it has '%'"):
+        follow(source, opened(encoded), expires=True)
+    assert not stored_receipt(encoded, receipt.run_id)["files_deleted_ms"]
+    # The move that the message asks for.
+    move_state(ministack_endpoint, encoded, decoded)
+    (old,) = receipt.old_files
+    below = decoded.removeprefix(f"s3://{BUCKET}/")
+    assert f"{below}/{old}" in keys(ministack_endpoint, below)
+    follow(source, opened(decoded), expires=True)
+    assert stored_receipt(decoded, receipt.run_id)["files_deleted_ms"]
+    assert f"{below}/{old}" not in keys(ministack_endpoint, below)
+
+
+def stored_receipt(location: str, run_id: str) -> dict[str, object]:
+    """Return a table's receipt as it is in the bucket."""
+
+    async def read(store: ObjectStore) -> dict[str, object]:
+        return dict(json.loads(bytes(await store.get(f"erasures/{run_id}.json"))))
+
+    return with_state(location, read)
+
+
+def move_state(endpoint: str, source: str, target: str) -> None:
+    """Move the state's folder of a table to another location."""
+    prefix = f"s3://{BUCKET}/"
+    before, after = (f"{one.removeprefix(prefix)}/_tidelog" for one in (source, target))
+    client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+    try:
+        for key in keys(endpoint, before):
+            body = client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+            client.put_object(Bucket=BUCKET, Key=after + key.removeprefix(before), Body=body)
+            client.delete_object(Bucket=BUCKET, Key=key)
+    finally:
+        client.close()
 
 
 def keys(endpoint: str, prefix: str) -> list[str]:

@@ -52,6 +52,7 @@ from tidelog_spark.jobs.erasure_receipts import (
 from tidelog_spark.jobs.erasures import Erasure, ExportedTopic, load_erasures
 from tidelog_spark.jobs.export_table import ExportConflict, Offsets, partition_id
 from tidelog_spark.jobs.outside_loops import outside_loops
+from tidelog_spark.jobs.table_places import check_location
 from tidelog_spark.jobs.table_state import with_state
 from tidelog_spark.jobs.task_runner import TaskRunner
 
@@ -90,8 +91,9 @@ def apply_erasures(runner: TaskRunner, request: EraseRequest, table: ErasableTab
     """Erase from the table what was erased from the topics; see the module.
 
     Raises ``ExportConflict`` if another commit has changed a file meanwhile: nothing is erased
-    then, and another run may be started. Raises ``UnknownTopicOrPartition``, ``CorruptObject`` for
-    a receipt, ``UnreadableTableFile``, and the stores' errors.
+    then, and another run may be started. Raises ``InvalidConfig`` for a location that a table may
+    not have, ``UnknownTopicOrPartition``, ``CorruptObject`` for a receipt,
+    ``UnreadableTableFile``, and the stores' errors.
     """
     return outside_loops(partial(_apply, runner, request, table))
 
@@ -99,6 +101,9 @@ def apply_erasures(runner: TaskRunner, request: EraseRequest, table: ErasableTab
 def _apply(runner: TaskRunner, request: EraseRequest, table: ErasableTable) -> EraseResult:
     if not table.open():
         return EraseResult((), ())
+    # An earlier version put the files of some of these at other keys: a receipt would say that they
+    # are deleted while they are there.
+    check_location(table.location, None)
     numbers = table.commit_numbers()
     stored = with_state(table.location, partial(read_receipts, with_unsettled=request.expires))
     # As they are in the store before this run: what it writes is for the next one.
