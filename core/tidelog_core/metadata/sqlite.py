@@ -57,6 +57,8 @@ GET_AT_ONCE = 500  # items that one turn on the thread reads, in some millisecon
 
 LOST = "its file was deleted or replaced"
 
+# The second is that of the shared memory, a file that the first process makes.
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 _WRITING: tuple[object, ...] = (sqlite_items.commit, sqlite_items.increment)
 
 
@@ -191,4 +193,4 @@ class SqliteMetadataStore:
 def _is_full(error: sqlite3.Error | OSError) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return getattr(error, "sqlite_errorcode", None) in _FULL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ from tests.contracts.metadata_store import (
     Spoil,
     create,
 )
+from tests.faults.disk_faults import DiskFaults
 
 # A process that commits pairs of items in step and says so after each commit.
 WRITER = """
@@ -346,3 +348,40 @@ async def test_a_full_disk_is_named_as_such(tmp_path: Path) -> None:
     assert "make room" in raised.value.hint
     assert await store.get(A) is not None
     await store.close()
+
+
+OPENER = """
+import asyncio, sys
+from pathlib import Path
+from tidelog_core.errors import StoreFull
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+
+async def main(path):
+    store = SqliteMetadataStore(Path(path), busy_timeout=0.1)
+    try:
+        await store.list("letters")
+    except StoreFull as error:
+        print(error)
+    await store.close()
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def test_a_disk_without_room_for_the_shared_memory_is_full(tmp_path: Path) -> None:
+    """The first of a store's processes makes that file, also if it only reads."""
+    path = tmp_path / "metadata.db"
+    store = SqliteMetadataStore(path)
+    await store.commit([create(A)])
+    await store.close()
+    faults = DiskFaults(tmp_path / "faults")
+    faults.fail(errno.ENOSPC, ("write",), tmp_path / "metadata.db-shm")
+    opened = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", OPENER, str(path)],
+        env={**os.environ, **faults.environment()},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert opened.stdout == f"metadata store {path}: disk I/O error\n"
