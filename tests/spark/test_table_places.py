@@ -81,6 +81,16 @@ def test_a_place_in_s3_that_programs_read_differently_is_refused(name: str) -> N
         ParquetTable(location).prepare(pa.schema([]))
 
 
+def test_the_refusal_says_where_an_earlier_version_has_put_the_table() -> None:
+    with pytest.raises(InvalidConfig, match="files of such a table below s3://lake/a b/t, and its"):
+        check_location("s3://lake/a%20b/t", None)
+    for option in ("region=eu-west-1", "endpoint_override=localhost:9000"):
+        with pytest.raises(InvalidConfig, match=r"AWS_ENDPOINT_URL and AWS_REGION$"):
+            check_location(f"s3://lake/t?{option}", None)
+    with pytest.raises(InvalidConfig, match=r"or '\.\.'$"):
+        check_location("s3://lake/100%", None)
+
+
 def test_the_export_refuses_it_before_spark_starts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

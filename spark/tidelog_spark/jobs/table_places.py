@@ -80,6 +80,7 @@ def check_location(location: str, segments: str | None) -> None:
                 f"no table can be at {location}: it has {unclear}, which programs that read tables"
                 f" take for different keys of S3; give a location without {' '.join(_UNCLEAR)},"
                 " characters that cannot be printed, and folders that are empty, '.' or '..'"
+                f"{_advice(location)}"
             ]
         )
     if segments is None:
@@ -109,6 +110,19 @@ def _unclear_in_s3(location: str) -> str:
         if folder in ("", ".", ".."):
             return f"the folder {folder!r}"
     return ""
+
+
+def _advice(location: str) -> str:
+    """Return the end of a message about an unclear location that an earlier version has taken."""
+    if "?" in location:
+        return "; the environment gives endpoint and region: AWS_ENDPOINT_URL and AWS_REGION"
+    decoded = unquote(location)
+    if decoded == location:
+        return ""
+    return (
+        f"; an earlier version has put files of such a table below {decoded}, and its folder"
+        " _tidelog here: move both to one location first, and give that"
+    )
 
 
 def _place(url: str) -> tuple[str, str, PurePosixPath]:
