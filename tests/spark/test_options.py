@@ -251,6 +251,36 @@ def test_a_key_is_looked_up_with_the_white_space_around_it():
     assert parsed(keys='[" a", "b"] ').keys == {b" a", b"b"}
 
 
+def test_white_space_around_options_of_tls_and_sasl_does_not_count():
+    options = parsed(
+        **{
+            "kafka.bootstrap.servers": "one:9092",
+            "kafka.security.protocol": "SASL_SSL\n",
+            "kafka.ssl.ca.location": "/etc/ca.pem\n",
+            "kafka.sasl.jaas.config": 'a.ScramLoginModule required username="u" password=" p ";\n',
+            "kafka.sasl.mechanism": " SCRAM-SHA-512",
+        }
+    )
+    assert options.nodes is not None
+    assert dict(options.nodes.security) == {
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": "/etc/ca.pem",
+        "sasl.jaas.config": 'a.ScramLoginModule required username="u" password=" p ";',
+        "sasl.mechanism": "SCRAM-SHA-512",
+    }
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    "name", ["sasl.password", "ssl.key.password", "sasl.oauthbearer.client.secret"]
+)
+def test_a_secret_that_ends_in_a_line_break_is_refused(name: str, end: str):
+    """It is that of a file, and was stripped by earlier versions."""
+    with pytest.raises(InvalidConfig, match=f"option 'kafka.{name}' ends in a line break") as told:
+        parsed(**{"kafka.bootstrap.servers": "one:9092", f"kafka.{name}": f"canary{end}"})
+    assert "canary" not in str(told.value)
+
+
 def test_a_password_may_end_with_a_space():
     options = parsed(
         **{
