@@ -23,6 +23,7 @@ from contextlib import suppress
 from tidelog_node.early_signals import NUMBERS
 
 FIRST_PROCESS_ID = 1
+_FORWARDED = (*NUMBERS, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _SI_KERNEL = 0x80  # siginfo's code of a signal that the kernel sends itself
 
 
@@ -36,7 +37,7 @@ def leave_first_process() -> None:
     # Where it is ignored the kernel sends none, and reaps the program itself: nothing would say
     # that this has ended.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    watched = {*NUMBERS, signal.SIGCHLD}
+    watched = {*_FORWARDED, signal.SIGCHLD}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     program = os.fork()
     if program == 0:
@@ -55,7 +56,9 @@ def _status_of(program: int, watched: Set[signal.Signals]) -> int:
                 if ended == program:
                     code = os.waitstatus_to_exitcode(status)
                     return code if code >= 0 else 128 - code
-        elif received.si_code != _SI_KERNEL:  # A terminal has sent it to the program, too.
+        # A terminal sends the signals of its keys to the program, too, but that of its end to the
+        # leader of its session alone.
+        elif received.si_code != _SI_KERNEL or received.si_signo == signal.SIGHUP:
             with suppress(ProcessLookupError):
                 os.kill(program, received.si_signo)
 

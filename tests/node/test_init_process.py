@@ -134,6 +134,39 @@ def test_signals_to_the_container_reach_the_program() -> None:
         assert process.wait(60) == 3
 
 
+OTHERS = [signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2]
+
+
+@pytest.mark.parametrize("number", OTHERS, ids=lambda number: number.name)
+def test_other_signals_reach_a_program_too_and_end_one_without_a_handler(
+    number: signal.Signals,
+) -> None:
+    with first_process(STARTING) as (process, inside):
+        os.kill(inside, number)
+        assert process.wait(60) == 128 + number
+
+
+def test_a_terminal_that_is_closed_ends_the_program() -> None:
+    """The kernel says so to the first process only, which is the leader of the session."""
+    terminal, inner = pty.openpty()
+    of_session = "import fcntl, os, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    process = subprocess.Popen(
+        [*ALONE, sys.executable, "-c", of_session + STARTING],
+        stdin=inner,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            os.close(inner)
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            os.close(terminal)
+            assert process.wait(60) == 128 + signal.SIGHUP
+        finally:
+            process.kill()
+
+
 @NUMBERS
 def test_a_program_that_starts_is_ended_at_once_in_a_container_too(number: signal.Signals) -> None:
     with first_process(STARTING) as (process, inside):
