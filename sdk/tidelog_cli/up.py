@@ -207,8 +207,7 @@ def up(
     )
     if status:
         raise CommandFailed(
-            "a node could not start, so the cluster was stopped; the line «node failed» above says"
-            " why"
+            "a node could not start, so the cluster was stopped; its log above says why"
         )
 
 
