@@ -162,8 +162,9 @@ class ConsumerOptions:
     enable_auto_commit: bool
     auto_commit_interval_ms: int
     isolation_level: IsolationLevel  # read_committed: no records of open and aborted transactions
-    fetch_min_bytes: int  # A node holds a fetch until it has so much,
-    fetch_max_wait_ms: int  # or for so long. Only at the end of the log.
+    # A node holds a fetch at the end of the log until it has so many bytes, or for so long.
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
     fetch_max_bytes: int  # for one answer
     max_partition_fetch_bytes: int  # for one partition in one answer
     prefetch_bytes_max: int  # fetched and not yet returned, over all partitions
