@@ -23,6 +23,10 @@ from tidelog_core.objects.location import opened_object_store
 from tidelog_core.objects.store import ObjectStore
 from tidelog_spark.jobs import table_lease
 from tidelog_spark.jobs.delta_table import DeltaLakeTable
+from tidelog_spark.jobs.erasable_table import ErasableTable
+from tidelog_spark.jobs.erased_rows import Replacement
+from tidelog_spark.jobs.erasing import EraseRequest, apply_erasures
+from tidelog_spark.jobs.erasure_receipts import ReplacedFile, TableReceipt, put_receipt
 from tidelog_spark.jobs.export_table import (
     ExportConflict,
     ExportTable,
@@ -35,10 +39,9 @@ from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
 from tidelog_spark.jobs.table_access import TableAccessDenied
 from tidelog_spark.jobs.table_lease import TableLease, read_lease
 from tidelog_spark.jobs.table_state import with_state
+from tidelog_spark.jobs.task_runner import LocalTasks
 
 from tests.aws.buckets import make_bucket
-from tests.spark.erased_exports import customer_of, erase, follow
-from tests.spark.exported import Source
 from tests.support.store_proxy import StoreBehaviour
 from tests.support.store_proxy_process import StoreProxyProcess
 
@@ -236,24 +239,40 @@ def test_no_receipt_says_that_files_are_deleted_which_are_at_another_key(
             return ParquetTable(url)
         return DeltaLakeTable(url, TimePartitions.DAY)
 
-    source = Source(tmp_path, key_of=customer_of)
-    source.grow(100)
     decoded, encoded = f"{location}/a b", f"{location}/a%20b"
-    source.export(None, opened(decoded))
-    erase(source, b"customer-3", {0: 100})
-    (receipt,) = follow(source, opened(decoded)).receipts
+    run(opened(decoded), TimePartitions.DAY, 0, 5)
+    run_id = erase_all(opened(decoded))
     move_state(ministack_endpoint, decoded, encoded)
+    metadata, objects = f"sqlite://{tmp_path}/metadata.db", f"file://{tmp_path}/objects"
+    request = EraseRequest(metadata=metadata, objects=objects, topics=(), expires=True)
     with pytest.raises(InvalidConfig, match="a%20b: it has '%'"):
-        follow(source, opened(encoded), expires=True)
-    assert not stored_receipt(encoded, receipt.run_id)["files_deleted_ms"]
+        apply_erasures(LocalTasks(), request, opened(encoded))
+    assert not stored_receipt(encoded, run_id)["files_deleted_ms"]
     # The move that the message asks for.
     move_state(ministack_endpoint, encoded, decoded)
-    (old,) = receipt.old_files
     below = decoded.removeprefix(f"s3://{BUCKET}/")
-    assert f"{below}/{old}" in keys(ministack_endpoint, below)
-    follow(source, opened(decoded), expires=True)
-    assert stored_receipt(decoded, receipt.run_id)["files_deleted_ms"]
-    assert f"{below}/{old}" not in keys(ministack_endpoint, below)
+    assert any(key.endswith(".parquet") for key in keys(ministack_endpoint, below))
+    apply_erasures(LocalTasks(), request, opened(decoded))
+    assert stored_receipt(decoded, run_id)["files_deleted_ms"]
+    assert not any(key.endswith(".parquet") for key in keys(ministack_endpoint, below))
+
+
+def erase_all(table: ErasableTable) -> str:
+    """Remove all files from the table's state as an erasure does; return the run's id."""
+    assert table.open()
+    run_id, files = str(uuid.uuid4()), table.files()
+    table.replace([Replacement(one, None, 1) for one in files], run_id=run_id, recorded=())
+    receipt = TableReceipt(
+        run_id=run_id,
+        table=table.location,
+        started_ms=1,
+        is_committed=True,
+        erasures=(),
+        replaced=tuple(ReplacedFile(one.path, None, 1) for one in files),
+        reached_by=("versions before",),
+    )
+    with_state(table.location, lambda store: put_receipt(store, receipt))
+    return run_id
 
 
 def stored_receipt(location: str, run_id: str) -> dict[str, object]:
