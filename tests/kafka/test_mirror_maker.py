@@ -212,7 +212,8 @@ def ends(admin: AdminClient) -> dict[int, int] | None:
     try:
         return {partition.partition: one.result().offset for partition, one in asked.items()}
     except KafkaException as error:
-        if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION:
+        # librdkafka says _NOENT if no partition has a leader, as in a diskless topic's first moments.
+        if error.args[0].code() not in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._NOENT):
             raise
         return None
 
