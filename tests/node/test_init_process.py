@@ -91,6 +91,16 @@ def first_process(program: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
             process.kill()
 
 
+@pytest.fixture(autouse=True)
+def nothing_ignored() -> Iterator[None]:
+    """Programs inherit what is ignored, and a shell's background job ignores some signals."""
+    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
 def test_orphans_are_reaped_and_the_programs_own_children_keep_their_statuses() -> None:
     ended = subprocess.run(
         [*ALONE, sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True, check=True
