@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,21 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let a test find the same ids and draw the same numbers whenever it runs."""
     fix_chance(item.nodeid)
+
+
+@pytest.fixture
+def no_ignored_signals() -> Iterator[None]:
+    """Have programs end by signals that the tests' own process may have inherited as ignored.
+
+    A background job of a shell ignores SIGINT and SIGQUIT, one of nohup SIGHUP.
+    """
+    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+    ignored = [number for number in numbers if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(autouse=True)

@@ -45,8 +45,6 @@ def test_help_imports_neither_stores_nor_node_nor_what_draws() -> None:
 IMPORTING = """
 import os, signal, sys
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-
 class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == "tidelog_cli.commands":
@@ -59,8 +57,6 @@ app()
 PUTTING_TOGETHER = """
 import os, signal, typer.main
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-
 def interrupting(*_):
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -70,6 +66,7 @@ app()
 """
 
 
+@pytest.mark.usefixtures("no_ignored_signals")
 @pytest.mark.parametrize("program", [IMPORTING, PUTTING_TOGETHER], ids=["imports", "options"])
 def test_an_interrupt_before_the_command_runs_ends_it_in_silence(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)

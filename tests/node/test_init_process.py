@@ -68,7 +68,7 @@ while True:  # A handler in Python runs between two calls, and this one may just
     time.sleep(0.01)
 """
 
-pytestmark = pytest.mark.usefixtures("namespaces")
+pytestmark = pytest.mark.usefixtures("namespaces", "no_ignored_signals")
 
 
 @pytest.fixture(scope="module")
@@ -89,16 +89,6 @@ def first_process(program: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
             yield process, inside
         finally:
             process.kill()
-
-
-@pytest.fixture(autouse=True)
-def nothing_ignored() -> Iterator[None]:
-    """Programs inherit what is ignored, and a shell's background job ignores some signals."""
-    numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
-    yield
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
 
 
 def test_orphans_are_reaped_and_the_programs_own_children_keep_their_statuses() -> None:
