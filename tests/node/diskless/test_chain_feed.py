@@ -81,7 +81,7 @@ class Zone:
 
     def __init__(self, chained: ChainedLog, store: WatchedStore, replica: Replica) -> None:
         self.chained, self.store, self.replica = chained, store, replica
-        self.grown = 0
+        self.report_count = 0
         self.reported = -1  # the high watermark that the leader was told last
         self.feeds: ChainFeeds
 
@@ -129,7 +129,7 @@ class Zone:
 
 
 def _note(zone: Zone, _: Replica) -> None:
-    zone.grown += 1
+    zone.report_count += 1
     zone.reported = zone.log.high_watermark
 
 
@@ -193,7 +193,7 @@ async def test_a_new_replica_gets_all_chains_and_then_each_object_by_one_request
         assert zone.store.gets.total() == count
     zone.assert_same()
     assert zone.store.lists == joined_with
-    assert zone.grown >= 20
+    assert zone.report_count >= 20
 
 
 async def test_references_are_followed_with_one_request_for_a_gateways_object(zone: Zone) -> None:
@@ -531,6 +531,20 @@ async def test_a_replica_that_joins_after_a_purge_knows_who_has_written_by_gatew
     await eventually_async(lambda: last_sequences(zone.log).get(90) == wanted)
     await zone.until()
     assert_same_end(zone)
+
+
+async def test_a_replica_reports_each_object_once(zone: Zone) -> None:
+    """Each report makes the node look whether to send a fetch beside the one that is held."""
+    zone.tell()
+    await zone.until()
+    before = zone.report_count
+    for count in range(1, 6):
+        await zone.chained.append(batch(2))
+        zone.tell()
+        await zone.until()
+        for _ in range(5):
+            await asyncio.sleep(0)  # The feed looks what else there is to do.
+        assert zone.report_count == before + count
 
 
 @pytest.mark.parametrize("is_store_away", [False, True], ids=["at once", "before the footers"])

@@ -107,7 +107,6 @@ class FedReplicas:
     def report_caught_up(self) -> None:
         """Have the leader learn of all replicas that are behind no longer, whatever moved them."""
         for name in [one for one in self._unreported if not self._fed[one].is_behind]:
-            self._unreported.discard(name)
             self._report(self._fed[name])
 
     def follows(self, name: PartitionName) -> bool:
@@ -159,5 +158,7 @@ class FedReplicas:
 
     def _report(self, fed: FedReplica) -> None:
         """Have the leader learn the replica's high watermark with the next fetch."""
+        if not fed.is_behind:
+            self._unreported.discard(fed.replica.name)
         if fed.is_current:
             self._on_moved(fed.replica)
