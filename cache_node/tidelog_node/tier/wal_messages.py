@@ -188,7 +188,7 @@ def wal_request_to_fields(request: WalRequest) -> Fields:
                 "first": first_kept,
                 "created_ms": created_ms,
                 "snapshots": [
-                    [str(one.topic_id), one.partition, one.end_offset, one.data.hex()]
+                    [str(one.topic_id), *one[1:3], one.data.hex(), one.leader_epoch]
                     for one in snapshots
                 ],
             }
@@ -220,8 +220,8 @@ def wal_request_from_fields(fields: Fields) -> WalRequest:
                 int(fields["first"]),
                 int(fields["created_ms"]),
                 tuple(
-                    Snapshot(UUID(topic_id), int(partition), int(offset), bytes.fromhex(data))
-                    for topic_id, partition, offset, data in fields["snapshots"]
+                    Snapshot(UUID(topic_id), int(index), int(end), bytes.fromhex(data), int(epoch))
+                    for topic_id, index, end, data, epoch in fields["snapshots"]
                 ),
             )
     raise ValueError(f"an unknown request: {fields['op']!r}")

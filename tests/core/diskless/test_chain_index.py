@@ -95,7 +95,7 @@ def test_the_slices_of_some_partitions_are_theirs_among_all() -> None:
 
 
 def test_an_index_has_the_producers_of_some_partitions() -> None:
-    snapshots = (Snapshot(TOPIC_ID, 0, 13, b"producers"), Snapshot(TOPIC_ID, 4, 101, b""))
+    snapshots = (Snapshot(TOPIC_ID, 0, 13, b"producers", 3), Snapshot(TOPIC_ID, 4, 101, b""))
     built = index_of(11, 12, 13, snapshots=snapshots)
     index = parse_index(built.data, NAME, key="index")
     assert index is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -11,9 +12,12 @@ from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.build import Snapshot
 from tidelog_core.log.producer_snapshot import decode_snapshot, encode_snapshot
 from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_node.diskless.chain import committed_producers
 from tidelog_node.diskless.chain.checkpoints import ChainCheckpoints
 from tidelog_node.diskless.chain.committed_producers import CommittedProducers
+from tidelog_node.diskless.recovery.chain_slices import WantedSlices, find_slices
+from tidelog_node.replica import Replica
 
 from tests.support.batches import batch
 from tests.support.memory_store import MemoryMetadataStore
@@ -32,10 +36,10 @@ async def scene(tmp_path: Path) -> AsyncIterator[WalScene]:
     await scene.close()
 
 
-def write(log: LedLog, producer_id: int, sequence: int = 0) -> None:
+def write(log: LedLog, producer_id: int, sequence: int = 0, leader_epoch: int = 0) -> None:
     """Append a batch of an idempotent producer."""
     data = batch(1, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
-    info = log.log.append_as_leader(data, leader_epoch=0)
+    info = log.log.append_as_leader(data, leader_epoch=leader_epoch)
     log.content += data
     log.chain.on_append(log, info.base_offset, info.last_offset + 1, info.size_bytes)
 
@@ -144,4 +148,36 @@ async def test_a_checkpoint_in_the_bucket_has_them(scene: WalScene) -> None:
     index = await chains.index(scene.name, listed)
     assert index is not None
     (found,) = index.snapshots
-    assert found == Snapshot(*log.name, 1, encode_snapshot(log.log.producers.state))
+    assert found == Snapshot(*log.name, 1, encode_snapshot(log.log.producers.state), 0)
+
+
+async def test_an_heir_takes_no_producers_of_a_history_that_was_lost(
+    scene: WalScene, tmp_path: Path
+) -> None:
+    """A partition was to become diskless, and an unclean election came first.
+
+    Then this node led again, with less of the log, and in the same chain.
+    """
+    (lost,) = scene.lead(1)
+    store = MemoryMetadataStore()
+    checkpoints = ChainCheckpoints(node_context(store, ClusterView(store)), lambda: scene.chain)
+    for sequence in range(2):
+        write(lost, 7, sequence)
+    await checkpoints.note_producers()
+    await until_committed(scene)
+    await checkpoints.write()
+    scene.chain.leave(lost)
+    left, entry = LedLog(tmp_path / "left", 0), EpochChain(2, scene.name, 0)
+    scene.logs.append(left)
+    scene.chain.enter(cast("Replica", left), (entry,), end_offset=0)
+    for producer_id in (8, 9, 10):
+        write(left, producer_id, leader_epoch=2)
+    await until_committed(scene)
+    chains, wanted = ChainStore(scene.store, CLUSTER), {left.name: WantedSlices((entry,), 0)}
+    assert not (await find_slices(chains, wanted, {})).producers
+    await checkpoints.note_producers()
+    write(left, 11, leader_epoch=2)
+    await until_committed(scene)
+    await checkpoints.write()
+    found = (await find_slices(chains, wanted, {})).producers[left.name]
+    assert decode_snapshot(found.snapshot, expiration_ms=DAY_MS).producer_ids() == [8, 9, 10]

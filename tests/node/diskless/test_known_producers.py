@@ -17,6 +17,7 @@ from tidelog_core.diskless.wal.keys import checkpoint_key, wal_key
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
+from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers
 from tidelog_node.diskless.recovery import deferred_fills
@@ -96,7 +97,8 @@ class IndexedChains:
         found = {}
         for name, offset in offsets.items():
             state = self.shared.logs[name.partition].producers.at(offset)
-            found[name] = Snapshot(*name, offset, encode_snapshot(state))
+            epoch = self.shared.chains[-1].leader_epoch
+            found[name] = Snapshot(*name, offset, encode_snapshot(state), epoch)
         return found
 
     def keys_above(self, offsets: Offsets) -> set[str]:
@@ -168,7 +170,9 @@ async def test_the_footers_that_no_index_has_are_read_once(it: IndexedChains) ->
     it.assert_ends_are_the_leaders()
 
 
-@pytest.mark.parametrize("kind", ["damaged", "of another offset", "beyond the end"])
+@pytest.mark.parametrize(
+    "kind", ["damaged", "of another offset", "beyond the end", "of another epoch", "of no epoch"]
+)
 async def test_producers_that_cannot_be_right_cost_footers(it: IndexedChains, kind: str) -> None:
     name = it.shared.names[1]
     end = it.shared.logs[1].log_end_offset
@@ -177,6 +181,8 @@ async def test_producers_that_cannot_be_right_cost_footers(it: IndexedChains, ki
         "damaged": good._replace(data=good.data[:-1] + b"?"),
         "of another offset": good._replace(end_offset=end - 1),
         "beyond the end": good._replace(end_offset=end + 1),
+        "of another epoch": good._replace(leader_epoch=good.leader_epoch - 1),
+        "of no epoch": good._replace(leader_epoch=NO_LEADER_EPOCH),  # by an earlier program
     }[kind]
     others = {one: it.shared.logs[one.partition].log_end_offset for one in it.shared.names}
     del others[name]

@@ -153,7 +153,7 @@ def test_requests_and_errors_come_back_as_they_were(log: LocalLog) -> None:
         WalDropRequest(CHAIN, 7),
         WalStoreRequest(request_of(log), 2.5),
         WalIndexRequest(CLUSTER, CHAIN, 9, 3, 1_700_000_000_000),
-        WalIndexRequest(CLUSTER, CHAIN, 9, 3, 0, (Snapshot(UUID(int=8), 2, 70, b"\x00\xff"),)),
+        WalIndexRequest(CLUSTER, CHAIN, 9, 3, 0, (Snapshot(UUID(int=8), 2, 70, b"\x00\xff", 5),)),
     ):
         assert request_from_fields(request_to_fields(request)) == request
     for error in (WalBuildFailed("a"), WalNotBuilt("b"), WalFull("c")):

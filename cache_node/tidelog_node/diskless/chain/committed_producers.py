@@ -78,4 +78,5 @@ def _snapshot(one: ChainPartition, last: Snapshot | None) -> Snapshot | None:
     if state.end_offset != log.log_end_offset or len(state) > PRODUCERS_MAX:
         return None
     topic_id, partition = one.name
-    return Snapshot(topic_id, partition, state.end_offset, encode_snapshot(state))
+    data = encode_snapshot(state)
+    return Snapshot(topic_id, partition, state.end_offset, data, one.leader_epoch)

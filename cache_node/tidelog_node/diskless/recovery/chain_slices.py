@@ -225,13 +225,16 @@ class _Reading:
         return covered
 
     def _take_producers(self, index: ChainIndex) -> None:
-        for topic_id, partition, end_offset, snapshot in index.snapshots:
+        for topic_id, partition, end_offset, snapshot, leader_epoch in index.snapshots:
             name = PartitionName(topic_id, partition)
             wanted, known = self._wanted.get(name), self.producers.get(name)
             if wanted is None or end_offset <= wanted.start_offset:
                 continue
             is_newer = known is None or known.end_offset < end_offset
-            if is_newer and any(entry.chain == index.chain for entry in wanted.chains):
+            # A replicated partition that was to become diskless may have lost what this epoch had
+            # of it, and have come back to the same chain. Then its item does not name the epoch.
+            place = leader_epoch, index.chain
+            if is_newer and any(entry[:2] == place for entry in wanted.chains):
                 self.producers[name] = ProducersAt(end_offset, snapshot)
 
     async def _take(self, index: ChainIndex, covered: Covered) -> None:

@@ -194,6 +194,7 @@ def parse_index(data: Buffer, name: WalKey, *, key: str) -> ChainIndex | None:
             row.partition,
             row.end_offset,
             bytes(view[row.position : row.position + row.size_bytes]),
+            row.epoch_end - 1,
         )
         for row in footer.snapshots
     )

@@ -35,6 +35,7 @@ from tidelog_core.diskless.wal.rows import (
 )
 from tidelog_core.diskless.wal.scan import SliceScan, scan_slice
 from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.records.header import Buffer
 from tidelog_core.tier.sections import (
     HEADER_CRC,
@@ -96,6 +97,8 @@ class Snapshot(NamedTuple):
     partition: int
     end_offset: int
     data: bytes
+    # Of the chain's owner when they were taken; -1: an earlier program has not said.
+    leader_epoch: int = NO_LEADER_EPOCH
 
 
 class BuiltObject(NamedTuple):
@@ -182,7 +185,7 @@ def build_checkpoint(
             SnapshotRow(
                 one.topic_id.bytes,
                 one.partition,
-                0,
+                one.leader_epoch + 1,
                 one.end_offset,
                 position,
                 len(one.data),

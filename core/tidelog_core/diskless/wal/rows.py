@@ -144,7 +144,7 @@ class SnapshotRow(NamedTuple):
 
     topic_id: bytes
     partition: int
-    reserved: int
+    epoch_end: int  # the leader epoch in which they were taken, plus 1; 0: nobody has said
     end_offset: int  # exclusive: they are as of there
     position: int  # bytes from the start of the checkpoint
     size_bytes: int
@@ -184,7 +184,7 @@ LAYOUTS: Mapping[WalSection, RowLayout] = {
         ("sealed_ms", "<i8"),
     ),
     WalSection.SNAPSHOTS: RowLayout(
-        *(*_NAME, ("reserved", "<u4"), ("end_offset", "<i8"), ("position", "<u8")),
+        *(*_NAME, ("epoch_end", "<u4"), ("end_offset", "<i8"), ("position", "<u8")),
         *(("size_bytes", "<u4"), ("crc32c", "<u4")),
     ),
 }
