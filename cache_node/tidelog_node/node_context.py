@@ -44,6 +44,18 @@ class NodeMembership(Protocol):
     def vanished(self) -> frozenset[int]:
         """The brokers to which clients are not sent for diskless partitions now."""
 
+    @property
+    def unfit(self) -> frozenset[int]:
+        """The brokers that have published a reason to lead no diskless partitions."""
+
+    @property
+    def can_store(self) -> bool:
+        """Whether this node can write the object store."""
+
+    @property
+    def is_disk_fit(self) -> bool:
+        """Whether this node's disk takes records."""
+
     def leads(self, partition: Partition) -> bool:
         """Return whether this process leads the partition according to the record."""
 

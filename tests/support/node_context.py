@@ -37,6 +37,8 @@ class Alone:
         self.now_ms = now_ms
         self.peers = PeerLeases(LeaseTimes())
         self.vanished = frozenset[int]()
+        self.unfit = frozenset[int]()
+        self.can_store = self.is_disk_fit = True
         self.changed = Subscribers[[]]()
         self._can_serve = can_serve
 

@@ -18,17 +18,21 @@ class ReachableBrokers:
         self._live: Mapping[int, Broker] = {}
         self._shown: Mapping[int, Broker] = {}
         self._reachable: dict[str, Mapping[int, Broker]] = {}  # of those shown, by listener
-        # Nobody is sent to these for diskless partitions. As of the last call.
+        # As of the last call. Nobody is sent to the vanished for diskless partitions, and to the
+        # unfit only for those that they lead.
         self.vanished: frozenset[int] = frozenset()
+        self.unfit: frozenset[int] = frozenset()
 
     def __call__(self, image: ClusterImage, listener: str) -> Mapping[int, Broker]:
-        """Return them: the same object until the live ones change, or ``vanished``.
+        """Return them: the same object until the live ones, ``vanished`` or ``unfit`` change.
 
         So answers that were made of an earlier object are not given any more.
         """
         live, vanished = self._membership.live_brokers(image), self._membership.vanished
-        if live is not self._live or vanished != self.vanished:
-            self._live, self.vanished, self._reachable = live, vanished, {}
+        unfit = self._membership.unfit
+        if live is not self._live or vanished != self.vanished or unfit != self.unfit:
+            self._live, self._reachable = live, {}
+            self.vanished, self.unfit = vanished, unfit
             self._shown = dict(live)  # Never an object that was returned with others vanished.
         shown, reachable = self._shown, self._reachable.get(listener)
         if reachable is None:

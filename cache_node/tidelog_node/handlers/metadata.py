@@ -340,10 +340,12 @@ class MetadataHandlers:
         turn: RequestTurn,
     ) -> object:
         brokers = self._brokers(image, context)
-        vanished = self._reachable_brokers.vanished
+        vanished, unfit = self._reachable_brokers.vanished, self._reachable_brokers.unfit
         zone = self._zones.zone_of_topic(context.session, image, topic.name)
         partitions = [
-            shown_partition(brokers, partition, context.api_version, vanished, zone=zone)
+            shown_partition(
+                brokers, partition, context.api_version, vanished, zone=zone, unfit=unfit
+            )
             async for partition in turn.each(image.partitions(topic.name))
         ]
         operations = self._operations(topic.name, request, context)
@@ -366,11 +368,12 @@ class MetadataHandlers:
         topic: Topic,
     ) -> Encoded:
         version, vanished = context.api_version, self._reachable_brokers.vanished
+        unfit = self._reachable_brokers.unfit
         zone = self._zones.zone_of_topic(context.session, image, topic.name)
         partitions = []
         errors: Counter[ErrorCode] = Counter()
         async for partition in turn.each(image.partitions(topic.name)):
-            shown = shown_partition(brokers, partition, version, vanished, zone=zone)
+            shown = shown_partition(brokers, partition, version, vanished, zone=zone, unfit=unfit)
             if shown.error_code is not ErrorCode.none:
                 errors[shown.error_code] += 1
             partitions.append(encode_partition(shown, version))

@@ -28,11 +28,17 @@ def shown_topic(topic: Topic, partitions: tuple[object, ...], operations: int) -
 
 
 def shown_leader(
-    brokers: Mapping[int, Broker], partition: Partition, vanished: Container[int], *, zone: str = ""
+    brokers: Mapping[int, Broker],
+    partition: Partition,
+    vanished: Container[int],
+    *,
+    zone: str = "",
+    unfit: Container[int] = (),
 ) -> int:
     """Return the leader for clients that can reach ``brokers``; ``NO_LEADER`` if there is none.
 
-    With a ``zone`` it is the one for clients of that zone. A diskless partition gets another leader
+    With a ``zone`` it is the one for clients of that zone: none of ``unfit``, unless that is the
+    real leader. A diskless partition gets another leader
     within a moment once its own has vanished. So clients are told that it has none: they ask again
     soon, instead of trying a port that refuses.
     """
@@ -42,7 +48,7 @@ def shown_leader(
     if not partition.is_diskless:
         return leader
     if zone:
-        leader = leader_of_zone(brokers, partition, zone, vanished)
+        leader = leader_of_zone(brokers, partition, zone, vanished=vanished, unfit=unfit)
     return NO_LEADER if leader in vanished else leader
 
 
@@ -53,6 +59,7 @@ def shown_partition(
     vanished: Container[int],
     *,
     zone: str,
+    unfit: Container[int],
 ) -> response_v13.MetadataResponsePartition:
     """Return a partition with its leader, see ``shown_leader``."""
     replicas, isr = partition.replicas, partition.isr
@@ -63,7 +70,7 @@ def shown_partition(
         replicas = tuple(replica for replica in replicas if replica not in offline)
         isr = tuple(replica for replica in isr if replica not in offline)
         error = ErrorCode.replica_not_available
-    leader = shown_leader(brokers, partition, vanished, zone=zone)
+    leader = shown_leader(brokers, partition, vanished, zone=zone, unfit=unfit)
     if leader == NO_LEADER:
         error = ErrorCode.leader_not_available
     return build(

@@ -69,6 +69,8 @@ class Membership:
         self.doubted: frozenset[int] = frozenset()  # the suspected, and who may soon be so
         # Clients are not sent to them for diskless partitions, see ``PeerLeases.has_vanished``.
         self.vanished: frozenset[int] = frozenset()
+        # They have published a reason to lead no diskless partitions, or this node is to.
+        self.unfit: frozenset[int] = frozenset()
         self._reading = 0  # increases whenever the known or dead brokers change
         # Whether this node leads any partition so. For any thread.
         self.leads_by_chain: Callable[[], bool] = lambda: False
@@ -263,6 +265,9 @@ class Membership:
     def _settle_doubts(self) -> None:
         now_ms = self.now_ms()
         self.vanished = frozenset(b for b in self._known if self.peers.has_vanished(b, now_ms))
+        self.unfit = frozenset(b for b in self._known if not self.peers.may_lead_diskless(b))
+        if self._own is not None and self._own.step_down_reason is not None:
+            self.unfit |= {self.broker_id}
         doubted = frozenset(b for b in self._known if self.peers.is_doubted(b))
         if doubted != self.doubted:
             self.doubted = doubted
@@ -289,6 +294,7 @@ class Membership:
             self._own.step_down_reason = StepDownReason.DRAINING
         else:
             self._own.step_down_reason = None if self.can_store else StepDownReason.STORE
+        self._settle_doubts()
 
 
 def new_membership(

@@ -52,19 +52,28 @@ class ZoneLeaders:
 
 
 def leader_of_zone(
-    brokers: Mapping[int, Broker], partition: Partition, zone: str, vanished: Container[int] = ()
+    brokers: Mapping[int, Broker],
+    partition: Partition,
+    zone: str,
+    *,
+    vanished: Container[int] = (),
+    unfit: Container[int] = (),
 ) -> int:
     """Return the live replica in the zone, the leader if that is one or if there is none.
 
     A partition that is not diskless yet, or any more, has one leader for all. A broker of
-    ``vanished`` is none that clients are sent to.
+    ``vanished`` is none that clients are sent to, one of ``unfit`` none that takes records for
+    others: it cannot write the object store or its disk, or it is leaving.
 
     One in the ISR is near the leader's high watermark.
     """
     there = [
         broker_id
         for broker_id in partition.replicas
-        if broker_id in brokers and brokers[broker_id].rack == zone and broker_id not in vanished
+        if broker_id in brokers
+        and brokers[broker_id].rack == zone
+        and broker_id not in vanished
+        and broker_id not in unfit
     ]
     if not partition.is_diskless or partition.leader in there or not there:
         return partition.leader

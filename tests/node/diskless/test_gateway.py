@@ -421,6 +421,19 @@ async def test_topics_whose_batches_a_leader_changes_have_no_gateways(
         assert answer.error_code is ErrorCode.not_leader_or_follower
 
 
+@pytest.mark.parametrize("trouble", ["can_store", "is_disk_fit"])
+async def test_a_gateway_that_cannot_store_sends_producers_to_the_leader(
+    world: World, trouble: str
+) -> None:
+    membership: Any = world.gateway.context.membership
+    setattr(membership, trouble, False)
+    refused = await world.gateway.send(numbered(0))
+    assert refused.error_code is ErrorCode.not_leader_or_follower
+    assert (await world.leader.send(numbered(0))).error_code is ErrorCode.none
+    setattr(membership, trouble, True)
+    assert (await world.gateway.send(numbered(0, producer_id=8))).error_code is ErrorCode.none
+
+
 async def test_objects_go_when_the_references_are_tiered_and_not_before(world: World) -> None:
     for sequence in (0, 1, 1, 2):  # One of them is a duplicate, without a reference.
         await world.gateway.send(numbered(sequence))

@@ -267,6 +267,17 @@ async def test_nobody_is_sent_to_a_leader_of_diskless_partitions_that_has_vanish
             assert await described() == [NO_LEADER, 2]
             node.membership.vanished = frozenset((1, 3))
             assert await leaders(racks[0] or "") == [here, here]  # No gateway: the real leader.
+            node.membership.vanished = frozenset()
+            node.membership.unfit = frozenset((1,))  # Records would wait there for nothing.
+            for _ in range(2):
+                assert await leaders(racks[0] or "") == [(3, ErrorCode.none), here]
+            node.membership.unfit = frozenset((1, 3))
+            for _ in range(2):
+                assert await leaders(racks[0] or "") == [here, here]
+            node.membership.unfit = frozenset((2,))
+            for _ in range(2):
+                assert await leaders() == [here, here]  # It leads until there is another leader.
+            node.membership.unfit = frozenset()
 
 
 async def test_authorized_operations_are_told_where_asked_for(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ def test_a_node_that_is_cut_from_the_store_alone_gives_its_leads_away(tmp_path: 
             cut(cluster, 1)
             await asyncio.sleep(14)
             assert reasons(cluster) == {1: StepDownReason.STORE, 2: None}
+            # Producers of its zone are sent elsewhere.
+            assert [member.membership.unfit for member in cluster] == [{1}] * 3
             assert set(await cluster.leaders("t")) == {1}  # all others have time to say the same
             await asyncio.sleep(GIVEN_AWAY_S - 14)
             assert set(await cluster.leaders("t")) == {2, 3}
@@ -95,6 +97,7 @@ def test_its_leads_come_back_once_it_can_store_for_a_while(tmp_path: Path) -> No
             await asyncio.sleep(GIVEN_AWAY_S)
             assert Counter(await cluster.leaders("t")) == {1: 4, 2: 4, 3: 4}
             assert reasons(cluster) == {1: None, 2: None}
+            assert not any(member.membership.unfit for member in cluster)
 
     run(main())
 

@@ -109,8 +109,13 @@ class Gateway:
         return self._batches.is_full
 
     def takes(self, replica: Replica) -> bool:
-        """Whether producers may write to this replica, which another node leads."""
-        return replica.is_diskless and replica.is_follower and may_pass(replica)
+        """Whether producers may write to this replica, which another node leads.
+
+        Without disk or object store they would wait here, while the leader may have both.
+        """
+        membership = self._node.membership
+        is_fit = membership.can_store and membership.is_disk_fit
+        return is_fit and replica.is_diskless and replica.is_follower and may_pass(replica)
 
     def take(
         self,
