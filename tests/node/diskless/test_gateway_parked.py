@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from tidelog_node.diskless.gateway import forwarder
 from tidelog_node.diskless.gateway.forwarder import LEFT_SECONDS_MAX
 from tidelog_node.diskless.gateway.parked_batches import RETRY_SECONDS, RETRY_SECONDS_MAX
 
-from tests.node.diskless.gateway_world import World
+from tests.node.diskless.gateway_world import PLACE, TOPIC, World
 from tests.support import virtual_time
 from tests.support.batches import batch_of
 from tests.support.inline_executor import InlineExecutor
@@ -218,6 +219,38 @@ def test_a_gateway_takes_nothing_behind_what_it_has_refused_as_a_leader(tmp_path
         assert (await world.gateway.send(numbered(1))).error_code is MOVED
         await require_order(world)
         leader.produce.gateway = own
+
+    play(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("change", ["replicated", "compacted"])
+def test_what_waits_ends_once_no_leader_takes_it_from_a_gateway(
+    tmp_path: Path, change: str
+) -> None:
+    """Its producers can go on at once, with the partition's leader."""
+
+    async def scenario(world: World) -> None:
+        await stop_leading(world)
+        answers = await send_each(world, 5)
+        answers += [world.gateway.send(batch_of(b"of nobody")) for _ in range(5)]
+        await asyncio.sleep(1)
+        assert not any(one.done() for one in answers)
+        image = world.gateway.view.image
+        topic, item = image.topics[TOPIC], image.partition(PLACE)
+        assert item is not None
+        compacted = {**topic.configs, "cleanup.policy": "compact"}
+        changed: records.Topic | records.Partition = (
+            dataclasses.replace(item, acked_by=records.AckedBy.REPLICAS, leader_epoch=1)
+            if change == "replicated"
+            else dataclasses.replace(topic, configs=compacted)
+        )
+        await world.metadata.commit([records.put(changed)])
+        for node in (world.leader, world.gateway):
+            await node.view.refresh()
+        await asyncio.sleep(2 * RETRY_SECONDS_MAX)
+        assert [one.result().error_code for one in answers if one.done()] == [MOVED] * 10
+        traffic = world.gateway.context.counters.gateway
+        assert traffic.waiting_count == traffic.pending_bytes == 0
 
     play(tmp_path, scenario)
 

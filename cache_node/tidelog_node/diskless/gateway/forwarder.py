@@ -26,11 +26,13 @@ from tidelog_core.metadata.records import Broker
 from tidelog_node.diskless.chain.chain_fullness import stays_full
 from tidelog_node.diskless.gateway.gateway_batches import GatewayBatch, SentBatches
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObject
+from tidelog_node.diskless.gateway.gateway_topics import may_pass
 from tidelog_node.diskless.gateway.leader_requests import LeaderRequests, request_of
 from tidelog_node.diskless.gateway.links import NotSent
 from tidelog_node.diskless.gateway.parked_batches import RETRY_SECONDS, ParkedBatches
 from tidelog_node.diskless.gateway.pending_batches import PendingBatches
 from tidelog_node.node_context import NodeContext
+from tidelog_node.replica import Replica
 from tidelog_node.wire.gateway_append import REQUESTS_MAX, GatewayAppend, GatewayResult
 
 logger = logging.getLogger(__name__)
@@ -258,7 +260,7 @@ class Forwarder:
     # -- waiting for a leader --
 
     def _park(self, one: GatewayBatch) -> None:
-        if self._loop.time() >= one.deadline_s or self._is_closed or one.replica.is_dropped:
+        if self._loop.time() >= one.deadline_s or self._is_closed or not _is_passed(one.replica):
             self._batches.lose(one, *NO_LEADER)
             return
         self._parked.park(one, self._loop.time())
@@ -287,8 +289,13 @@ class Forwarder:
         """Send the first batch of each of the partitions; the others follow if it is accepted."""
         firsts: list[GatewayBatch] = []
         for name in names:
+            first = self._parked.first(name)
+            if first is not None and not _is_passed(first.replica):
+                for left in self._parked.take_all(name):
+                    self._batches.lose(left, *NO_LEADER)
+                continue
             if name in self._sent:  # The answer wakes the partition.
-                if self._parked.first(name) is not None:
+                if first is not None:
                     self.give_up_late(name)
                 continue
             one = self._parked.take_first(name)
@@ -315,3 +322,11 @@ class Forwarder:
         batches = [one for name in woken for one in self._parked.take_all(name)]
         self.forward(sorted(batches, key=lambda one: one.number))
         self._traffic.waiting_count = len(self._parked)
+
+
+def _is_passed(replica: Replica) -> bool:
+    """Whether any leader may take batches of the partition from this gateway.
+
+    It has become replicated, for example. Then producers need not wait to go to the leader.
+    """
+    return replica.is_diskless and not replica.is_dropped and may_pass(replica)
