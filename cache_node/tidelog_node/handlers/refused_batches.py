@@ -114,7 +114,7 @@ class RefusedBatches:
         """
         if not (can_serve or replica.is_diskless):
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
-        gateway = self._gateway_handoff.gateway if replica.is_diskless else None
+        gateway = self._gateway_handoff.gateway if _may_have_gateways(replica) else None
         if not (self._broken or self._damaged) and gateway is None:
             return
         where = replica.name
@@ -176,6 +176,15 @@ class RefusedBatches:
         gateway = self._gateway_handoff.gateway
         if gateway is not None and not (is_led and gateway.has_pending(producer)):
             gateway.refuse(producer)
+
+
+def _may_have_gateways(replica: Replica) -> bool:
+    """Return whether gateways take batches of the partition, or have done so a moment ago.
+
+    Its item names chains for a while after it has become replicated again.
+    """
+    followed = replica.followed
+    return replica.is_diskless or (followed is not None and bool(followed.wal))
 
 
 def _is_known(replica: Replica, producer: ProducerBatch) -> bool:

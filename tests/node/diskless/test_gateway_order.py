@@ -8,6 +8,7 @@ without those before.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ErrorCode
+from tidelog_core.metadata import records
 from tidelog_core.model import Principal
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.security.authorization import Authorizer
@@ -23,7 +25,14 @@ from tidelog_node.diskless.gateway import unknown_producers
 from tidelog_node.diskless.gateway.missed_batches import MISSED_SECONDS
 from tidelog_node.handlers.produce import ProduceHandler
 
-from tests.node.diskless.gateway_world import CHAIN_OF, GATEWAY, World, gateway_world, refused
+from tests.node.diskless.gateway_world import (
+    CHAIN_OF,
+    GATEWAY,
+    PLACE,
+    World,
+    gateway_world,
+    refused,
+)
 from tests.support import virtual_time
 from tests.support.batches import batch
 from tests.support.inline_executor import InlineExecutor
@@ -285,6 +294,19 @@ async def test_a_leader_takes_no_batch_before_one_that_is_with_a_gateway(world: 
     world.tickets.release()
     assert ((await first).error_code, (await first).base_offset) == (OK, 0)
     assert await codes(world.leader.send(numbered(1))) == [OK]
+
+
+async def test_nor_once_the_partition_is_replicated_again(world: World) -> None:
+    """The producer may go to the leader while the gateway still has its first batch."""
+    item = world.leader.view.image.partition(PLACE)
+    assert item is not None
+    back = dataclasses.replace(item, acked_by=records.AckedBy.REPLICAS, leader_epoch=1)
+    await world.metadata.commit([records.put(back)])
+    await world.leader.view.refresh()
+    assert not world.leader.replica.is_diskless
+    too_early = await world.leader.send(numbered(1), acks=1)
+    assert too_early.error_code is ErrorCode.request_timed_out
+    assert [await codes(world.leader.send(numbered(n), acks=1)) for n in (0, 1)] == [[OK], [OK]]
 
 
 @pytest.mark.parametrize("where", ["gateway", "leader"])
