@@ -3,6 +3,8 @@
     sequential   append → gateway's object is committed → the leader reads it → reference → leader's
                  object is committed
     overlapped   the reference is noted when the gateway's object is committed, and read meanwhile
+    read first   the reference is noted when it was read, and put as soon as if it were overlapped:
+                 what a leader could gain that has read whatever it refers to
     early        the reference is noted when the gateway's first PUT begins, as the design has it:
                  what a leader could gain that has to make references void
 
@@ -39,6 +41,7 @@ class Path(Enum):
 
     SEQUENTIAL = "sequential"
     OVERLAPPED = "overlapped"
+    READ_FIRST = "read first"
     EARLY = "early"
 
 
@@ -158,21 +161,26 @@ class _Run:
             if self._path is Path.OVERLAPPED:
                 self._refer(sequence, numbers)
             self._read_until = max(self._read_until, self.time.now + self._gets.draw())
+            committed_ms = self.time.now
             self.time.after(
-                self._read_until - self.time.now,
-                lambda s=sequence, n=numbers: self._on_read(s, n),  # type: ignore[misc]
+                self._read_until - committed_ms,
+                lambda s=sequence, n=numbers, at=committed_ms: self._on_read(s, n, at),  # type: ignore[misc]
             )
 
-    def _on_read(self, sequence: int, numbers: Sequence[int]) -> None:
+    def _on_read(self, sequence: int, numbers: Sequence[int], committed_ms: float) -> None:
         if self._path is Path.SEQUENTIAL:
             self._refer(sequence, numbers)
+        elif self._path is Path.READ_FIRST:
+            writer = self.leader.writer
+            for number in numbers:
+                writer._waiting.add_reference(_reference(sequence, number), committed_ms)
+            self.leader.carry_out(writer.tick(self.time.now))
         self._read_end = numbers[-1] + 1
         self._ack()
 
     def _refer(self, sequence: int, numbers: Sequence[int]) -> None:
         for number in numbers:
-            row = SliceRow(PARTITION.topic_id.bytes, 0, -1, -1, 1, 0, 112, 1, 1, 0, 1)
-            reference = ForeignSlice(GATEWAY, sequence, 0, number, row, ())
+            reference = _reference(sequence, number)
             self.leader.carry_out(
                 self.leader.writer.note_reference(
                     reference, self.time.now, gateway_committed_end=sequence + 1
@@ -187,6 +195,11 @@ class _Run:
         end = min(self._stored_end, self._read_end)
         self.waits += [self.time.now - at for at in self._sent[self._acked : end]]
         self._acked = max(self._acked, end)
+
+
+def _reference(sequence: int, number: int) -> ForeignSlice:
+    row = SliceRow(PARTITION.topic_id.bytes, 0, -1, -1, 1, 0, 112, 1, 1, 0, 1)
+    return ForeignSlice(GATEWAY, sequence, 0, number, row, ())
 
 
 def measure_gateway(

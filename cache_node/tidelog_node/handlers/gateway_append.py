@@ -5,7 +5,8 @@ by as few requests as possible, and appended as a producer's batches are. The ch
 to them instead of their bytes. The answer comes when the references are committed.
 
 From version 1 on the request has the headers, too. Then the batches are appended before they are
-read, while their references are put (``UnreadBatches``).
+read, while their references are put (``UnreadBatches``), if the gateway is one that the leader may
+trust so far (``TrustedGateways``).
 
 Requests of one gateway are appended in the order in which they came, no matter how long the reads
 take, also if it has begun another chain: so a producer's batches stay in order. A batch whose
@@ -43,8 +44,13 @@ from tidelog_node.diskless.gateway.gateway_reads import GatewayReads
 from tidelog_node.diskless.gateway.gateway_topics import may_pass
 from tidelog_node.diskless.gateway.missed_batches import MissedBatches
 from tidelog_node.diskless.gateway.read_slots import ReadSlots
+from tidelog_node.diskless.gateway.trusted_gateways import TrustedGateways
 from tidelog_node.diskless.gateway.unknown_producers import GatewaySource, UnknownProducers
-from tidelog_node.diskless.gateway.unread_batches import UnreadBatch, UnreadBatches
+from tidelog_node.diskless.gateway.unread_batches import (
+    UnreadBatch,
+    UnreadBatches,
+    require_announced,
+)
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace
 from tidelog_node.handlers.gateway_acks import GatewayAck, results_of
 from tidelog_node.handlers.produce_batch import append_batch
@@ -95,7 +101,10 @@ class GatewayAppends:
         traffic = node.counters.gateway
         self.reads = GatewayReads(traffic)
         self._slots = ReadSlots()
-        self._unread = UnreadBatches(replicas, self.reads, self._slots, traffic=traffic)
+        self._trusted = TrustedGateways()
+        self._unread = UnreadBatches(
+            replicas, self.reads, self._slots, trusted=self._trusted, traffic=traffic
+        )
         self._missed = MissedBatches(asyncio.get_running_loop().time)
         self._unknown_producers = unknown_producers
         self._turns: dict[int, Turn] = {}  # the last request in line, by gateway
@@ -150,11 +159,11 @@ class GatewayAppends:
         key = wal_key(self._node.view.image.cluster_id, gateway, request.sequence)
         try:
             async with self._slots.of(broker_id):
-                if request.has_headers:
+                if request.has_headers and self._trusted.has(gateway):
                     await self._append_unread(gateway, request, before, waits, unread)
                     turn.set_result(None)
                     read_now, unread = unread, []
-                    await self._unread.fill(broker_id, key, read_now)
+                    await self._unread.fill(gateway, key, read_now)
                 else:
                     await self._append_in_turn(key, gateway, request, before, waits)
         finally:
@@ -163,7 +172,7 @@ class GatewayAppends:
             if not turn.done():
                 turn.set_result(None)
             if unread:  # After an unexpected error nobody else would read them.
-                self._unread.fill_later(broker_id, key, unread)
+                self._unread.fill_later(gateway, key, unread)
         return await results_of(waits)
 
     async def _append_unread(
@@ -194,7 +203,7 @@ class GatewayAppends:
         waits: list[GatewayAck | asyncio.Task[GatewayAck]],
     ) -> None:
         """Read and append the batches in turn; add to ``waits`` what each answer waits for."""
-        parts = await self._read(key, request)
+        parts = await self._read(key, gateway, request)
         if before is not None:
             await asyncio.wait([before])
         for one, data in zip(request.slices, parts, strict=True):
@@ -212,7 +221,9 @@ class GatewayAppends:
         own.add_done_callback(on_done)
         return before, own
 
-    async def _read(self, key: str, request: GatewayAppend) -> Sequence[bytearray | TidelogError]:
+    async def _read(
+        self, key: str, gateway: ChainName, request: GatewayAppend
+    ) -> Sequence[bytearray | TidelogError]:
         """Return each slice's bytes, or the error instead."""
         size_bytes_max = self._node.static_config.socket_request_max_bytes
         if any(one.size_bytes > size_bytes_max for one in request.slices):
@@ -220,11 +231,16 @@ class GatewayAppends:
         places = [SlicePlace(one.position, one.size_bytes, one.crc32c) for one in request.slices]
         error: TidelogError
         try:
-            return await self.reads.read(key, places)
+            parts = await self.reads.read(key, places)
+            require_announced(request.slices, parts)
         except TimeoutError:
             error = RequestTimedOut(f"{key} could not be read in time")
         except TidelogError as problem:
             error = problem
+        else:
+            self._trusted.note_whole(gateway)
+            return parts
+        self._trusted.note_broken(gateway)
         logger.warning("a gateway's object cannot be read", extra={"reason": str(error)})
         return [error] * len(places)
 
@@ -286,7 +302,7 @@ class GatewayAppends:
         ack = self._append(produced, one, foreign, guard, unread)
         if unread:
             key = wal_key(self._node.view.image.cluster_id, foreign.gateway, foreign.sequence)
-            self._unread.fill_later(foreign.gateway.broker_id, key, unread)
+            self._unread.fill_later(foreign.gateway, key, unread)
         return ack
 
     def _append(

@@ -21,7 +21,12 @@ from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import HEADER_SIZE, iter_headers, patch
 from tidelog_node.diskless.chain.chain_partition import ChainPartition
-from tidelog_node.diskless.gateway import gateway_objects, gateway_reads, unread_batches
+from tidelog_node.diskless.gateway import (
+    gateway_objects,
+    gateway_reads,
+    trusted_gateways,
+    unread_batches,
+)
 from tidelog_node.diskless.gateway.unread_batches import UnreadBatch
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace
 from tidelog_node.handlers.gateway_acks import GatewayAck
@@ -35,6 +40,12 @@ from tests.support.inline_executor import InlineExecutor
 from tests.support.waiting import eventually_async
 
 OK, MOVED = ErrorCode.none, ErrorCode.not_leader_or_follower
+
+
+@pytest.fixture(autouse=True)
+def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have leaders trust gateways from their first object on."""
+    monkeypatch.setattr(trusted_gateways, "OBJECTS_MIN", 0)
 
 
 @pytest.fixture
@@ -178,7 +189,7 @@ async def test_nor_if_another_read_finds_that_its_own_batches_are_there(world: W
     chain = replica.chain
     assert isinstance(chain, ChainPartition)
     done = UnreadBatch(chain, 0, bytes(sent[:HEADER_SIZE]), place, ack)
-    assert await world.leader.appends._unread._try("read before", [done]) == []
+    assert await world.leader.appends._unread._try(CHAIN_OF[GATEWAY], "read before", [done]) == []
     world.leader.replicas.end_lead(replica)
     assert end_of(world) == 1
     held.set()

@@ -11,13 +11,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptRecordBatch, ErrorCode
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.decode import decode_records
 from tidelog_core.records.header import iter_headers
 from tidelog_node.diskless.chain.chain_partition import ChainPartition
+from tidelog_node.diskless.gateway import trusted_gateways
 
 from tests.node.diskless.gateway_world import Node, World
 from tests.support import virtual_time
@@ -182,6 +185,30 @@ async def hang_a_read(world: World, chance: Random) -> None:
         leader.hang_next_read()
 
 
+async def damage_for_a_while(world: World, chance: Random) -> None:
+    """Have one of the gateway's newest objects have other bytes, or be gone, for a while."""
+    chain = world.gateway.chain
+    if not chain.committed_end:
+        return
+    sequence = max(0, chain.committed_end - 1 - chance.randrange(3))
+    key = wal_key(world.gateway.view.image.cluster_id, chain.name, sequence)
+    whole = await world.objects.get(key)
+    if chance.random() < 0.5:
+        await world.objects.delete([key])
+    else:
+        await world.objects.replace(key, whole[:112] + bytes(len(whole) - 112))
+    await asyncio.sleep(chance.random() * 0.2)
+    await world.objects.replace(key, whole)
+
+
+async def cannot_store(world: World, chance: Random) -> None:
+    """Have the gateway take nothing for a while, as without its way to the bucket."""
+    membership: Any = world.gateway.context.membership
+    membership.can_store = False
+    await asyncio.sleep(chance.random() * 0.1)
+    membership.can_store = True
+
+
 TROUBLE: tuple[Callable[[World, Random], Awaitable[None]], ...] = (
     lose_answers,
     lose_requests,
@@ -191,6 +218,9 @@ TROUBLE: tuple[Callable[[World, Random], Awaitable[None]], ...] = (
     stop_leading,
     seal_gateway,
     hang_a_read,
+    damage_for_a_while,
+    damage_for_a_while,
+    cannot_store,
 )
 
 
@@ -198,6 +228,13 @@ async def run_schedule(
     folder: Path, seed: int, ways: str = "g", *, overlaps: bool = False
 ) -> list[Producer]:
     """Run one schedule; return its producers."""
+    with pytest.MonkeyPatch.context() as patch:
+        print(f"seed {seed}, ways {ways}, overlaps {overlaps}")
+        patch.setattr(trusted_gateways, "OBJECTS_MIN", seed % 3)
+        return await _run_schedule(folder, seed, ways, overlaps=overlaps)
+
+
+async def _run_schedule(folder: Path, seed: int, ways: str, *, overlaps: bool) -> list[Producer]:
     chance = Random(seed)
     world = World(
         folder,
@@ -279,7 +316,7 @@ def test_without_its_stop_the_high_watermark_passes_batches_without_records(
 
     monkeypatch.setattr(ChainPartition, "note_committed", forget)
     with pytest.raises((AssertionError, CorruptRecordBatch)):
-        run_some(tmp_path, 11, 13, 24)
+        run_some(tmp_path, 24, 25)
 
 
 @pytest.mark.slow

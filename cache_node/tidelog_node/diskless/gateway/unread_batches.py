@@ -3,7 +3,8 @@
 The request has the batch's header. The leader appends the header with zeros for the records, and
 puts a reference into its chain, while it reads the gateway's object.
 
-    append      the log has the header; the high watermark stays at or below the batch
+    append      the log has the header; the high watermark stays at or below the batch. If the
+                gateway's last objects were not whole, it is read first (``TrustedGateways``)
     read        the records are checked against the header, and written to their place in the log
     not read    the read is repeated for as long as this node leads, and the partition waits: the
                 batch has its offsets, so no other can replace it. Gateways are refused until then
@@ -31,17 +32,19 @@ from tidelog_core.errors import (
     StorageError,
     TidelogError,
 )
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.batch import HEADER_SIZE, check_crc, parse_header
 
 from tidelog_node.counters import GatewayTraffic
 from tidelog_node.diskless.chain.chain_partition import ChainPartition
 from tidelog_node.diskless.gateway.gateway_reads import READ_SECONDS_MAX, GatewayReads
 from tidelog_node.diskless.gateway.read_slots import ReadSlots
+from tidelog_node.diskless.gateway.trusted_gateways import TrustedGateways
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.replication.role import AckWaiter
-from tidelog_node.wire.gateway_append import header_rest
+from tidelog_node.wire.gateway_append import GatewaySlice, header_rest
 
 logger = logging.getLogger(__name__)
 
@@ -75,9 +78,11 @@ class UnreadBatches:
         reads: GatewayReads,
         slots: ReadSlots,
         *,
+        trusted: TrustedGateways,
         traffic: GatewayTraffic,
     ) -> None:
         self._replicas = replicas
+        self._trusted = trusted
         self._traffic = traffic
         self._reads = reads
         self._slots = slots
@@ -107,13 +112,13 @@ class UnreadBatches:
         """Note that the partition has unread batches."""
         self._partitions[partition.replica] = partition
 
-    async def fill(self, gateway: int, key: str, batches: Sequence[UnreadBatch]) -> None:
+    async def fill(self, gateway: ChainName, key: str, batches: Sequence[UnreadBatch]) -> None:
         """Read the batches of one object into their logs, at once or later.
 
         The caller holds a slot of the gateway.
         """
         try:
-            left = await self._try(key, batches)
+            left = await self._try(gateway, key, batches)
         except BaseException:  # Above all: the gateway waits for no answer any more.
             self.fill_later(gateway, key, batches)
             raise
@@ -123,7 +128,7 @@ class UnreadBatches:
                 one.waiter.on_ack(RequestTimedOut("the batch cannot be read now"))
 
     def fill_later(
-        self, gateway: int, key: str, batches: Sequence[UnreadBatch], *, delay_s: float = 0.0
+        self, gateway: ChainName, key: str, batches: Sequence[UnreadBatch], *, delay_s: float = 0.0
     ) -> None:
         """Read the batches once there is a slot, as often as it takes."""
         if self._is_closed:
@@ -138,18 +143,20 @@ class UnreadBatches:
         self._traffic.late_count -= 1
 
     async def _fill_later(
-        self, gateway: int, key: str, batches: Sequence[UnreadBatch], delay_s: float
+        self, gateway: ChainName, key: str, batches: Sequence[UnreadBatch], delay_s: float
     ) -> None:
         while batches:
             await asyncio.sleep(delay_s)
             delay_s = min(max(2 * delay_s, AGAIN_SECONDS), AGAIN_SECONDS_MAX)
-            async with self._slots.of(gateway):
+            async with self._slots.of(gateway.broker_id):
                 try:
-                    batches = await self._try(key, batches)
+                    batches = await self._try(gateway, key, batches)
                 except Exception:  # Otherwise the partitions would wait for ever.
                     logger.exception("the read of a gateway's object broke, it is tried again")
 
-    async def _try(self, key: str, batches: Sequence[UnreadBatch]) -> list[UnreadBatch]:
+    async def _try(
+        self, gateway: ChainName, key: str, batches: Sequence[UnreadBatch]
+    ) -> list[UnreadBatch]:
         """Return the batches that are still unread, and wanted."""
         wanted = [one for one in batches if one.is_wanted]
         for partition in {one.partition for one in batches} - {one.partition for one in wanted}:
@@ -162,24 +169,29 @@ class UnreadBatches:
         try:
             parts = await self._reads.read(key, [one.place for one in wanted])
         except (TidelogError, TimeoutError) as error:
+            self._trusted.note_broken(gateway)
             if isinstance(error, CorruptObject) and len(wanted) > 1:  # Others may be whole.
-                return [left for one in wanted for left in await self._try(key, [one])]
+                return [left for one in wanted for left in await self._try(gateway, key, [one])]
             logger.warning(
                 "a gateway's object cannot be read, its partitions wait until it can",
                 extra={"key": key, "reason": repr(error), "count": len(wanted)},
             )
             return [one for one in wanted if one.is_wanted]
-        return [
+        left = [
             one for one, data in zip(wanted, parts, strict=True) if not self._take(one, data, key)
         ]
+        if left:
+            self._trusted.note_broken(gateway)
+        else:
+            self._trusted.note_whole(gateway)
+        return left
 
     def _take(self, one: UnreadBatch, data: bytearray, key: str) -> bool:
         """Write a batch's records into the log; return false if they do not match its header."""
         if not one.is_wanted:
             return True
         try:
-            if header_rest(data) != header_rest(one.header):
-                raise CorruptRecordBatch("it is not the batch that the gateway has announced")
+            _require_rest(data, header_rest(one.header))
             check_crc(data, 0, parse_header(data))
         except CorruptRecordBatch as error:
             logger.error(
@@ -227,3 +239,15 @@ class UnreadBatches:
                 log.truncate_to(offset)
             except StorageError as error:
                 replica.note_failure(error)
+
+
+def require_announced(slices: Sequence[GatewaySlice], parts: Sequence[bytearray]) -> None:
+    """Raise ``CorruptRecordBatch`` unless these are the batches whose headers were announced."""
+    for one, data in zip(slices, parts, strict=True):
+        if one.header_rest is not None:
+            _require_rest(data, one.header_rest)
+
+
+def _require_rest(data: bytearray, rest: bytes) -> None:
+    if header_rest(data) != rest:
+        raise CorruptRecordBatch("it is not the batch that the gateway has announced")
