@@ -115,7 +115,8 @@ def _case(node: Node, size: int, codec: str, *, is_untouched: bool) -> dict[str,
         rates.setdefault(name, []).append(records / (time.process_time() - began))
 
     if size == SIZES[0] and codec == "none":
-        timed("send", SEND_COUNT, lambda: asyncio.run(_sent_singly(node, size)))
+        for _ in range(ROUNDS):
+            timed("send", SEND_COUNT, lambda: asyncio.run(_sent_singly(node, size)))
     with Producer(node.bootstrap, compression=codec).sync() as producer:  # type: ignore[arg-type]
         producer.send_table(topic, table.slice(0, 1000))
         timed("send_table", count, lambda: _sent(producer, topic, table))

@@ -25,6 +25,9 @@ for two seconds, and the first deletion starts their tier workers, half a second
 What is printed of a figure has its parts: the leader's node, the other nodes, their workers.
 The nodes' hot path is compiled, as in a wheel.
 
+With ``--s3`` each round ends with bare loops, which do nothing but move and check the bytes of
+batches of 1 MB: no broker is cheaper, and their ratio is the least that can be expected there.
+
     python -m bench.diskless_cost [--rounds 5] [--seconds 2.0] [--only REGEX] [--rate MB/s]
         [--s3] [--tiered]
 """
@@ -47,7 +50,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from bench import slow_puts, usage
+from bench import bare_puts, slow_puts, usage
 from bench.free_memory import touch_free_memory
 from bench.raw_producers import RawProducers, build_records
 from bench.replicated import (
@@ -61,6 +64,7 @@ from bench.replicated import (
     WARM_SECONDS,
     produce_with,
 )
+from bench.sustained import bare_loops
 from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
 from tools.compiled import write_overlay
 
@@ -69,6 +73,7 @@ AHEAD_BYTES = 4_000_000  # of a connection to S3's pace
 RATE = 5_000  # records of 1 KiB a second, a moderate load
 KEPT_RATE_MIN = 0.9  # of ``--rate``, or a figure says nothing about that rate
 SEGMENT_BYTES = 64 << 20  # with ``--tiered``
+LOOP_BATCHES, LOOP_OBJECTS = 500, 120  # of the bare loops: half a GB
 REST_SECONDS, REST_CPU = 0.5, 0.1  # nodes that use less of a processor have nothing left to do
 REST_SECONDS_MAX = 30.0
 RESULTS = Path(__file__).parent / "results" / "diskless_cost.json"
@@ -111,7 +116,8 @@ def main() -> None:
     found: dict[str, dict[str, list[float]]] = {
         load: {kind.name: [] for kind in kinds} for load in loads
     }
-    with _cluster(at_s3=arguments.s3) as cluster:
+    loops: list[tuple[float, float]] = []
+    with _cluster(at_s3=arguments.s3) as (cluster, environment):
         for number in range(arguments.rounds):
             for at, (name, load) in enumerate(loads.items()):
                 for kind in kinds:
@@ -127,16 +133,23 @@ def main() -> None:
                         f" ({parts})",
                         flush=True,
                     )
+            if arguments.s3:
+                loops.append(_bare_loops(environment))
     figures: dict[str, object] = {"cores": os.cpu_count(), "load": os.getloadavg()[0]}
     for name, costs in found.items():
         figures[name] = summary = _summary(costs)
         print(f"{name}: {json.dumps(summary)}", flush=True)
+    if loops:
+        figures["bare loops: s/GB, replicated and diskless"] = loops
+        ratio = statistics.median(diskless / replicated for replicated, diskless in loops)
+        print(f"bare loops, batches of 1 MB: ratio {ratio:.2f}", flush=True)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 @contextmanager
-def _cluster(*, at_s3: bool) -> Iterator[ReplicatedCluster]:
+def _cluster(*, at_s3: bool) -> Iterator[tuple[ReplicatedCluster, Mapping[str, str]]]:
+    """Yield three nodes and their environment."""
     environment = {"PYTHONPATH": str(write_overlay())}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -144,11 +157,20 @@ def _cluster(*, at_s3: bool) -> Iterator[ReplicatedCluster]:
         if at_s3:
             environment |= stack.enter_context(slow_puts.bucket()).environment
             objects = f"s3://{slow_puts.BUCKET}/cost"
-        yield stack.enter_context(
-            replicated_cluster(
-                folder, config=DEFAULTS, environment=environment, object_store=objects
-            )
+        cluster = replicated_cluster(
+            folder, config=DEFAULTS, environment=environment, object_store=objects
         )
+        yield stack.enter_context(cluster), environment
+
+
+def _bare_loops(environment: Mapping[str, str]) -> tuple[float, float]:
+    """Return the CPU-seconds per GB of the loops for three replicas, and for a diskless topic."""
+    core = max(os.sched_getaffinity(0))
+    replicated = bare_loops.measure(LOOP_BATCHES, follower_count=2, client_core=core)
+    puts = bare_puts.measure(slow_puts.BUCKET, LOOP_OBJECTS, environment)
+    costs = sum(replicated), replicated.first_replica + puts
+    print(f"bare loops: {costs[0]:.3f} and {costs[1]:.3f} s/GB", flush=True)
+    return costs
 
 
 def _summary(costs: Mapping[str, Sequence[float]]) -> dict[str, float]:

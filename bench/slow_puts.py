@@ -80,6 +80,7 @@ def serve(upstream: str, median_ms: float, p99_ms: float) -> Iterator[SlowPuts]:
     ours, theirs = spawning.Pipe()
     process = spawning.Process(target=_run, args=(upstream, median_ms, p99_ms, theirs))
     process.start()
+    theirs.close()  # If the process ends, waiting for its URL does, too.
     try:
         yield SlowPuts(ours)
     finally:
