@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from tidelog_core.metadata.usage import StoreUsage
 FORMAT_VERSION = 1  # PRAGMA user_version
 OPEN_RETRY_INTERVAL = 0.01  # seconds
 FILE_SUFFIXES = ("", "-wal", "-shm")  # while a connection is open all three are there
+LOST = "its file was deleted or replaced"
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS items (
@@ -73,8 +75,43 @@ def identify_files(paths: Iterable[Path]) -> tuple[FileId | None, ...]:
     return tuple(found)
 
 
+class StoreFiles:
+    """The files of a store, as its first connection found them. For any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._paths = tuple(path.with_name(path.name + suffix) for suffix in FILE_SUFFIXES)
+        self._lock = threading.Lock()  # connections are opened and closed by several threads
+        self._connections = 0
+        self._opened: tuple[FileId | None, ...] | None = None  # None while nothing is open
+
+    def are_lost(self) -> bool:
+        """Whether the path no longer leads to the files that are open."""
+        opened = self._opened
+        return opened is not None and identify_files(self._paths) != opened
+
+    def note_opened(self) -> None:
+        """Note a new connection. Raises ``StoreUnavailable`` if its files are not the store's."""
+        with self._lock:
+            found = identify_files(self._paths)
+            if None in found or self._opened not in (None, found):
+                raise StoreUnavailable(f"metadata store {self.path}: {LOST}")
+            self._opened = found
+            self._connections += 1
+
+    def note_closing(self) -> None:
+        """Note that a connection will be closed. The last one of all processes removes files."""
+        with self._lock:
+            self._connections -= 1
+            if not self._connections:
+                self._opened = None
+
+
 def open_file(path: Path, busy_timeout: float) -> SqliteConnection:
-    """Return a connection to the file, made and laid out if it was not there."""
+    """Return a connection to the file, made and laid out if it was not there.
+
+    Waits for the write lock only if the file has to be laid out.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(
         path,
@@ -86,22 +123,29 @@ def open_file(path: Path, busy_timeout: float) -> SqliteConnection:
     try:
         _enter_wal(connection, busy_timeout)
         connection.execute("PRAGMA synchronous = FULL")
-        with transaction(connection):
-            (format_version,) = connection.execute("PRAGMA user_version").fetchone()
-            if format_version > FORMAT_VERSION:
-                newer = StoreUnavailable(
-                    f"metadata store {path} is of format {format_version}, "
-                    f"this program reads up to {FORMAT_VERSION}"
-                )
-                newer.hint = "install the version of Tidelog that wrote it, or a later one"
-                raise newer
-            for statement in SCHEMA.split(";\n"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        if not _is_laid_out(connection, path):
+            with transaction(connection):
+                if not _is_laid_out(connection, path):  # Another process may have been first.
+                    for statement in SCHEMA.split(";\n"):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _is_laid_out(connection: SqliteConnection, path: Path) -> bool:
+    """Raises ``StoreUnavailable`` if a newer program has laid the file out."""
+    (format_version,) = connection.execute("PRAGMA user_version").fetchone()
+    if format_version > FORMAT_VERSION:
+        newer = StoreUnavailable(
+            f"metadata store {path} is of format {format_version}, "
+            f"this program reads up to {FORMAT_VERSION}"
+        )
+        newer.hint = "install the version of Tidelog that wrote it, or a later one"
+        raise newer
+    return bool(format_version == FORMAT_VERSION)
 
 
 def _enter_wal(connection: SqliteConnection, busy_timeout: float) -> None:

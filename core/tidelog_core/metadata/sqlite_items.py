@@ -1,6 +1,7 @@
 """Reads and writes the items of a SQLite metadata store, by SQL.
 
-Each of the public functions is one call on the store's thread.
+Each of the public functions is one call on a thread of the store: ``commit`` and ``increment`` on
+the one that writes, the others on the one that reads.
 """
 
 from __future__ import annotations
@@ -34,10 +35,7 @@ ITEM_COLUMNS = "version, CAST(body AS BLOB)"
 
 def get(connection: SqliteConnection, id: ItemKey) -> Item | None:
     """Return the item, or ``None`` if it does not exist."""
-    row = connection.execute(
-        f"SELECT {ITEM_COLUMNS} FROM items WHERE collection = ? AND key = ?",
-        (id.collection, id.key),
-    ).fetchone()
+    row = _row(connection, id)
     connection.note_read(0 if row is None else _size_bytes(id, row))
     return None if row is None else _item(id, *row)
 
@@ -65,6 +63,14 @@ def list_(connection: SqliteConnection, collection: str, prefix: str, keys: KeyR
     found = [(ItemKey(collection, key), columns) for key, *columns in rows]
     connection.note_read(sum(_size_bytes(*one) for one in found))
     return [_item(item_id, *columns) for item_id, columns in found]
+
+
+def _row(connection: SqliteConnection, id: ItemKey) -> tuple[Any, Any] | None:
+    row: tuple[Any, Any] | None = connection.execute(
+        f"SELECT {ITEM_COLUMNS} FROM items WHERE collection = ? AND key = ?",
+        (id.collection, id.key),
+    ).fetchone()
+    return row
 
 
 def _size_bytes(id: ItemKey, columns: Sequence[Any]) -> int:
@@ -184,9 +190,8 @@ def _cluster_version(connection: SqliteConnection) -> int:
 def increment(connection: SqliteConnection, id: ItemKey, by: int) -> int:
     """Add to the item's ``value`` (0 where absent) and return the sum."""
     with transaction(connection):
-        read_units = connection.usage.modelled_read_units
-        item = get(connection, id)
-        connection.usage.modelled_read_units = read_units  # DynamoDB adds in place.
+        row = _row(connection, id)  # Not noted as a read: DynamoDB adds in place.
+        item = None if row is None else _item(id, *row)
         if item is not None and item.problem is not None:
             raise CorruptItem((id.collection, id.key), item.problem)
         value = 0 if item is None else item.body.get("value", 0)

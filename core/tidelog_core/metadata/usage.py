@@ -1,7 +1,7 @@
 """Counts the requests to a metadata store, and the units that they cost.
 
 Counted where a store sends its requests, so retries count too. Plain integers: a store is used by
-the tasks of one event loop, or counts on its one thread.
+the tasks of one event loop, or it has a thread that counts reads, and another one for writes.
 """
 
 from __future__ import annotations

@@ -157,10 +157,11 @@ class TestSqliteMetadataStore(MetadataStoreContract):
 
     async def test_the_file_syncs_every_commit(self, tmp_path: Path) -> None:
         store = SqliteMetadataStore(tmp_path / "metadata.db")
-        await store.get(A)
-        assert store._connection is not None
-        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-        assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        await store.increment(A, 1)
+        connection = store._writes._connection
+        assert connection is not None
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         await store.close()
 
     async def test_the_changelog_stays_bounded(self, tmp_path: Path, open: Open) -> None:
@@ -230,12 +231,13 @@ class TestSqliteMetadataStore(MetadataStoreContract):
 
         store = SqliteMetadataStore(path)
         await store.commit([create(A)])
-        assert store._connection is not None
-        (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
-        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        connection = store._writes._connection
+        assert connection is not None
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(StoreUnavailable, match="full"):
             await store.commit([Write(ItemKey("big", "x"), {"pad": "x" * 300_000}, 0)])
-        store._connection.execute("PRAGMA max_page_count = 1000000")
+        connection.execute("PRAGMA max_page_count = 1000000")
         assert await store.list("big") == []
         await store.commit([Write(ItemKey("big", "x"), {"pad": "x" * 300_000}, 0)])
         await store.close()
@@ -339,10 +341,10 @@ async def test_a_full_disk_is_named_as_such(tmp_path: Path) -> None:
     await store.commit([create(A)])
 
     def limit() -> None:
-        assert store._connection is not None
-        store._connection.execute("PRAGMA max_page_count = 1")
+        assert store._writes._connection is not None
+        store._writes._connection.execute("PRAGMA max_page_count = 1")
 
-    await asyncio.get_running_loop().run_in_executor(store._thread, limit)
+    await asyncio.get_running_loop().run_in_executor(store._writes._executor, limit)
     with pytest.raises(StoreFull, match="disk is full") as raised:
         await store.commit([Write(ItemKey("t", "large"), {"text": "x" * 200_000}, ANY_VERSION)])
     assert "make room" in raised.value.hint
