@@ -23,9 +23,11 @@ from tidelog_core.metadata.store import ItemKey, MetadataStore
 
 from tidelog_node.membership.broker_id_takeover import leave_again, take_over_id
 from tidelog_node.membership.departed_brokers import DepartedBrokers
+from tidelog_node.membership.draining import Draining
 from tidelog_node.membership.election_loop import ElectionLoop
+from tidelog_node.membership.hand_overs import LeaderStates
 from tidelog_node.membership.lease_keeper import LeaseKeeper
-from tidelog_node.membership.led_partitions import LeaderStates, LedPartitions
+from tidelog_node.membership.led_partitions import LedPartitions
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.node_loop import NodeLoop
 from tidelog_node.membership.peer_watch import PeerWatch
@@ -78,6 +80,7 @@ class ClusterMember:
         self._keeper: LeaseKeeper | None = None
         self._node_loop: NodeLoop | None = None
         self._led: LedPartitions | None = None
+        self._draining: Draining | None = None
         self._unsettled_dir: Path | None = None  # where a loss of records is not settled
         self._may_lack_records = False
         # Partitions and topics that this process has not been able to read since its start.
@@ -151,6 +154,7 @@ class ClusterMember:
             replicas=replicas,
             preferred_interval_seconds=self._preferred_seconds,
         )
+        self._draining = Draining(self._node, self.membership, replicas)
         await self._watch.read()
         start_task(self._watch.run())
         start_task(self._ports.run())
@@ -197,12 +201,12 @@ class ClusterMember:
 
     async def drain(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Hand over the partitions that others can lead. ``begin_leading``'s loops have stopped."""
-        if self._led is None or not self._node.config().controlled_shutdown_enable:
+        if self._draining is None or not self._node.config().controlled_shutdown_enable:
             return
         if not is_wanted():
             return
         self.membership.report_leaving()
-        left = await self._led.drain()
+        left = await self._draining.run()
         if left:
             logger.info("leaderships kept, nobody else is in sync", extra={"count": left})
 

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterImage
@@ -88,6 +88,16 @@ class Membership:
         It may answer only if ``can_serve`` is true too.
         """
         return self._is_started and self.elector.leads(partition)
+
+    def led(self, image: ClusterImage) -> Iterator[tuple[str, Partition]]:
+        """Yield the partitions that this process leads, each with its topic's name."""
+        for topic_id, partitions in image.partitions_by_topic.items():
+            name = image.topic_names.get(topic_id)
+            if name is None:
+                continue
+            for partition in partitions:
+                if partition.leader == self.broker_id and self.leads(partition):
+                    yield name, partition
 
     def is_live(self, broker_id: int) -> bool:
         """Whether the broker can serve as far as this node knows."""

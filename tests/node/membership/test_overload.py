@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import Partition
-from tidelog_node.membership.led_partitions import BALANCE_AFTER_MS
+from tidelog_node.membership.diskless_spreading import BALANCE_AFTER_MS
 
 from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
 from tests.support.virtual_time import run

@@ -26,11 +26,10 @@ from tests.support.virtual_time import run
 class Asked(NoLogs):
     """Leader states that are never ready: they go on until they are told to stop."""
 
+    hands_over = False
+
     def __init__(self) -> None:
         self.told: list[tuple[int, int]] = []  # partition, successor
-
-    def has_leader_state(self, topic_id: UUID, partition: int) -> bool:
-        return True
 
     def begin_hand_over(
         self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
@@ -38,6 +37,16 @@ class Asked(NoLogs):
         assert is_leaving
         self.told.append((partition, successor))
         return True
+
+
+class Recovering(NoLogs):
+    """Leader states that come one after the other: the logs are recovered first."""
+
+    def __init__(self) -> None:
+        self.led: set[int] = set()  # partitions
+
+    def has_leader_state(self, topic_id: UUID, partition: int) -> bool:
+        return partition in self.led
 
 
 async def restart(cluster: VirtualCluster) -> list[Asked]:
@@ -147,5 +156,31 @@ def test_a_broker_that_gives_its_leads_away_gets_none(tmp_path: Path) -> None:
             await asyncio.sleep(15)  # It stays, after all.
             found = await cluster.partitions("t")
             assert [p for p in found if p.replicas[0] == 3]
+
+    run(main())
+
+
+def test_leads_whose_logs_are_being_recovered_stay_until_they_are_led(tmp_path: Path) -> None:
+    """Another node would begin again, and seal the chain of a leader that has handed over."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=2) as cluster:
+            logs = Recovering()
+            cluster[1].logs = logs
+            await cluster[1].kill()
+            await cluster[1].start()
+            await cluster.create("t", partitions=12, replicas=(1,), diskless_enable="true")
+            logs.led = set(range(0, 12, 2))
+            await asyncio.sleep(30)
+            found = await cluster.partitions("t")
+            assert {p.leader for p in found if p.partition % 2} == {1}
+            assert [p for p in found if p.leader == 2]
+            await cluster.add(3)
+            await asyncio.sleep(30)
+            found = await cluster.partitions("t")
+            assert all((p.leader, p.leader_epoch) == (1, 0) for p in found if p.partition % 2)
+            logs.led = set(range(12))
+            await asyncio.sleep(20)
+            assert Counter(await cluster.leaders("t")) == {1: 4, 2: 4, 3: 4}
 
     run(main())

@@ -10,7 +10,7 @@
     run(main())
 
 Each member has everything that a node has of membership, and no logs: its leaderships are
-handed over as ``LeaderStates`` would once nothing is left to replicate.
+handed over as ``LeaderStates`` would once nothing is left to replicate, or to store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
@@ -49,6 +49,8 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import ChangeReason
 from tidelog_core.replication.election import move_lead
 from tidelog_core.replication.heirs import wants_diskless
+from tidelog_core.replication.partition_writer import write_changes
+from tidelog_core.replication.reassignment import asked_leader
 from tidelog_node.dialing.host_addresses import PortRefused
 from tidelog_node.diskless.chain.store_watch import StoreWatch
 from tidelog_node.membership.member import ClusterMember
@@ -178,10 +180,15 @@ class PendingChain:
 
 
 class NoLogs:
-    """Leaders whose followers have everything: they hand over with a write of the caller's."""
+    """Leaders whose followers have everything: they hand over with a write of the caller's.
+
+    Those of diskless partitions hand over when they are asked.
+    """
+
+    hands_over = True
 
     def has_leader_state(self, topic_id: UUID, partition: int) -> bool:
-        return False
+        return True
 
     def begin_hand_over(
         self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
@@ -261,6 +268,7 @@ class Member:
             probe=self._probe,
         )
         self._begin(watch.run())
+        self._begin(self._hand_over_asked())
         self._leading_from = len(self._tasks)
         self.member.begin_leading(self._begin)
 
@@ -290,14 +298,33 @@ class Member:
         if self.is_bucket_away:
             raise TierUnavailable("the bucket is away")
 
-    def _leads_diskless(self) -> bool:
+    async def _hand_over_asked(self) -> None:
+        """Hand diskless partitions over as their leader states would."""
+        while True:
+            changes = [
+                move_lead(partition, asked_leader(partition), ChangeReason.HAND_OVER)
+                for partition in self._led_diskless()
+                if self.logs.hands_over
+                and asked_leader(partition) != self.broker_id
+                and self.logs.has_leader_state(partition.topic_id, partition.partition)
+            ]
+            if changes and self.can_serve:
+                await write_changes(self.link, changes)
+                with suppress(StoreUnavailable):
+                    await self.view.refresh()
+            await asyncio.sleep(0.1)
+
+    def _led_diskless(self) -> list[Partition]:
         image = self.view.image
-        return any(
-            self.membership.leads(partition)
+        return [
+            partition
             for name in image.topics
             for partition in image.partitions(name)
-            if partition.is_diskless
-        )
+            if partition.is_diskless and self.membership.leads(partition)
+        ]
+
+    def _leads_diskless(self) -> bool:
+        return bool(self._led_diskless())
 
     def problems(self) -> list[BaseException]:
         """What ended tasks that should never end."""

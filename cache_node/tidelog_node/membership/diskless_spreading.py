@@ -1,0 +1,158 @@
+"""Has this node's part of the leads of diskless partitions spread over the brokers that can lead.
+
+``diskless_balance`` computes the moves of all nodes; this says when, and asks for those of the
+partitions that this node leads. A partition that is being recovered stays until it is led:
+
+- The next node would begin the recovery again. On a slow machine brokers come and go more often
+  than a recovery takes, and nobody would ever lead it.
+- If its leader before has ended its epoch in the item, a further election takes that back. Its
+  chain would be sealed, and all of its other partitions would wait for another one.
+
+A node that cannot recover it, because it cannot store or its disk is full, gives it away for that
+reason (``LedPartitions``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import Counter
+from collections.abc import Iterable, Set
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.records import Partition
+from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.diskless_balance import DisklessMove, balancing_moves
+from tidelog_core.replication.diskless_followers import Racks
+from tidelog_core.replication.election import change_followers
+from tidelog_core.replication.reassignment import (
+    asked_leader,
+    is_reassigning,
+    start_reassignment,
+    target_replicas,
+    unasked,
+)
+
+from tidelog_node.membership.hand_overs import LeaderStates
+from tidelog_node.membership.membership import Membership
+from tidelog_node.membership.replica_racks import ReplicaRacks
+
+logger = logging.getLogger(__name__)
+
+BALANCE_AFTER_MS = 5_000  # after a broker came or went, or leads were moved
+
+
+class _Leads(NamedTuple):
+    """The diskless partitions of an image, divided among the brokers that can lead."""
+
+    image: ClusterImage
+    able: frozenset[int]
+    partitions: list[Partition]  # with their intended leaders
+    asked: Set[tuple[UUID, int]]  # those whose leaders are asked to hand them over
+
+
+class DisklessSpreading:
+    """Decides which leads this node gives away. For one task."""
+
+    def __init__(self, membership: Membership, replicas: LeaderStates) -> None:
+        self._membership = membership
+        self._replicas = replicas
+        self._able: frozenset[int] = frozenset()  # the brokers that may lead diskless partitions
+        self._from_ms = 0.0  # they are the same for long enough by then
+        self._replica_racks = ReplicaRacks()
+        self._known: _Leads | None = None
+        self._lost_ms: dict[int, float] = {}  # when a broker was last seen to lead less than before
+        # The image and the racks of which nothing is left to move.
+        self._settled: tuple[ClusterImage, Racks] | None = None
+
+    def decide(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
+        """Return this node's part of the moves.
+
+        Once the same brokers have been able to lead for a while.
+        """
+        peers, broker_id = self._membership.peers, self._membership.broker_id
+        able = frozenset(
+            b
+            for b in self._membership.live_brokers(image)
+            if b == broker_id or (peers.may_lead_diskless(b) and not peers.is_suspected(b))
+        )
+        is_able = self._membership.is_disk_fit and self._membership.can_store
+        if not is_able or able != self._able:
+            self._able, self._from_ms = able, now_ms + self._rest_ms(able)
+            self._settled = None  # Of the same image the moves are others now.
+        leads = self._leads(image, able, now_ms)
+        racks = self._replica_racks.note(image.brokers, able, now_ms)
+        is_settled = self._settled is not None and (
+            self._settled[0] is image and self._settled[1] == racks
+        )
+        if now_ms < self._from_ms or is_settled:
+            return []
+        self._settled = image, racks
+        changes: list[PartitionChange] = []
+        for move in balancing_moves(leads.partitions, able, racks):
+            partition = move.partition
+            is_own = partition.leader == broker_id and self._membership.leads(partition)
+            if not is_own or (partition.topic_id, partition.partition) in leads.asked:
+                continue
+            if move.leader == broker_id:
+                changes.append(change_followers(partition, move.replicas))
+            elif self._may_move(move, now_ms):
+                # Where there are too few brokers, a replica stays on one that was taken out.
+                known = image.brokers.keys() | partition.replicas
+                change = start_reassignment(partition, move.replicas, broker_ids=known)
+                changes += [] if change is None else [change]
+            else:
+                self._settled = None  # Look again.
+        if changes:
+            self._from_ms = now_ms + self._rest_ms(able)
+            logger.info("diskless partitions spread", extra={"count": len(changes)})
+        return changes
+
+    def _may_move(self, move: DisklessMove, now_ms: float) -> bool:
+        """Whether the partition is led, and the broker that is to get it seems to stay."""
+        lost_ms = self._lost_ms.get(move.leader, -BALANCE_AFTER_MS)
+        return now_ms >= lost_ms + BALANCE_AFTER_MS and self._replicas.has_leader_state(
+            move.partition.topic_id, move.partition.partition
+        )
+
+    def _rest_ms(self, able: Iterable[int]) -> float:
+        """Return how long nothing may change before leads are spread.
+
+        Longer while brokers are late: moves cost an overloaded cluster more than they bring.
+        """
+        extra = (self._membership.peers.extra_ms(broker_id) for broker_id in able)
+        return BALANCE_AFTER_MS + max(extra, default=0.0)
+
+    def _leads(self, image: ClusterImage, able: frozenset[int], now_ms: float) -> _Leads:
+        """Return the diskless partitions, and note which brokers lead less than before.
+
+        Those may be about to leave, before anybody knows.
+        """
+        known = self._known
+        if known is not None and known.image is image and known.able == able:
+            return known
+        partitions: list[Partition] = []
+        asked: set[tuple[UUID, int]] = set()
+        for name in image.topics:
+            for partition in image.partitions(name):
+                if not partition.is_diskless:
+                    continue
+                leader = asked_leader(partition)
+                if leader != partition.leader and leader in able:
+                    asked.add((partition.topic_id, partition.partition))
+                    partition = dataclasses.replace(  # noqa: PLW2901
+                        partition, leader=leader, replicas=target_replicas(partition)
+                    )
+                elif is_reassigning(partition):
+                    partition = unasked(partition)  # noqa: PLW2901
+                partitions.append(partition)
+        counts = Counter(partition.leader for partition in partitions)
+        if known is not None:
+            before = Counter(partition.leader for partition in known.partitions)
+            for broker_id, count in before.items():
+                if counts[broker_id] < count:
+                    self._lost_ms[broker_id] = now_ms
+        self._known = _Leads(image, able, partitions, asked)
+        return self._known
