@@ -24,7 +24,7 @@ from tidelog_core.quotas import quota_entity
 from tidelog_core.replication.lease_times import LeaseTimes
 from tidelog_core.security import roles as role_members
 from tidelog_core.security import scram_credentials
-from tidelog_node import fetch_sessions, supervisor
+from tidelog_node import cluster_settings, fetch_sessions
 from tidelog_node.authentication import bearer_tokens, login
 from tidelog_node.client_metrics import forwarder, instances
 from tidelog_node.handlers.client_metrics import DECOMPRESSED_RATIO_MAX
@@ -279,7 +279,7 @@ def _client_metrics() -> Iterator[Row]:
 
 
 def _commands() -> Iterator[Row]:
-    yield "nodes of `tidelog up`", _count(supervisor.NODES_MAX), "refused"
+    yield "nodes of `tidelog up`", _count(cluster_settings.NODES_MAX), "refused"
     yield (
         "a password of `tidelog user add`",
         _size(passwords.PASSWORD_SIZE_BYTES_MAX),

@@ -16,7 +16,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.errors import InvalidConfig
-from tidelog_node.supervisor import ClusterSettings, _announcing, _Child
+from tidelog_node.child_process import ChildProcess
+from tidelog_node.cluster_settings import ClusterSettings
+from tidelog_node.supervisor import _announcing
 
 from tests.support.cluster_process import (
     CLUSTER_PROGRAM,
@@ -184,7 +186,7 @@ async def test_a_process_is_started_again_with_another_command() -> None:
         lines.append(line)
         heard.set()
 
-    child = _Child("console", _until_stdin_ends("one"), ends_cluster=False, on_ready=on_ready)
+    child = ChildProcess("console", _until_stdin_ends("one"), ends_cluster=False, on_ready=on_ready)
     running = asyncio.create_task(child.run())
     async with asyncio.timeout(SECONDS_MAX):
         await heard.wait()
