@@ -23,9 +23,6 @@ or reading of leases may arrive, and more topics may be noted. That is safe:
 - Changes that arrive during a round are noted for the next one, and lost writes are decided again:
   the topics to visit, and the set of dead brokers, are taken before the round's first turn.
 - A node that is fenced during a round writes none of its decisions.
-
-At first a node takes over only partitions without a leader and those that it led itself: the nodes
-of a restarted cluster do not start at the same time, and the first would take over everything.
 """
 
 from __future__ import annotations
@@ -33,15 +30,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
 
-from tidelog_core.config import topic_config
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.records import Partition, Topic
-from tidelog_core.metadata.stand_in import is_readable
-from tidelog_core.metadata.store import COMMIT_WRITES_MAX
+from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election_coordinators import ElectionCoordinators
@@ -49,6 +42,7 @@ from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.turns import Turn
 from tidelog_core.waiting import wait_and_clear
 
+from tidelog_node.membership.election_round import ElectionRound, is_isr_shrink, topics_of
 from tidelog_node.membership.membership import Membership
 from tidelog_node.node_context import NodeContext
 
@@ -56,10 +50,6 @@ logger = logging.getLogger(__name__)
 
 WAITING_SECONDS = 0.1  # between visits of partitions that can be taken over later
 MIN_PAUSE_MS = 10.0  # between two rounds without a change
-TAKEOVERS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX  # half a second of writes, then a new round
-# Changes that only remove followers: newly lapsed leases do not wait for all of these.
-ISR_SHRINKS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX
-PARTITIONS_PER_STEP = 50  # of one topic, before other tasks run
 START_GRACE_MS_MAX = 2_000  # and at most a quarter of a lease
 
 
@@ -77,9 +67,7 @@ class ElectionLoop:
         self._coordinated: frozenset[int] = frozenset()  # the dead that this node writes for
         self._came_back_ms = -math.inf  # when a dead broker was last seen alive again
         self._step_in_ms = math.inf  # when this node starts to write for another dead broker
-        self._takeovers_left = TAKEOVERS_PER_ROUND_MAX  # in this round
-        self._isr_shrinks_left = ISR_SHRINKS_PER_ROUND_MAX  # in this round
-        self._grace_until_ms: float | None = None  # None: nothing has been decided yet
+        self._grace_until_ms: float | None = None  # None: no round has begun yet
         self._stir = asyncio.Event()
 
     async def run(self) -> None:
@@ -98,13 +86,13 @@ class ElectionLoop:
         """Write the takeovers that are due; return the number of partitions written."""
         if not self._can_serve():
             return 0
-        state = await self._begin()
+        current = await self._begin()
         # Groups wait for their coordinator and need it before anything else works.
-        reserved = state.names & RESERVED_TOPICS
-        written = await self._settle(state, reserved)
-        leaderless = await self._leaderless(state)
-        written += await self._settle(state, leaderless - reserved)
-        return written + await self._settle(state, state.names - leaderless - reserved)
+        reserved = current.names & RESERVED_TOPICS
+        written = await self._settle(current, reserved)
+        leaderless = await self._leaderless(current)
+        written += await self._settle(current, leaderless - reserved)
+        return written + await self._settle(current, current.names - leaderless - reserved)
 
     def visit_soon(self, topic: str) -> None:
         """Visit the topic soon: this node stops leading a partition that it led."""
@@ -118,7 +106,7 @@ class ElectionLoop:
         self._dead = None
         return False
 
-    async def _begin(self) -> _RoundState:
+    async def _begin(self) -> ElectionRound:
         """Return the round's inputs. Changes noted from here on belong to the next round."""
         image, dead, peers = self._node.view.image, self._membership.dead, self._membership.peers
         if self._grace_until_ms is None:
@@ -129,8 +117,6 @@ class ElectionLoop:
         is_other_dead |= self._suspected != suspected
         self._suspected = suspected
         before, self._dead, self._changed = self._dead, dead, set()
-        self._takeovers_left = TAKEOVERS_PER_ROUND_MAX
-        self._isr_shrinks_left = ISR_SHRINKS_PER_ROUND_MAX
         turn = Turn()
         # Before ``_step_in``: these changes show for which dead brokers another node writes.
         for name in names:
@@ -141,38 +127,52 @@ class ElectionLoop:
         )
         if self._step_in(before, dead, coordinators) or is_other_dead:
             names = image.topics.keys() | self._held.keys()
-        return _RoundState(names, coordinators, turn)
+        return ElectionRound(
+            self._node,
+            self._membership,
+            coordinators,
+            names=names,
+            waiting=self._waiting,
+            coordinated=self._coordinated,
+            grace_until_ms=self._grace_until_ms,
+            turn=turn,
+        )
 
-    async def _leaderless(self, state: _RoundState) -> set[str]:
+    async def _leaderless(self, current: ElectionRound) -> set[str]:
         """Return the topics with a partition whose leader is dead, or that has no leader."""
         found, no_leaders = set(), self._membership.suspected | {NO_LEADER}
-        for name in state.names:
+        for name in current.names:
             partitions = self._node.view.image.partitions(name)
             self._forget(name, partitions)
             if not no_leaders.isdisjoint(partition.leader for partition in partitions):
                 found.add(name)
-            await state.turn.step()
+            await current.turn.step()
         return found
 
-    async def _settle(self, state: _RoundState, names: Set[str]) -> int:
+    async def _settle(self, current: ElectionRound, names: Set[str]) -> int:
         """Decide on the topics and write the changes; return the number of partitions written."""
-        if state.is_store_away:
+        if current.is_store_away:
             self._waiting |= names
             return 0
-        changes = await self._decide_topics(state, names)
+        changes = await current.decide(names)
+        if current.left:
+            self._changed |= current.left
+            self._stir.set()
         if not self._can_serve() or not changes:
             return 0
         outcome = await write_changes(self._node.store, changes)
-        state.is_store_away = bool(outcome.refused)
+        current.is_store_away = bool(outcome.refused)
         if outcome.moved:
             self._membership.note_moved(outcome.moved)
         self._note_written(outcome.written)
         # Lost ones too: the lease has been renewed, but the broker may be dead all the same.
-        self._waiting.update(self._names(outcome.refused + outcome.unknown + outcome.lost))
+        self._waiting |= topics_of(
+            outcome.refused + outcome.unknown + outcome.lost, self._node.view.image
+        )
         try:
             await self._node.view.refresh()
         except StoreUnavailable:
-            self._waiting.update(self._names(changes))
+            self._waiting |= topics_of(changes, self._node.view.image)
         return len(outcome.written)
 
     def _note_written(self, written: Sequence[PartitionChange]) -> None:
@@ -183,7 +183,7 @@ class ElectionLoop:
                 "partitions taken over by a replica that may lack records",
                 extra={"count": len(unclean)},
             )
-        shrunk = sum(map(_is_isr_shrink, written))
+        shrunk = sum(map(is_isr_shrink, written))
         self._node.counters.isr_shrink_count += shrunk
         if shrunk < len(written):
             logger.info("partitions taken over", extra={"count": len(written) - shrunk})
@@ -224,148 +224,6 @@ class ElectionLoop:
             pause_ms = min(pause_ms, WAITING_SECONDS * 1000)
         return None if pause_ms == math.inf else pause_ms / 1000
 
-    async def _decide_topics(
-        self, state: _RoundState, names: Iterable[str]
-    ) -> list[PartitionChange]:
-        changes: list[PartitionChange] = []
-        for name in names:
-            if self._takeovers_left > 0:
-                changes += await self._decide_topic(state, name)
-            else:
-                self.visit_soon(name)  # in the next round
-            await state.turn.step()
-        if self._takeovers_left <= 0:
-            # Removing dead followers waits until every partition has a leader again.
-            self._waiting.update(self._names(c for c in changes if _is_isr_shrink(c)))
-            changes = [change for change in changes if not _is_isr_shrink(change)]
-        # Takeovers first, and those with the same dead leader together: a transaction checks its
-        # lease once, in one version.
-        changes.sort(key=_urgency)
-        return changes
-
-    async def _decide_topic(self, state: _RoundState, name: str) -> list[PartitionChange]:
-        image = self._node.view.image
-        topic, partitions = image.topic(name), image.partitions(name)
-        was_waiting = name in self._waiting
-        self._waiting.discard(name)
-        changes: list[PartitionChange] = []
-        if topic is None:
-            return changes
-        is_unclean_allowed: bool | None = None
-        for number, partition in enumerate(partitions):
-            if number % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
-                await state.turn.step()
-            if self._takeovers_left <= 0:
-                self._waiting.add(name)
-                self.visit_soon(name)  # in the next round, for its other partitions
-                break
-            if partition.is_diskless:
-                inherited = self._inherit(name, partition)
-                if inherited is not None:
-                    changes.append(inherited)
-                continue
-            # Once for both conditions: the answer may change in another turn.
-            is_vacant = self._is_vacant(partition)
-            change = None
-            if is_vacant or was_waiting:
-                if is_unclean_allowed is None:
-                    is_unclean_allowed = self._is_unclean_allowed(topic)
-                change = self._take_over(state, name, partition, is_unclean_allowed)
-            if not is_vacant and not self._coordinated.isdisjoint(partition.isr):
-                change = self._shrink_isr(name, partition)
-            if change is not None:
-                changes.append(change)
-        return changes
-
-    def _take_over(
-        self, state: _RoundState, name: str, partition: Partition, is_unclean_allowed: bool
-    ) -> PartitionChange | None:
-        """Return the partition's takeover; note the topic if it may be taken over later."""
-        elector, peers = self._membership.elector, self._membership.peers
-        now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
-        is_held, is_vacant = broker_id in partition.replicas, self._is_vacant(partition)
-        # The nodes that may write for all successors of the dead leader; none if it is not dead.
-        writers = state.coordinators.of(partition.leader) if self._is_orphan(partition) else ()
-        is_writer = bool(writers) and partition.leader in self._coordinated
-        is_reserved = name in RESERVED_TOPICS  # Any broker may lead one that has no live replica.
-        if not is_readable(partition) or not (is_held or is_writer or is_reserved):
-            return None
-        assert self._grace_until_ms is not None
-        if is_vacant and now_ms < self._grace_until_ms and self._has_other_leader(partition):
-            self._waiting.add(name)
-            return None
-        change = elector.elect(partition, peers, now_ms=now_ms) if is_writer else None
-        if is_reserved and not is_held:
-            live = self._membership.live_brokers(self._node.view.image)
-            change = change or elector.adopt(partition, peers, live)
-        if change is None and is_held:
-            change = elector.takeover(
-                partition,
-                peers,
-                is_unclean_allowed=is_unclean_allowed,
-                now_ms=now_ms,
-                is_coordinated=any(b != broker_id for b in writers[:1]),
-            )
-        self._takeovers_left -= change is not None
-        # Otherwise only a change of the record or a lease can make a takeover possible.
-        may_later = is_held and (is_unclean_allowed or broker_id in partition.isr)
-        # A successor may still be seen to have outlived the leader.
-        may_later = may_later or (is_writer and bool(elector.candidates(partition, peers)))
-        if is_vacant and (change is not None or may_later):
-            self._waiting.add(name)
-        return change
-
-    def _inherit(self, name: str, partition: Partition) -> PartitionChange | None:
-        """Return the takeover of a diskless partition; note the topic while it has no leader."""
-        leader, membership = partition.leader, self._membership
-        if leader == membership.broker_id:
-            is_vacant = not membership.leads(partition)
-        else:
-            is_vacant = leader == NO_LEADER or membership.peers.is_suspected(leader)
-        if not is_vacant or not is_readable(partition):
-            return None
-        assert self._grace_until_ms is not None
-        self._waiting.add(name)
-        if membership.now_ms() < self._grace_until_ms and self._has_other_leader(partition):
-            return None
-        live = membership.live_brokers(self._node.view.image)
-        change = membership.elector.inherit(partition, membership.peers, live)
-        self._takeovers_left -= change is not None
-        return change
-
-    def _shrink_isr(self, name: str, partition: Partition) -> PartitionChange | None:
-        """Return the removal of dead followers from a live leader's ISR, if the limit allows."""
-        elector, peers = self._membership.elector, self._membership.peers
-        now_ms = self._membership.now_ms()
-        if not self._isr_shrinks_left:
-            self._waiting.add(name)
-            return None
-        change = elector.shrink_isr(partition, peers, self._coordinated, now_ms=now_ms)
-        self._isr_shrinks_left -= change is not None
-        if change is None and not peers.is_fresh(partition.leader, now_ms):
-            self._waiting.add(name)  # The leader may still be seen to have outlived the dead.
-        return change
-
-    def _is_orphan(self, partition: Partition) -> bool:
-        """Whether the leader is another broker and has died."""
-        return self._has_other_leader(partition) and self._membership.peers.has_died(
-            partition.leader
-        )
-
-    def _is_vacant(self, partition: Partition) -> bool:
-        leader = partition.leader
-        if leader == self._membership.broker_id:
-            return not self._membership.leads(partition)
-        return leader == NO_LEADER or self._membership.peers.is_dead(leader)
-
-    def _has_other_leader(self, partition: Partition) -> bool:
-        return partition.leader not in (NO_LEADER, self._membership.broker_id)
-
-    def _is_unclean_allowed(self, topic: Topic) -> bool:
-        if topic.name in RESERVED_TOPICS:
-            return True  # They carry leadership only: no records can be lost.
-        return topic_config(topic.configs, self._node.config()).unclean_leader_election_enable
-
     def _forget(self, name: str, partitions: tuple[Partition, ...]) -> None:
         """Forget partitions that this node no longer has a replica of.
 
@@ -394,30 +252,7 @@ class ElectionLoop:
         else:
             self._held.pop(name, None)
 
-    def _names(self, changes: Iterable[PartitionChange]) -> set[str]:
-        names = self._node.view.image.topic_names
-        return {names[c.after.topic_id] for c in changes if c.after.topic_id in names}
-
     def _on_image(self, _: ClusterImage, changed_topics: frozenset[str]) -> None:
         if changed_topics:
             self._changed |= changed_topics
             self._stir.set()
-
-
-@dataclass(slots=True)
-class _RoundState:
-    """The inputs of a round, the same from its first turn to its last."""
-
-    names: Set[str]  # topics to visit
-    coordinators: ElectionCoordinators
-    turn: Turn
-    is_store_away: bool = False  # it has refused a part of the round: postpone the remaining parts
-
-
-def _is_isr_shrink(change: PartitionChange) -> bool:
-    return change.reason is ChangeReason.ALTER_ISR
-
-
-def _urgency(change: PartitionChange) -> tuple[bool, list[tuple[str, int]]]:
-    checks = [(check.id.key, check.expected_version) for check in change.checks]
-    return _is_isr_shrink(change), checks

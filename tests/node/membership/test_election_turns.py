@@ -16,8 +16,9 @@ from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.lease_times import LeaseTimes
 from tidelog_core.replication.own_lease import OwnLease
-from tidelog_node.membership import election_loop
+from tidelog_node.membership import election_round
 from tidelog_node.membership.election_loop import ElectionLoop
+from tidelog_node.membership.election_round import ElectionRound
 from tidelog_node.membership.membership import Membership
 
 from tests.support.loop_turns import loop_turns
@@ -90,6 +91,19 @@ def written(store: MemoryMetadataStore) -> list[list[tuple[ItemKey, bool]]]:
     ]
 
 
+def note_rounds(elections: ElectionLoop, monkeypatch: pytest.MonkeyPatch) -> list[ElectionRound]:
+    """Return the list that gets every round that is begun."""
+    rounds: list[ElectionRound] = []
+    begin = elections._begin
+
+    async def begin_noted() -> ElectionRound:
+        rounds.append(await begin())
+        return rounds[-1]
+
+    monkeypatch.setattr(elections, "_begin", begin_noted)
+    return rounds
+
+
 @pytest.mark.parametrize(("topics", "partitions"), [(1500, 2), (1, 3000)])
 async def test_a_look_at_thousands_of_partitions_goes_in_turns(
     topics: int, partitions: int, monkeypatch: pytest.MonkeyPatch
@@ -102,7 +116,7 @@ async def test_a_look_at_thousands_of_partitions_goes_in_turns(
     state = await elections._begin()
     with loop_turns() as seen:
         await elections._leaderless(state)
-        await elections._decide_topics(state, state.names)
+        await state.decide(state.names)
     share = seen.longest_seconds / seen.total_seconds
     print(f"{seen.longest_seconds * 1000:.1f} ms, {share:.0%}")
     assert share < LONGEST_SHARE_MAX, seen.longest
@@ -111,7 +125,7 @@ async def test_a_look_at_thousands_of_partitions_goes_in_turns(
 async def test_a_round_takes_over_so_many_and_the_next_ones_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(election_loop, "TAKEOVERS_PER_ROUND_MAX", 5)
+    monkeypatch.setattr(election_round, "TAKEOVERS_PER_ROUND_MAX", 5)
 
     elections, _, store = await make_elections(topics=6, partitions=3, leaders=(DEAD, OTHER))
     assert [await elections.round() for _ in range(2)] == [5, 4 + 9]
@@ -126,28 +140,31 @@ async def test_a_round_takes_over_so_many_and_the_next_ones_the_rest(
 async def test_a_round_of_one_large_topic_takes_over_no_more_than_it_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(election_loop, "TAKEOVERS_PER_ROUND_MAX", 50)
+    monkeypatch.setattr(election_round, "TAKEOVERS_PER_ROUND_MAX", 50)
 
     elections, *_ = await make_elections(topics=1, partitions=120)
     assert [await elections.round() for _ in range(4)] == [50, 50, 20, 0]
 
 
-async def test_reserved_topics_then_dead_leaders_are_written_before_the_rest_is_decided() -> None:
+async def test_reserved_topics_then_dead_leaders_are_written_before_the_rest_is_decided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     elections, _, store = await make_elections(
         topics=40,
         partitions=1,
         leaders=(OTHER,) * 18 + (DEAD,) * 2,
         last_topic=CONSUMER_OFFSETS_TOPIC,
     )
+    rounds = note_rounds(elections, monkeypatch)
     left: list[tuple[int, int]] = []
 
     def note(_: Sequence[Write]) -> None:
-        left.append((elections._takeovers_left, elections._isr_shrinks_left))
+        left.append((rounds[-1].takeovers_left, rounds[-1].isr_shrinks_left))
 
     store.on_commit = note
     assert await elections.round() == 40
-    takeovers_max = election_loop.TAKEOVERS_PER_ROUND_MAX
-    shrinks_max = election_loop.ISR_SHRINKS_PER_ROUND_MAX
+    takeovers_max = election_round.TAKEOVERS_PER_ROUND_MAX
+    shrinks_max = election_round.ISR_SHRINKS_PER_ROUND_MAX
     assert left == [
         (takeovers_max - 1, shrinks_max),
         (takeovers_max - 4, shrinks_max),
@@ -159,12 +176,13 @@ async def test_a_leader_found_dead_between_two_turns_has_its_partition_changed_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
-    monkeypatch.setattr(election_loop, "PARTITIONS_PER_STEP", 10)
+    monkeypatch.setattr(election_round, "PARTITIONS_PER_STEP", 10)
 
     elections, membership, store = await make_elections(topics=1, partitions=60, leaders=(OTHER,))
+    rounds = note_rounds(elections, monkeypatch)
     in_round = asyncio.create_task(elections.round())
     for _ in range(1000):
-        if elections._isr_shrinks_left <= election_loop.ISR_SHRINKS_PER_ROUND_MAX - 20:
+        if rounds and rounds[0].isr_shrinks_left <= election_round.ISR_SHRINKS_PER_ROUND_MAX - 20:
             break
         await asyncio.sleep(0)
     released = make_lease(OTHER, 0, version=5)
@@ -200,9 +218,10 @@ async def test_a_lease_read_between_two_turns_loses_what_was_decided_on_the_one_
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
 
     elections, membership, store = await make_elections(topics=30, partitions=1)
+    rounds = note_rounds(elections, monkeypatch)
     in_round = asyncio.create_task(elections.round())
     for _ in range(1000):
-        if elections._takeovers_left <= election_loop.TAKEOVERS_PER_ROUND_MAX - 10:
+        if rounds and rounds[0].takeovers_left <= election_round.TAKEOVERS_PER_ROUND_MAX - 10:
             break
         await asyncio.sleep(0)
     released = make_lease(DEAD, 0, version=1)

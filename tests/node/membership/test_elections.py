@@ -13,7 +13,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import broker_lease_key, check, put
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Check, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, NO_LEADER
-from tidelog_node.membership import election_loop
+from tidelog_node.membership import election_round
 
 from tests.node.membership.virtual_cluster import (
     LEASE_S,
@@ -121,7 +121,7 @@ def test_one_node_takes_over_for_all_heirs_of_a_lost_zone(tmp_path: Path) -> Non
 def test_takeovers_do_not_wait_for_all_the_isrs_that_lose_a_member(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(election_loop, "ISR_SHRINKS_PER_ROUND_MAX", 2)
+    monkeypatch.setattr(election_round, "ISR_SHRINKS_PER_ROUND_MAX", 2)
 
     async def main() -> None:
         async with virtual_cluster(tmp_path) as cluster:

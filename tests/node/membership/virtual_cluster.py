@@ -51,6 +51,7 @@ from tidelog_core.replication.election import move_lead
 from tidelog_core.replication.heirs import wants_diskless
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.replication.reassignment import asked_leader
+from tidelog_core.waiting import wait_and_clear
 from tidelog_node.dialing.host_addresses import PortRefused
 from tidelog_node.diskless.chain.store_watch import StoreWatch
 from tidelog_node.membership.member import ClusterMember
@@ -300,7 +301,10 @@ class Member:
 
     async def _hand_over_asked(self) -> None:
         """Hand diskless partitions over as their leader states would."""
+        changed = asyncio.Event()
+        self.view.subscribe(lambda *_: changed.set())
         while True:
+            await wait_and_clear(changed, None)
             changes = [
                 move_lead(partition, asked_leader(partition), ChangeReason.HAND_OVER)
                 for partition in self._led_diskless()
@@ -312,7 +316,6 @@ class Member:
                 await write_changes(self.link, changes)
                 with suppress(StoreUnavailable):
                     await self.view.refresh()
-            await asyncio.sleep(0.1)
 
     def _led_diskless(self) -> list[Partition]:
         image = self.view.image
