@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from xdist.workermanage import WorkerController
 
 from tests.support.fixed_chance import fix_chance
 from tests.support.longest_files import place_of, shared_by
+from tests.support.started_processes import start_as_for_users
 from tests.support.whole_files import (
     IS_WANTED,
     FileOfTests,
@@ -26,16 +26,7 @@ from tests.support.whole_files import (
     are_enough,
 )
 
-CHILD_PATH = Path(__file__).parent / "child_path"
-
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    path for path in (str(CHILD_PATH), os.environ.get("PYTHONPATH")) if path
-)
-
-# Tests start processes by the hundred. One that compiles our modules anew, as some environments
-# want it, takes half as much CPU again until it is ready.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-sys.dont_write_bytecode = False
+start_as_for_users()
 
 # Contexts of whoever runs the tests lead to clusters of their own.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no_settings")

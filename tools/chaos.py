@@ -36,6 +36,7 @@ from tests.chaos.plan import FaultKind
 from tests.chaos.report import summarize
 from tests.chaos.run import check_all
 from tests.chaos.supervised import run_supervised
+from tests.support.started_processes import start_as_for_users
 from tools import dynamodb_local, ministack
 from tools.places import ROOT
 
@@ -46,6 +47,7 @@ SEEDS = 1_000_000
 def main() -> int:
     """Do the runs of the command line; return the exit status."""
     arguments = _parser().parse_args()
+    start_as_for_users()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _abandon)
     if arguments.check is not None:

@@ -96,7 +96,7 @@ class WorkerCommand:
         return [
             sys.executable,
             "-m",
-            "tidelog_node.tier.worker",
+            "tidelog_node.tier.worker_process",
             f"--socket={self.socket}",
             f"--objects={self.objects}",
             f"--cache-dir={self.cache_dir}",

@@ -1,6 +1,6 @@
 """The tier worker: the process of a node that does its object-store traffic.
 
-    python -m tidelog_node.tier.worker --socket PATH --objects URL --cache-dir PATH
+    python -m tidelog_node.tier.worker_process --socket PATH --objects URL --cache-dir PATH
 
 It listens on a Unix socket and serves the requests of ``protocol``, so a backfill takes no
 processor time from the node's event loop. Its only state is the cache, so killing it at any moment
@@ -275,7 +275,7 @@ def _end_at_eof(ended: asyncio.Event) -> None:
 def parse_arguments(arguments: list[str]) -> WorkerSettings:
     """Return the settings on the command line; exits with a message if they are invalid."""
     defaults = NodeConfig()
-    parser = argparse.ArgumentParser(prog="python -m tidelog_node.tier.worker")
+    parser = argparse.ArgumentParser(prog="python -m tidelog_node.tier.worker_process")
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--objects", required=True, metavar="URL")
     parser.add_argument("--cache-dir", type=Path, required=True)
@@ -299,13 +299,9 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
     return WorkerSettings(**vars(parser.parse_args(arguments)))
 
 
-def main() -> None:
+def run() -> None:
     """Run the worker with the settings of the command line."""
     settings = parse_arguments(sys.argv[1:])
     os.nice(settings.niceness)
     configure_logging("tier-worker", "INFO", log_format=settings.log_format)
     asyncio.run(run_worker(settings))
-
-
-if __name__ == "__main__":
-    main()
