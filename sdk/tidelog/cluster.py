@@ -36,7 +36,7 @@ from tidelog.errors import (
 from tidelog.metadata import Node, PartitionInfo, TopicInfo, merge, topic_info, with_leader
 from tidelog.options import ClientOptions
 from tidelog.tokens.bearer_token import TokenNotFetched
-from tidelog.wire.answers import first_entry
+from tidelog.wire.answers import entries_of
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Address, Connection, open_connection
 from tidelog.wire.frame_buffers import KEPT_BYTES_MAX, FrameBuffers
@@ -361,9 +361,10 @@ class Cluster:
         """Return the node that coordinates the group or transactional id. One attempt."""
         request = build(FindCoordinatorRequest, key_type=kind.value, coordinator_keys=(key,))
         response = await self.request(FIND_COORDINATOR, request)
-        answer = first_entry(response.coordinators, f"{kind} {key!r}")
+        about = f"{kind} {key!r}"
+        answer = entries_of(FIND_COORDINATOR, response, [key], about=f"coordinator of {about}")[key]
         if answer.error_code is not ErrorCode.none:
-            raise error_for(answer.error_code, answer.error_message, about=f"{kind} {key!r}")
+            raise error_for(answer.error_code, answer.error_message, about=about)
         node = Node(int(answer.node_id), answer.host, int(answer.port), None)
         self._nodes.setdefault(node.node_id, node)
         return node.node_id

@@ -7,7 +7,7 @@ use.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 
@@ -105,6 +105,7 @@ __all__ = [
     "DuplicateResource",
     "ElectionNotNeeded",
     "EligibleLeadersNotAvailable",
+    "EntryNotAnswered",
     "ErrorCode",
     "FencedInstanceId",
     "FencedLeaderEpoch",
@@ -232,6 +233,22 @@ class MalformedResponse(TidelogError):
     """The node's answer cannot be decoded."""
 
     code = ErrorCode.network_exception
+
+
+class EntryNotAnswered(MalformedResponse):
+    """The node's answer lacks something that was asked for; a change may be made or not.
+
+    ``entries`` are the names of what it lacks.
+    """
+
+    hint = "try again; if it was a change, check first whether it was made"
+
+    def __init__(self, entries: Iterable[object], *, about: str) -> None:
+        self.entries = tuple(sorted(map(str, entries)))
+        first, more = self.entries[0], len(self.entries) - 1
+        others = f" and {more} more" if more else ""
+        answer = f"{about}: the node's answer" if about else "the node's answer"
+        super().__init__(f"{answer} lacks {first}{others}")
 
 
 class InvalidRegularExpression(TidelogError):

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 
-from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from tidelog.wire import requests
 from tidelog.wire.requests import Api
 from tidelog_core.message_reader import read_message
+from tidelog_core.message_schemas import load_request_schema, load_response_schema
 from tidelog_core.wire_messages import build, write_message
 
 HOST = "127.0.0.1"

@@ -8,7 +8,6 @@ from typing import Any
 from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
 from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsRequest
 from kio.schema.describe_acls.v3.request import DescribeAclsRequest
-from kio.schema.errors import ErrorCode
 from tidelog_core.security.acl import (
     Acl,
     AclFilter,
@@ -19,8 +18,8 @@ from tidelog_core.security.acl import (
 )
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import AdminCalls, raise_failures
-from tidelog.errors import MalformedResponse, error_for
+from tidelog.administering.calls import AdminCalls, failures_in, raise_failures
+from tidelog.errors import MalformedResponse
 from tidelog.wire.requests import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 
 EVERY_ACL = AclFilter()
@@ -33,77 +32,45 @@ class AclCalls(AdminCalls):
         """Return the ACLs that the filter fits, in their order; all of them by default."""
         request = build(DescribeAclsRequest, **_filter_fields(wanted))
 
-        async def attempt() -> list[Acl]:
-            response = await self._cluster.request(DESCRIBE_ACLS, request)
-            if response.error_code is not ErrorCode.none:
-                raise error_for(response.error_code, response.error_message, about="ACLs")
-            return sorted(
-                _acl(resource, entry) for resource in response.resources for entry in resource.acls
-            )
-
-        return await self._retried(attempt)
+        response = await self._ask(DESCRIBE_ACLS, request, about="ACLs")
+        return sorted(
+            _acl(resource, entry) for resource in response.resources for entry in resource.acls
+        )
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
         """Create the ACLs; one that is there already stays. They count within the poll interval.
 
         Raises ``InvalidRequest`` for one that cannot be, ``SeveralFailed`` for several.
         """
-        wanted = list(dict.fromkeys(acls))
-        request = build(
-            CreateAclsRequest,
-            creations=tuple(
-                build(
-                    AclCreation,
-                    resource_type=acl.resource_type,
-                    resource_name=acl.name,
-                    resource_pattern_type=acl.pattern_type,
-                    principal=acl.principal,
-                    host=acl.host,
-                    operation=acl.operation,
-                    permission_type=acl.permission,
-                )
-                for acl in wanted
-            ),
-        )
+        wanted = {acl_text(acl): acl for acl in acls}
 
-        async def attempt() -> None:
-            response = await self._cluster.request(CREATE_ACLS, request)
-            if len(response.results) != len(wanted):
-                raise MalformedResponse(
-                    f"{len(response.results)} results for {len(wanted)} created ACLs"
-                )
-            results = zip(wanted, response.results, strict=True)
-            raise_failures(
-                {acl_text(acl): (one.error_code, one.error_message) for acl, one in results},
-                what="ACL",
-            )
+        def request_for(left: list[str]) -> object:
+            creations = tuple(_creation(wanted[text]) for text in left)
+            return build(CreateAclsRequest, creations=creations)
 
-        await self._retried(attempt)
+        await self._ask_for_each(CREATE_ACLS, wanted, request_for, what="ACL")
 
     async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
         """Delete the ACLs that any of the filters fits; return them, each once, in their order.
 
         After a request whose answer was lost, those that it deleted are not among them.
         """
-        wanted = tuple(
-            build(DeleteAclsFilter, **_filter_fields(one)) for one in dict.fromkeys(filters)
-        )
-        request = build(DeleteAclsRequest, filters=wanted)
+        wanted = dict(enumerate(dict.fromkeys(filters), 1))
 
-        async def attempt() -> list[Acl]:
-            response = await self._cluster.request(DELETE_ACLS, request)
-            deleted: set[Acl] = set()
-            failures: dict[object, tuple[ErrorCode, str | None]] = {}
-            for number, result in enumerate(response.filter_results, 1):
-                failures[f"filter {number}"] = (result.error_code, result.error_message)
-                for one in result.matching_acls:
-                    acl = _acl(one, one)
-                    deleted.add(acl)
-                    failures[f"ACL {acl_text(acl)}"] = (one.error_code, one.error_message)
-            raise_failures(failures, what="")
-            return sorted(deleted)
+        def request_for(left: list[int]) -> object:
+            return build(
+                DeleteAclsRequest,
+                filters=tuple(
+                    build(DeleteAclsFilter, **_filter_fields(wanted[number])) for number in left
+                ),
+            )
 
-        return await self._retried(attempt)
+        results = await self._ask_for_each(DELETE_ACLS, wanted, request_for, what="filter")
+        deleted = {
+            _acl(one, one): one for result in results.values() for one in result.matching_acls
+        }
+        raise_failures(failures_in({acl_text(acl): one for acl, one in deleted.items()}, "ACL"))
+        return sorted(deleted)
 
 
 def acl_text(acl: Acl) -> str:
@@ -113,6 +80,19 @@ def acl_text(acl: Acl) -> str:
     return (
         f"{acl.permission.name} {acl.operation.name} on {acl.resource_type.name}"
         f" {acl.name}{ending} to {acl.principal} from {host}"
+    )
+
+
+def _creation(acl: Acl) -> object:
+    return build(
+        AclCreation,
+        resource_type=acl.resource_type,
+        resource_name=acl.name,
+        resource_pattern_type=acl.pattern_type,
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
@@ -19,7 +19,7 @@ from kio.schema.incremental_alter_configs.v1.request import (
 from tidelog_core.software_version import version_in
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import AdminCalls, raise_failures
+from tidelog.administering.calls import AdminCalls
 from tidelog.administering.results import (
     ClusterDescription,
     ConfigEntry,
@@ -29,7 +29,6 @@ from tidelog.administering.results import (
     NodeDescription,
 )
 from tidelog.errors import InvalidRequest, error_for
-from tidelog.wire.answers import check_answered
 from tidelog.wire.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from tidelog.wire.requests import (
     API_VERSIONS,
@@ -107,6 +106,23 @@ class ConfigCalls(AdminCalls):
         """
         wanted = list(dict.fromkeys(str(name) for name in names))
         wanted_keys = None if keys is None else tuple(keys)
+
+        def request_for(left: list[str]) -> object:
+            return build(
+                DescribeConfigsRequest,
+                resources=tuple(
+                    build(
+                        DescribeConfigsResource,
+                        resource_type=_resource_type(resource_type),
+                        resource_name=name,
+                        configuration_keys=wanted_keys,
+                    )
+                    for name in left
+                ),
+                include_synonyms=True,
+                include_documentation=include_documentation,
+            )
+
         if resource_type == "node":
             parts = [[name] for name in wanted]
         else:
@@ -116,38 +132,16 @@ class ConfigCalls(AdminCalls):
             ]
         found: dict[str, dict[str, ConfigEntry]] = {}
         for part in parts:
-            request = build(
-                DescribeConfigsRequest,
-                resources=tuple(
-                    build(
-                        DescribeConfigsResource,
-                        resource_type=_resource_type(resource_type),
-                        resource_name=name,
-                        configuration_keys=wanted_keys,
-                    )
-                    for name in part
-                ),
-                include_synonyms=True,
-                include_documentation=include_documentation,
+            results = await self._ask_for_each(
+                DESCRIBE_CONFIGS,
+                part,
+                request_for,
+                what=resource_type,
+                node_id=_node_of(resource_type, part[0]),
             )
-            found |= await self._describe_configs(resource_type, part, request)
+            for name, result in results.items():
+                found[name] = {entry.name: _config_entry(entry) for entry in result.configs}
         return found
-
-    async def _describe_configs(
-        self, resource_type: ResourceType, names: Sequence[str], request: Any
-    ) -> dict[str, dict[str, ConfigEntry]]:
-        async def attempt() -> dict[str, dict[str, ConfigEntry]]:
-            node_id = _node_of(resource_type, names[0])
-            response = await self._cluster.request(DESCRIBE_CONFIGS, request, node_id=node_id)
-            failures = {r.resource_name: (r.error_code, r.error_message) for r in response.results}
-            raise_failures(failures, what=resource_type)
-            check_answered(names, failures, about="description of configs")
-            return {
-                result.resource_name: {entry.name: _config_entry(entry) for entry in result.configs}
-                for result in response.results
-            }
-
-        return await self._retried(attempt)
 
     async def alter_configs(
         self,
@@ -191,36 +185,25 @@ class ConfigCalls(AdminCalls):
             validate_only=validate_only,
         )
 
-        async def attempt() -> None:
-            response = await self._cluster.request(
-                INCREMENTAL_ALTER_CONFIGS, request, node_id=_node_of(resource_type, name)
-            )
-            failures = {
-                r.resource_name: (r.error_code, r.error_message) for r in response.responses
-            }
-            raise_failures(failures, what=resource_type)
-            check_answered((str(name),), failures, about="change of configs")
-
-        await self._retried(attempt)
+        await self._ask_for_each(
+            INCREMENTAL_ALTER_CONFIGS,
+            [str(name)],
+            lambda _: request,
+            what=resource_type,
+            node_id=_node_of(resource_type, name),
+        )
 
     async def describe_cluster(self) -> ClusterDescription:
         """Return the cluster's id and its live nodes."""
         request = build(DescribeClusterRequest, include_cluster_authorized_operations=False)
 
-        async def attempt() -> ClusterDescription:
-            response = await self._cluster.request(DESCRIBE_CLUSTER, request)
-            if response.error_code is not ErrorCode.none:
-                raise error_for(response.error_code, response.error_message, about="cluster")
-            nodes = sorted(response.brokers, key=lambda broker: int(broker.broker_id))
-            return ClusterDescription(
-                response.cluster_id,
-                int(response.controller_id),
-                tuple(
-                    NodeDescription(int(n.broker_id), n.host, int(n.port), n.rack) for n in nodes
-                ),
-            )
-
-        return await self._retried(attempt)
+        response = await self._ask(DESCRIBE_CLUSTER, request, about="cluster")
+        nodes = sorted(response.brokers, key=lambda broker: int(broker.broker_id))
+        return ClusterDescription(
+            response.cluster_id,
+            int(response.controller_id),
+            tuple(NodeDescription(int(n.broker_id), n.host, int(n.port), n.rack) for n in nodes),
+        )
 
     async def describe_versions(self) -> dict[int, str | None]:
         """Return each live node's version of Tidelog; ``None`` for a node that tells none.
@@ -256,12 +239,8 @@ class ConfigCalls(AdminCalls):
         request = build(DescribeLogDirsRequest, topics=None)
 
         async def ask(node_id: int) -> list[LogDir]:
-            async def attempt() -> Any:
-                return await self._cluster.request(DESCRIBE_LOG_DIRS, request, node_id=node_id)
-
-            response = await self._retried(attempt)
-            if response.error_code is not ErrorCode.none:
-                raise error_for(response.error_code, None, about=f"node {node_id}")
+            about = f"node {node_id}"
+            response = await self._ask(DESCRIBE_LOG_DIRS, request, about=about, node_id=node_id)
             return [_log_dir(node_id, result) for result in response.results]
 
         found = await asyncio.gather(*(ask(node_id) for node_id in wanted))

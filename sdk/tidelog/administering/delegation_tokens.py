@@ -17,7 +17,6 @@ from kio.schema.describe_delegation_token.v3.request import (
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
 )
-from kio.schema.errors import ErrorCode
 from kio.schema.expire_delegation_token.v2.request import ExpireDelegationTokenRequest
 from kio.schema.renew_delegation_token.v2.request import RenewDelegationTokenRequest
 from tidelog_core.model import USER_KIND
@@ -25,7 +24,6 @@ from tidelog_core.wire_messages import build
 
 from tidelog.administering.calls import AdminCalls
 from tidelog.administering.results import DelegationToken
-from tidelog.errors import error_for
 from tidelog.wire.requests import (
     CREATE_DELEGATION_TOKEN,
     CREATE_DELEGATION_TOKEN_FOR,
@@ -36,6 +34,7 @@ from tidelog.wire.requests import (
 
 DEFAULT_MS = -1  # what the nodes' settings say
 _MS = datetime.timedelta(milliseconds=1)
+_ABOUT = "delegation token"
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -75,21 +74,17 @@ class DelegationTokenCalls(AdminCalls):
         # An older version would leave the owner out.
         api = CREATE_DELEGATION_TOKEN if owner is None else CREATE_DELEGATION_TOKEN_FOR
 
-        async def attempt() -> DelegationToken:
-            response = await self._cluster.request(api, request)
-            _raise_error(response)
-            return DelegationToken(
-                token_id=response.token_id,
-                hmac=bytes(response.hmac),
-                owner=_text(response.principal_type, response.principal_name),
-                requester=_requester(response),
-                renewers=tuple(f"{kind}:{name}" for kind, name in named),
-                issued_ms=_time_ms(response.issue_timestamp),
-                expires_ms=_time_ms(response.expiry_timestamp),
-                max_ms=_time_ms(response.max_timestamp),
-            )
-
-        return await self._retried(attempt)
+        response = await self._ask(api, request, about=_ABOUT)
+        return DelegationToken(
+            token_id=response.token_id,
+            hmac=bytes(response.hmac),
+            owner=_text(response.principal_type, response.principal_name),
+            requester=_requester(response),
+            renewers=tuple(f"{kind}:{name}" for kind, name in named),
+            issued_ms=_time_ms(response.issue_timestamp),
+            expires_ms=_time_ms(response.expiry_timestamp),
+            max_ms=_time_ms(response.max_timestamp),
+        )
 
     async def renew_delegation_token(self, hmac: bytes, *, period_ms: int = DEFAULT_MS) -> int:
         """Have a token expire later: after the period; return when, in epoch milliseconds.
@@ -128,21 +123,13 @@ class DelegationTokenCalls(AdminCalls):
             ),
         )
 
-        async def attempt() -> list[DelegationToken]:
-            response = await self._cluster.request(DESCRIBE_DELEGATION_TOKEN, request)
-            _raise_error(response)
-            tokens = [_described(token) for token in response.tokens]
-            return sorted(tokens, key=lambda token: (token.issued_ms, token.token_id))
-
-        return await self._retried(attempt)
+        response = await self._ask(DESCRIBE_DELEGATION_TOKEN, request, about=_ABOUT)
+        tokens = [_described(token) for token in response.tokens]
+        return sorted(tokens, key=lambda token: (token.issued_ms, token.token_id))
 
     async def _expiring(self, api: Any, request: object) -> int:
-        async def attempt() -> int:
-            response = await self._cluster.request(api, request)
-            _raise_error(response)
-            return _time_ms(response.expiry_timestamp)
-
-        return await self._retried(attempt)
+        response = await self._ask(api, request, about=_ABOUT)
+        return _time_ms(response.expiry_timestamp)
 
 
 class _Principal(NamedTuple):
@@ -154,11 +141,6 @@ class _Principal(NamedTuple):
         """Return the principal; a text without a kind is the name of a user."""
         kind, colon, name = text.partition(":")
         return cls(kind, name) if colon else cls(USER_KIND, text)
-
-
-def _raise_error(response: Any) -> None:
-    if response.error_code is not ErrorCode.none:
-        raise error_for(response.error_code, None, about="delegation token")
 
 
 def _described(token: Any) -> DelegationToken:

@@ -21,7 +21,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.records.first_time import ONLY_MARKERS
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import raise_failures
+from tidelog.administering.calls import failures_in, raise_failures
 from tidelog.administering.results import (
     GroupDescription,
     GroupListing,
@@ -39,16 +39,16 @@ from tidelog.errors import (
     NonEmptyGroup,
     TidelogError,
     UnsupportedVersion,
-    error_for,
 )
 from tidelog.record_times import record_times
-from tidelog.wire.answers import first_entry
+from tidelog.wire.answers import find_entries
 from tidelog.wire.requests import (
     CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     LIST_GROUPS,
     OFFSET_DELETE,
+    Api,
 )
 
 CLASSIC_MEMBER = 0  # the member type in ConsumerGroupDescribe
@@ -73,13 +73,8 @@ class GroupCalls(TopicCalls):
         request = build(ListGroupsRequest, states_filter=tuple(states), types_filter=tuple(types))
 
         async def ask(node_id: int) -> Any:
-            async def attempt() -> Any:
-                response = await self._cluster.request(LIST_GROUPS, request, node_id=node_id)
-                if response.error_code is not ErrorCode.none:
-                    raise error_for(response.error_code, None, about=f"node {node_id}")
-                return response.groups
-
-            return await self._retried(attempt)
+            about = f"node {node_id}"
+            return (await self._ask(LIST_GROUPS, request, about=about, node_id=node_id)).groups
 
         answers = await asyncio.gather(*(ask(node_id) for node_id in self._cluster.nodes))
         listed = {
@@ -106,13 +101,13 @@ class GroupCalls(TopicCalls):
         outcomes = await asyncio.gather(
             *(self._delete_group(group_id) for group_id in wanted), return_exceptions=True
         )
-        failures: dict[object, tuple[ErrorCode, str | None]] = {}
+        failures: dict[str, TidelogError] = {}
         for group_id, outcome in zip(wanted, outcomes, strict=True):
             if isinstance(outcome, TidelogError):
-                failures[group_id] = (outcome.code, str(outcome))
+                failures[group_id] = outcome
             elif isinstance(outcome, BaseException):
                 raise outcome
-        raise_failures(failures, what="")
+        raise_failures(failures)
 
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]] | None = None
@@ -187,19 +182,20 @@ class GroupCalls(TopicCalls):
 
         Raises ``GroupSubscribedToTopic`` while members read the topic.
         """
-        await self.start()
+        wanted = [TopicPartition(*partition) for partition in partitions]
         request = build(
             OffsetDeleteRequest,
             group_id=group_id,
             topics=topic_entries(
                 OffsetDeleteRequestTopic,
-                (TopicPartition(*p) for p in partitions),
+                wanted,
                 lambda p: build(OffsetDeleteRequestPartition, partition_index=p.partition),
             ),
         )
-        await Coordinator(self._cluster, group_id).retried(
-            OFFSET_DELETE, request, _check_offset_delete, timeout_s=self._timeout_s
-        )
+        coordinator = Coordinator(self._cluster, group_id)
+        response = await self._ask_coordinator(coordinator, OFFSET_DELETE, request)
+        entries = find_entries(OFFSET_DELETE, response, wanted)
+        raise_failures(failures_in(entries, f"group {group_id!r},"))
 
     async def _lags(
         self, offsets: Mapping[TopicPartition, int], partitions: Iterable[tuple[str, int]]
@@ -245,10 +241,7 @@ class GroupCalls(TopicCalls):
             groups=(coordinator.group_id,),
             include_authorized_operations=False,
         )
-        response = await coordinator.retried(
-            DESCRIBE_GROUPS, request, check_described, timeout_s=self._timeout_s
-        )
-        group = response.groups[0]
+        group = await self._description(coordinator, DESCRIBE_GROUPS, request)
         is_consumer = group.protocol_type == PROTOCOL_TYPE
         return GroupDescription(
             group.group_id,
@@ -274,10 +267,7 @@ class GroupCalls(TopicCalls):
             group_ids=(coordinator.group_id,),
             include_authorized_operations=False,
         )
-        response = await coordinator.retried(
-            CONSUMER_GROUP_DESCRIBE, request, check_described, timeout_s=self._timeout_s
-        )
-        group = response.groups[0]
+        group = await self._description(coordinator, CONSUMER_GROUP_DESCRIBE, request)
         return GroupDescription(
             group.group_id,
             group.group_state,
@@ -305,19 +295,16 @@ class GroupCalls(TopicCalls):
     async def _delete_group(self, group_id: str) -> None:
         await self.start()
         request = build(DeleteGroupsRequest, groups_names=(group_id,))
-        await Coordinator(self._cluster, group_id).retried(
-            DELETE_GROUPS, request, _check_deleted, timeout_s=self._timeout_s
-        )
+        coordinator = Coordinator(self._cluster, group_id)
+        await self._ask_coordinator_for_entry(coordinator, DELETE_GROUPS, request)
 
-
-def check_described(response: Any, group_id: str) -> None:
-    """Raise the error in a description of one group."""
-    group = first_entry(response.groups, f"group {group_id!r}")
-    if group.error_code is not ErrorCode.none:
-        raise error_for(group.error_code, group.error_message, about=f"group {group_id!r}")
-    # Before version 6 only the state ``Dead`` shows that a group is unknown.
-    if group.group_state == "Dead":
-        raise GroupIdNotFound(f"group {group_id!r} does not exist")
+    async def _description(self, coordinator: Coordinator, api: Api, request: object) -> Any:
+        """Return the group of an answer that describes one. Raises ``GroupIdNotFound``."""
+        group = await self._ask_coordinator_for_entry(coordinator, api, request)
+        # Before version 6 only the state ``Dead`` shows that a group is unknown.
+        if group.group_state == "Dead":
+            raise GroupIdNotFound(f"group {coordinator.group_id!r} does not exist")
+        return group
 
 
 def assigned_partitions(assignment: Any) -> tuple[TopicPartition, ...]:
@@ -326,23 +313,4 @@ def assigned_partitions(assignment: Any) -> tuple[TopicPartition, ...]:
         TopicPartition(topic.topic_name, int(number))
         for topic in assignment.topic_partitions
         for number in topic.partitions
-    )
-
-
-def _check_deleted(response: Any, group_id: str) -> None:
-    code = first_entry(response.results, f"group {group_id!r}").error_code
-    if code is not ErrorCode.none:
-        raise error_for(code, None, about=f"group {group_id!r}")
-
-
-def _check_offset_delete(response: Any, group_id: str) -> None:
-    if response.error_code is not ErrorCode.none:
-        raise error_for(response.error_code, None, about=f"group {group_id!r}")
-    raise_failures(
-        {
-            TopicPartition(topic.name, int(p.partition_index)): (p.error_code, None)
-            for topic in response.topics
-            for p in topic.partitions
-        },
-        what=f"group {group_id!r},",
     )

@@ -10,15 +10,15 @@ from kio.schema.alter_partition_reassignments.v1.request import (
     ReassignableTopic,
 )
 from kio.schema.elect_leaders.v2.request import ElectLeadersRequest, TopicPartitions
-from kio.schema.errors import ErrorCode
 from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import AdminCalls
+from tidelog.administering.calls import AdminCalls, failures_in
 from tidelog.administering.results import Reassignment
 from tidelog.consuming.group_protocol import topic_entries
-from tidelog.errors import TidelogError, error_for
+from tidelog.errors import TidelogError
+from tidelog.wire.answers import find_entries
 from tidelog.wire.requests import (
     ALTER_PARTITION_REASSIGNMENTS,
     ELECT_LEADERS,
@@ -54,19 +54,10 @@ class PartitionCalls(AdminCalls):
             ),
         )
 
-        async def attempt() -> dict[TopicPartition, TidelogError | None]:
-            response = await self._cluster.request(ALTER_PARTITION_REASSIGNMENTS, request)
-            if response.error_code is not ErrorCode.none:
-                raise error_for(response.error_code, response.error_message, about="reassignment")
-            return {
-                (name := TopicPartition(topic.name, int(p.partition_index))): _error(
-                    name, p.error_code, p.error_message
-                )
-                for topic in response.responses
-                for p in topic.partitions
-            }
-
-        return await self._retried(attempt)
+        api = ALTER_PARTITION_REASSIGNMENTS
+        response = await self._ask(api, request, about="reassignment")
+        failures = failures_in(find_entries(api, response, wanted), "")
+        return {partition: failures.get(partition) for partition in wanted}
 
     async def list_reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Return the moves that are not complete."""
@@ -74,21 +65,16 @@ class PartitionCalls(AdminCalls):
             ListPartitionReassignmentsRequest, timeout=self._request_timeout, topics=None
         )
 
-        async def attempt() -> dict[TopicPartition, Reassignment]:
-            response = await self._cluster.request(LIST_PARTITION_REASSIGNMENTS, request)
-            if response.error_code is not ErrorCode.none:
-                raise error_for(response.error_code, response.error_message, about="reassignments")
-            return {
-                TopicPartition(topic.name, int(p.partition_index)): Reassignment(
-                    tuple(map(int, p.replicas)),
-                    tuple(map(int, p.adding_replicas)),
-                    tuple(map(int, p.removing_replicas)),
-                )
-                for topic in response.topics
-                for p in topic.partitions
-            }
-
-        return await self._retried(attempt)
+        response = await self._ask(LIST_PARTITION_REASSIGNMENTS, request, about="reassignments")
+        return {
+            TopicPartition(topic.name, int(p.partition_index)): Reassignment(
+                tuple(map(int, p.replicas)),
+                tuple(map(int, p.adding_replicas)),
+                tuple(map(int, p.removing_replicas)),
+            )
+            for topic in response.topics
+            for p in topic.partitions
+        }
 
     async def elect_leaders(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, is_unclean: bool = False
@@ -116,20 +102,12 @@ class PartitionCalls(AdminCalls):
             timeout=self._request_timeout,
         )
 
-        async def attempt() -> dict[TopicPartition, TidelogError | None]:
-            response = await self._cluster.request(ELECT_LEADERS, request)
-            if response.error_code is not ErrorCode.none:
-                raise error_for(response.error_code, None, about="election")
-            return {
-                (name := TopicPartition(topic.topic, int(p.partition_id))): _error(
-                    name, p.error_code, p.error_message
-                )
+        response = await self._ask(ELECT_LEADERS, request, about="election")
+        if wanted is None:
+            wanted = [
+                TopicPartition(topic.topic, int(result.partition_id))
                 for topic in response.replica_election_results
-                for p in topic.partition_result
-            }
-
-        return await self._retried(attempt)
-
-
-def _error(name: TopicPartition, code: ErrorCode, message: str | None) -> TidelogError | None:
-    return None if code is ErrorCode.none else error_for(code, message, about=name)
+                for result in topic.partition_result
+            ]
+        failures = failures_in(find_entries(ELECT_LEADERS, response, wanted), "")
+        return {partition: failures.get(partition) for partition in wanted}

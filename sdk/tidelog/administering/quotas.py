@@ -13,15 +13,15 @@ from kio.schema.alter_client_quotas.v1.request import (
     OpData,
 )
 from kio.schema.describe_client_quotas.v1.request import ComponentData, DescribeClientQuotasRequest
-from kio.schema.errors import ErrorCode
 from tidelog_core.errors import InvalidRequest
 from tidelog_core.quota_messages import USES_MAX, DescribeQuotaUseRequest
 from tidelog_core.quotas.quota_entity import QuotaEntity, quota_entity
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import AdminCalls, raise_failures
+from tidelog.administering.calls import AdminCalls
 from tidelog.administering.results import QuotaUse
-from tidelog.errors import MalformedResponse, error_for
+from tidelog.errors import MalformedResponse
+from tidelog.wire.quota_entities import same_form
 from tidelog.wire.requests import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS, DESCRIBE_QUOTA_USE
 
 EVERY_ENTITY = QuotaEntity()
@@ -52,16 +52,11 @@ class QuotaCalls(AdminCalls):
             strict=False,
         )
 
-        async def attempt() -> dict[QuotaEntity, dict[str, float]]:
-            response = await self._cluster.request(DESCRIBE_CLIENT_QUOTAS, request)
-            if response.error_code is not ErrorCode.none:
-                raise error_for(response.error_code, response.error_message, about="quotas")
-            return {
-                _entity(entry): {one.key: float(one.value) for one in entry.values}
-                for entry in response.entries or ()
-            }
-
-        return await self._retried(attempt)
+        response = await self._ask(DESCRIBE_CLIENT_QUOTAS, request, about="quotas")
+        return {
+            _entity(entry): {one.key: float(one.value) for one in entry.values}
+            for entry in response.entries or ()
+        }
 
     async def alter_quotas(
         self,
@@ -74,41 +69,18 @@ class QuotaCalls(AdminCalls):
         Each entity is altered wholly or not at all. Raises ``InvalidRequest`` for one that cannot
         be, ``SeveralFailed`` for several.
         """
-        request = build(
-            AlterClientQuotasRequest,
-            entries=tuple(
-                build(
-                    EntryData,
-                    entity=tuple(
-                        build(EntityData, entity_type=kind, entity_name=name)
-                        for kind, name in entity.parts()
-                    ),
-                    ops=tuple(
-                        build(
-                            OpData,
-                            key=key,
-                            value=0.0 if value is None else float(value),
-                            remove=value is None,
-                        )
-                        for key, value in values.items()
-                    ),
-                )
-                for entity, values in alterations.items()
-            ),
-            validate_only=validate_only,
-        )
+        wanted: dict[QuotaEntity, dict[str, float | None]] = {}
+        for entity, values in alterations.items():
+            wanted.setdefault(same_form(entity), {}).update(values)
 
-        async def attempt() -> None:
-            response = await self._cluster.request(ALTER_CLIENT_QUOTAS, request)
-            raise_failures(
-                {
-                    str(_entity(one)): (one.error_code, one.error_message)
-                    for one in response.entries
-                },
-                what="quotas of",
+        def request_for(left: list[QuotaEntity]) -> object:
+            return build(
+                AlterClientQuotasRequest,
+                entries=tuple(_alteration(entity, wanted[entity]) for entity in left),
+                validate_only=validate_only,
             )
 
-        await self._retried(attempt)
+        await self._ask_for_each(ALTER_CLIENT_QUOTAS, wanted, request_for, what="quotas of")
 
     async def describe_quota_use(self, *, count: int = 20) -> list[QuotaUse]:
         """Return the quotas that clients use most on any node, the most used first.
@@ -122,13 +94,8 @@ class QuotaCalls(AdminCalls):
         request = build(DescribeQuotaUseRequest, count=count)
 
         async def ask(node_id: int) -> list[QuotaUse]:
-            async def attempt() -> Any:
-                return await self._cluster.request(DESCRIBE_QUOTA_USE, request, node_id=node_id)
-
-            response = await self._retried(attempt)
-            if response.error_code is not ErrorCode.none:
-                about = f"quotas of node {node_id}"
-                raise error_for(response.error_code, response.error_message, about=about)
+            about = f"quotas of node {node_id}"
+            response = await self._ask(DESCRIBE_QUOTA_USE, request, about=about, node_id=node_id)
             return [
                 QuotaUse(
                     node_id,
@@ -146,6 +113,24 @@ class QuotaCalls(AdminCalls):
         of_nodes = await asyncio.gather(*map(ask, sorted(self._cluster.nodes)))
         uses = [use for of_node in of_nodes for use in of_node]
         return sorted(uses, key=lambda one: one.rate / one.part, reverse=True)
+
+
+def _alteration(entity: QuotaEntity, values: Mapping[str, float | None]) -> object:
+    return build(
+        EntryData,
+        entity=tuple(
+            build(EntityData, entity_type=kind, entity_name=name) for kind, name in entity.parts()
+        ),
+        ops=tuple(
+            build(
+                OpData,
+                key=key,
+                value=0.0 if value is None else float(value),
+                remove=value is None,
+            )
+            for key, value in values.items()
+        ),
+    )
 
 
 def _entity(entry: Any) -> QuotaEntity:

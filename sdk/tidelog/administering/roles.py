@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kio.schema.errors import ErrorCode
 from tidelog_core.role_messages import (
     CHANGE,
     CREATE,
@@ -15,8 +14,7 @@ from tidelog_core.role_messages import (
 )
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import AdminCalls, raise_failures
-from tidelog.errors import error_for
+from tidelog.administering.calls import AdminCalls
 from tidelog.wire.requests import ALTER_ROLES, DESCRIBE_ROLES
 
 
@@ -41,13 +39,8 @@ class RoleCalls(AdminCalls):
             members=None if members is None else tuple(members),
         )
 
-        async def attempt() -> dict[str, tuple[str, ...]]:
-            response = await self._cluster.request(DESCRIBE_ROLES, request)
-            if response.error_code is not ErrorCode.none:
-                raise error_for(response.error_code, response.error_message, about="roles")
-            return {role.name: role.members for role in response.roles}
-
-        return await self._retried(attempt)
+        response = await self._ask(DESCRIBE_ROLES, request, about="roles")
+        return {role.name: role.members for role in response.roles}
 
     async def create_role(self, name: str, members: Iterable[str] = ()) -> None:
         """Create a role with these members: principals such as ``User:alice``, ``Group:sales``.
@@ -87,9 +80,4 @@ class RoleCalls(AdminCalls):
         )
         request = build(AlterRolesRequest, alterations=(one,))
 
-        async def attempt() -> None:
-            response = await self._cluster.request(ALTER_ROLES, request)
-            failures = {one.name: (one.error_code, one.error_message) for one in response.results}
-            raise_failures(failures, what="role")
-
-        await self._retried(attempt)
+        await self._ask_for_each(ALTER_ROLES, [name], lambda _: request, what="role")

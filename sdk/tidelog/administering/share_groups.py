@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from kio.schema.alter_share_group_offsets.v0.request import (
     AlterShareGroupOffsetsRequest,
@@ -19,25 +18,23 @@ from kio.schema.describe_share_group_offsets.v0.request import (
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
 )
-from kio.schema.errors import ErrorCode
 from kio.schema.share_group_describe.v1.request import ShareGroupDescribeRequest
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import raise_failures
-from tidelog.administering.groups import GroupCalls, assigned_partitions, check_described
+from tidelog.administering.calls import failures_in, raise_failures
+from tidelog.administering.groups import GroupCalls, assigned_partitions
 from tidelog.administering.results import GroupDescription, GroupMember, PartitionLag
 from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import topic_entries
 from tidelog.consuming.locating import check_offset
-from tidelog.errors import GroupIdNotFound, UnsupportedVersion, error_for
-from tidelog.wire.answers import first_entry
+from tidelog.errors import GroupIdNotFound, UnsupportedVersion
+from tidelog.wire.answers import find_entries, find_within
 from tidelog.wire.requests import (
     ALTER_SHARE_GROUP_OFFSETS,
     DELETE_SHARE_GROUP_OFFSETS,
     DESCRIBE_SHARE_GROUP_OFFSETS,
     SHARE_GROUP_DESCRIBE,
-    Api,
 )
 
 SHARE_PROTOCOL_TYPE = "share"
@@ -54,26 +51,30 @@ class ShareGroupCalls(GroupCalls):
         All records before a start offset are done. ``None``: the group has not read the
         partition yet.
         """
-        topics = None
+        wanted, topics = None, None
         if partitions is not None:
+            wanted = [TopicPartition(*partition) for partition in partitions]
             topics = topic_entries(
                 DescribeShareGroupOffsetsRequestTopic,
-                (TopicPartition(*p) for p in partitions),
+                wanted,
                 lambda p: p.partition,
                 name="topic_name",
             )
         group = build(DescribeShareGroupOffsetsRequestGroup, group_id=group_id, topics=topics)
         request = build(DescribeShareGroupOffsetsRequest, groups=(group,))
-        response = await self._ask_coordinator(
-            group_id, DESCRIBE_SHARE_GROUP_OFFSETS, request, _check_described_offsets
-        )
-        _raise_partition_errors(response.groups[0].topics, group_id)
+        api, coordinator = DESCRIBE_SHARE_GROUP_OFFSETS, Coordinator(self._cluster, group_id)
+        described = await self._ask_coordinator_for_entry(coordinator, api, request)
+        if wanted is None:
+            wanted = [
+                TopicPartition(topic.topic_name, int(answer.partition_index))
+                for topic in described.topics
+                for answer in topic.partitions
+            ]
+        entries = find_within(api, described, wanted)
+        raise_failures(failures_in(entries, f"group {group_id!r},"))
         return {
-            TopicPartition(topic.topic_name, int(answer.partition_index)): (
-                None if answer.start_offset < 0 else int(answer.start_offset)
-            )
-            for topic in response.groups[0].topics
-            for answer in topic.partitions
+            partition: None if entry.start_offset < 0 else int(entry.start_offset)
+            for partition, entry in entries.items()
         }
 
     async def share_group_lag(
@@ -95,26 +96,28 @@ class ShareGroupCalls(GroupCalls):
         Creates a group that does not exist, as Kafka does from 4.2 on. Raises ``NonEmptyGroup``,
         and ``GroupIdNotFound`` for a group of another type.
         """
-        for offset in offsets.values():
+        wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+        for offset in wanted.values():
             check_offset(offset)
         request = build(
             AlterShareGroupOffsetsRequest,
             group_id=group_id,
             topics=topic_entries(
                 AlterShareGroupOffsetsRequestTopic,
-                (TopicPartition(*p) for p in offsets),
+                wanted,
                 lambda p: build(
                     AlterShareGroupOffsetsRequestPartition,
                     partition_index=p.partition,
-                    start_offset=offsets[p],
+                    start_offset=wanted[p],
                 ),
                 name="topic_name",
             ),
         )
-        response = await self._ask_coordinator(
-            group_id, ALTER_SHARE_GROUP_OFFSETS, request, _check_answer
-        )
-        _raise_partition_errors(response.responses, group_id)
+        coordinator = Coordinator(self._cluster, group_id)
+        response = await self._ask_coordinator(coordinator, ALTER_SHARE_GROUP_OFFSETS, request)
+        # Not retried: an unknown topic could only be one that is being created right now.
+        entries = find_entries(ALTER_SHARE_GROUP_OFFSETS, response, wanted)
+        raise_failures(failures_in(entries, f"group {group_id!r},"))
 
     async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
         """Delete the start offsets of these topics from a group without members.
@@ -122,31 +125,18 @@ class ShareGroupCalls(GroupCalls):
         It starts again by its ``share.auto.offset.reset``. Raises ``NonEmptyGroup``,
         ``GroupIdNotFound``, and ``UnknownTopicOrPartition`` for a topic it has not read.
         """
+        wanted = list(dict.fromkeys(topics))
         request = build(
             DeleteShareGroupOffsetsRequest,
             group_id=group_id,
             topics=tuple(
-                build(DeleteShareGroupOffsetsRequestTopic, topic_name=topic)
-                for topic in dict.fromkeys(topics)
+                build(DeleteShareGroupOffsetsRequestTopic, topic_name=topic) for topic in wanted
             ),
         )
-        response = await self._ask_coordinator(
-            group_id, DELETE_SHARE_GROUP_OFFSETS, request, _check_answer
-        )
-        raise_failures(
-            {
-                topic.topic_name: (topic.error_code, topic.error_message)
-                for topic in response.responses
-            },
-            what=f"group {group_id!r},",
-        )
-
-    async def _ask_coordinator(
-        self, group_id: str, api: Api, request: object, check: Callable[[Any, str], None]
-    ) -> Any:
-        await self.start()
         coordinator = Coordinator(self._cluster, group_id)
-        return await coordinator.retried(api, request, check, timeout_s=self._timeout_s)
+        response = await self._ask_coordinator(coordinator, DELETE_SHARE_GROUP_OFFSETS, request)
+        entries = find_entries(DELETE_SHARE_GROUP_OFFSETS, response, wanted)
+        raise_failures(failures_in(entries, f"group {group_id!r},"))
 
     async def _describe_group(self, group_id: str) -> GroupDescription:
         try:
@@ -163,10 +153,7 @@ class ShareGroupCalls(GroupCalls):
         request = build(
             ShareGroupDescribeRequest, group_ids=(group_id,), include_authorized_operations=False
         )
-        response = await coordinator.retried(
-            SHARE_GROUP_DESCRIBE, request, check_described, timeout_s=self._timeout_s
-        )
-        group = response.groups[0]
+        group = await self._description(coordinator, SHARE_GROUP_DESCRIBE, request)
         return GroupDescription(
             group.group_id,
             group.group_state,
@@ -190,27 +177,3 @@ class ShareGroupCalls(GroupCalls):
             int(group.group_epoch),
             int(group.assignment_epoch),
         )
-
-
-def _check_described_offsets(response: Any, group_id: str) -> None:
-    _check_answer(first_entry(response.groups, f"group {group_id!r}"), group_id)
-
-
-def _check_answer(answer: Any, group_id: str) -> None:
-    if answer.error_code is not ErrorCode.none:
-        raise error_for(answer.error_code, answer.error_message, about=f"group {group_id!r}")
-
-
-def _raise_partition_errors(topics: Any, group_id: str) -> None:
-    # Not retried: an unknown topic could only be one that is being created right now.
-    raise_failures(
-        {
-            TopicPartition(topic.topic_name, int(p.partition_index)): (
-                p.error_code,
-                p.error_message,
-            )
-            for topic in topics
-            for p in topic.partitions
-        },
-        what=f"group {group_id!r},",
-    )

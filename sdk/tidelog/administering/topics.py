@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
@@ -24,7 +24,7 @@ from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopi
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import AdminCalls, Outcomes, raise_failures
+from tidelog.administering.calls import AdminCalls, failures_in, raise_failures
 from tidelog.administering.results import (
     CreatedTopic,
     ListedOffset,
@@ -45,7 +45,7 @@ from tidelog.offsets import (
     MAX_TIMESTAMP,
     list_offsets,
 )
-from tidelog.wire.answers import check_answered
+from tidelog.wire.answers import find_entries
 from tidelog.wire.requests import (
     CREATE_PARTITIONS,
     CREATE_TOPICS,
@@ -83,45 +83,42 @@ class TopicCalls(AdminCalls):
     ) -> dict[str, CreatedTopic]:
         """Create topics, each independently of the others' failures. Durable on return."""
         wanted = {topic.name: topic for topic in topics}
-        created: dict[str, CreatedTopic] = {}
 
-        async def send(names: Collection[str]) -> Outcomes:
-            request = build(
+        def request_for(names: list[str]) -> object:
+            return build(
                 CreateTopicsRequest,
                 topics=tuple(_creatable(wanted[name]) for name in names),
                 timeout=self._request_timeout,
                 validate_only=validate_only,
             )
-            response = await self._cluster.request(CREATE_TOPICS, request)
-            for topic in response.topics:
-                created[topic.name] = CreatedTopic(
-                    topic.name,
-                    topic_id_or_none(topic.topic_id),
-                    int(topic.num_partitions),
-                    int(topic.replication_factor),
-                )
-            return {t.name: (t.error_code, t.error_message) for t in response.topics}
 
-        await self._each_retried(wanted, send, "topic")
-        return created
+        created = await self._ask_for_each(CREATE_TOPICS, wanted, request_for, what="topic")
+        return {
+            name: CreatedTopic(
+                name,
+                topic_id_or_none(topic.topic_id),
+                int(topic.num_partitions),
+                int(topic.replication_factor),
+            )
+            for name, topic in created.items()
+        }
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics with all their records. Raises ``UnknownTopicOrPartition``."""
 
-        async def send(left: Collection[str]) -> Outcomes:
-            request = build(
+        def request_for(left: list[str]) -> object:
+            return build(
                 DeleteTopicsRequest,
                 topics=tuple(build(DeleteTopicState, name=name, topic_id=None) for name in left),
                 timeout=self._request_timeout,
             )
-            response = await self._cluster.request(DELETE_TOPICS, request)
-            return {t.name: (t.error_code, t.error_message) for t in response.responses}
 
-        await self._each_retried(names, send, "topic")
+        await self._ask_for_each(DELETE_TOPICS, names, request_for, what="topic")
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Return all topics sorted by name."""
-        topics = await self._metadata(None)
+        request = build(MetadataRequest, topics=None, allow_auto_topic_creation=False)
+        topics = (await self._ask(METADATA, request, about="topics")).topics
         return [
             TopicListing(
                 topic.name,
@@ -135,19 +132,21 @@ class TopicCalls(AdminCalls):
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Return topics with their partitions. Raises ``UnknownTopicOrPartition``."""
-        wanted = list(dict.fromkeys(names))
-        topics = await self._metadata(wanted) if wanted else []
-        raise_failures({t.name: (t.error_code, None) for t in topics}, what="topic")
-        check_answered(wanted, (topic.name for topic in topics), about="description of topics")
-        return {topic.name: _describe(topic) for topic in topics}
+
+        def request_for(left: list[str]) -> object:
+            topics = tuple(build(MetadataRequestTopic, name=name) for name in left)
+            return build(MetadataRequest, topics=topics, allow_auto_topic_creation=False)
+
+        topics = await self._ask_for_each(METADATA, names, request_for, what="topic")
+        return {name: _describe(topic) for name, topic in topics.items()}
 
     async def create_partitions(
         self, partition_counts: Mapping[str, int], *, validate_only: bool = False
     ) -> None:
         """Increase topics' partition counts to the given ones. Raises ``InvalidPartitions``."""
 
-        async def send(names: Collection[str]) -> Outcomes:
-            request = build(
+        def request_for(names: list[str]) -> object:
+            return build(
                 CreatePartitionsRequest,
                 topics=tuple(
                     build(
@@ -161,10 +160,8 @@ class TopicCalls(AdminCalls):
                 timeout=self._request_timeout,
                 validate_only=validate_only,
             )
-            response = await self._cluster.request(CREATE_PARTITIONS, request)
-            return {t.name: (t.error_code, t.error_message) for t in response.results}
 
-        await self._each_retried(partition_counts, send, "topic")
+        await self._ask_for_each(CREATE_PARTITIONS, partition_counts, request_for, what="topic")
 
     async def delete_records(
         self, before: Mapping[tuple[str, int], int]
@@ -196,13 +193,14 @@ class TopicCalls(AdminCalls):
                     for node_id, partitions in by_leader.items()
                 )
             )
-            failures: dict[object, tuple[ErrorCode, str | None]] = {}
-            for part in answers:
-                for partition, (code, start) in part.items():
-                    failures[partition] = (code, None)
-                    if code is ErrorCode.none:
-                        done[partition] = start
-            raise_failures(failures, what="")
+            entries = {partition: entry for part in answers for partition, entry in part.items()}
+            failures = failures_in(entries, "")
+            done.update(
+                (partition, int(entry.low_watermark))
+                for partition, entry in entries.items()
+                if partition not in failures
+            )
+            raise_failures(failures)
 
         await self._retried(attempt)
         return done
@@ -222,7 +220,7 @@ class TopicCalls(AdminCalls):
 
     async def _delete_records(
         self, node_id: int, before: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, tuple[ErrorCode, int]]:
+    ) -> dict[TopicPartition, Any]:
         request = build(
             DeleteRecordsRequest,
             topics=topic_entries(
@@ -235,28 +233,7 @@ class TopicCalls(AdminCalls):
             timeout=self._request_timeout,
         )
         response = await self._cluster.request(DELETE_RECORDS, request, node_id=node_id)
-        answers = {
-            TopicPartition(topic.name, int(answer.partition_index)): (
-                answer.error_code,
-                int(answer.low_watermark),
-            )
-            for topic in response.topics
-            for answer in topic.partitions
-        }
-        check_answered(before, answers, about="deletion of records")
-        return answers
-
-    async def _metadata(self, names: list[str] | None) -> Any:
-        """Return the topics from a new metadata response; cached metadata may be older."""
-        topics = None
-        if names is not None:
-            topics = tuple(build(MetadataRequestTopic, name=name) for name in names)
-        request = build(MetadataRequest, topics=topics, allow_auto_topic_creation=False)
-
-        async def attempt() -> Any:
-            return await self._cluster.request(METADATA, request)
-
-        return (await self._retried(attempt)).topics
+        return find_entries(DELETE_RECORDS, response, before)
 
 
 def timestamp_of(spec: OffsetSpec) -> int:

@@ -25,7 +25,7 @@ from tidelog_core.clock import wall_clock_ms
 from tidelog_core.model import NO_OFFSET, TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import AdminCalls
+from tidelog.administering.calls import AdminCalls, raise_error
 from tidelog.administering.results import (
     HangingTransaction,
     ProducerDescription,
@@ -34,8 +34,8 @@ from tidelog.administering.results import (
 )
 from tidelog.cluster import CoordinatorKind
 from tidelog.consuming.coordinator import Coordinator
-from tidelog.errors import InvalidTxnState, error_for
-from tidelog.wire.answers import first_entry
+from tidelog.errors import EntryNotAnswered, InvalidTxnState, error_for
+from tidelog.wire.answers import entries_of, find_entries
 from tidelog.wire.requests import (
     DESCRIBE_PRODUCERS,
     DESCRIBE_TRANSACTIONS,
@@ -77,13 +77,8 @@ class TransactionCalls(AdminCalls):
         api = LIST_TRANSACTIONS_BY_PATTERN if id_pattern else LIST_TRANSACTIONS
 
         async def ask(node_id: int) -> Any:
-            async def attempt() -> Any:
-                response = await self._cluster.request(api, request, node_id=node_id)
-                if response.error_code is not ErrorCode.none:
-                    raise error_for(response.error_code, None, about=f"node {node_id}")
-                return response.transaction_states
-
-            return await self._retried(attempt)
+            response = await self._ask(api, request, about=f"node {node_id}", node_id=node_id)
+            return response.transaction_states
 
         answers = await asyncio.gather(*(ask(node_id) for node_id in self._cluster.nodes))
         listed = {
@@ -181,10 +176,11 @@ class TransactionCalls(AdminCalls):
 
         async def attempt() -> None:
             response = await self._ask_leader(WRITE_TXN_MARKERS, request, target)
-            topics = first_entry(response.markers, target).topics
-            code = first_entry(first_entry(topics, target).partitions, target).error_code
-            if code is not ErrorCode.none:
-                raise error_for(code, None, about=target)
+            name = (producer.producer_id, *target)
+            marked = find_entries(WRITE_TXN_MARKERS, response, [name])[name]
+            if marked is None:
+                raise EntryNotAnswered([target], about="abort")
+            raise_error(marked, target)
 
         await self._retried(attempt)
 
@@ -193,10 +189,7 @@ class TransactionCalls(AdminCalls):
     async def _describe_transaction(self, transactional_id: str) -> TransactionDescription:
         coordinator = Coordinator(self._cluster, transactional_id, CoordinatorKind.TRANSACTION)
         request = build(DescribeTransactionsRequest, transactional_ids=(transactional_id,))
-        response = await coordinator.retried(
-            DESCRIBE_TRANSACTIONS, request, _check_described, timeout_s=self._timeout_s
-        )
-        found = response.transaction_states[0]
+        found = await self._ask_coordinator_for_entry(coordinator, DESCRIBE_TRANSACTIONS, request)
         start_time_ms = int(found.transaction_start_time_ms)
         return TransactionDescription(
             transactional_id,
@@ -223,10 +216,9 @@ class TransactionCalls(AdminCalls):
 
         async def attempt() -> Any:
             response = await self._ask_leader(DESCRIBE_PRODUCERS, request, partition)
-            answer = first_entry(first_entry(response.topics, partition).partitions, partition)
-            if answer.error_code is not ErrorCode.none:
-                raise error_for(answer.error_code, answer.error_message, about=partition)
-            return answer.active_producers
+            found = entries_of(DESCRIBE_PRODUCERS, response, [partition], about="producers")
+            raise_error(found[partition], partition)
+            return found[partition].active_producers
 
         producers = [
             ProducerDescription(
@@ -254,10 +246,3 @@ class TransactionCalls(AdminCalls):
             )
             raise error_for(code, None, about=partition)
         return await self._cluster.request(api, request, node_id=leader.leader)
-
-
-def _check_described(response: Any, transactional_id: str) -> None:
-    about = f"transactional id {transactional_id!r}"
-    code = first_entry(response.transaction_states, about).error_code
-    if code is not ErrorCode.none:
-        raise error_for(code, None, about=about)

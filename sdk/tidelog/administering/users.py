@@ -31,14 +31,13 @@ from tidelog_core.security.scram_credentials import (
 from tidelog_core.security.scram_messages import escaped_name
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import AdminCalls, raise_failures
+from tidelog.administering.calls import AdminCalls
 from tidelog.administering.results import UserDescription
 from tidelog.errors import (
     UnacceptableCredential,
     UnsupportedSaslMechanism,
     error_for,
 )
-from tidelog.wire.answers import check_answered
 from tidelog.wire.requests import ALTER_USER_SCRAM_CREDENTIALS, DESCRIBE_USER_SCRAM_CREDENTIALS
 
 EVERY_MECHANISM = tuple(mechanism.value for mechanism in ScramMechanism)
@@ -55,26 +54,22 @@ class UserCalls(AdminCalls):
         Raises the errors of users that are named, such as ``ResourceNotFound``. Of all users,
         those with an error have a ``problem``.
         """
-        names = None if users is None else tuple(dict.fromkeys(users))
-        if names == ():
-            return {}  # To a node, no names are all users.
-        request = build(
-            DescribeUserScramCredentialsRequest,
-            users=None if names is None else tuple(build(UserName, name=name) for name in names),
-        )
-
-        async def attempt() -> dict[str, UserDescription]:
-            response = await self._cluster.request(DESCRIBE_USER_SCRAM_CREDENTIALS, request)
-            if response.error_code is not ErrorCode.none:
-                raise error_for(response.error_code, response.error_message, about="users")
-            if names is not None:
-                raise_failures(_errors(response.results), what="user")
-                answered = (one.user for one in response.results)
-                check_answered(names, answered, about="description of users")
-            results = sorted(response.results, key=lambda one: str(one.user))
-            return {one.user: _described(one) for one in results}
-
-        return await self._retried(attempt)
+        api = DESCRIBE_USER_SCRAM_CREDENTIALS
+        if users is None:
+            request = build(DescribeUserScramCredentialsRequest, users=None)
+            results = (await self._ask(api, request, about="users")).results
+        else:
+            found = await self._ask_for_each(
+                api,
+                users,
+                lambda left: build(
+                    DescribeUserScramCredentialsRequest,
+                    users=tuple(build(UserName, name=name) for name in left),
+                ),
+                what="user",
+            )
+            results = found.values()
+        return {one.user: _described(one) for one in sorted(results, key=lambda one: str(one.user))}
 
     async def set_password(
         self,
@@ -115,7 +110,7 @@ class UserCalls(AdminCalls):
                 salt=salt,
                 salted_password=salted,
             )
-            await self._alter_credentials(upsertions=(upsertion,))
+            await self._alter_credentials(user, upsertions=(upsertion,))
 
     async def delete_credentials(self, user: str, mechanisms: Sequence[str] | None = None) -> None:
         """Delete a user's passwords for the mechanisms, by default for all that there are.
@@ -126,10 +121,11 @@ class UserCalls(AdminCalls):
             mechanisms = list((await self.describe_users([user]))[user].iterations)
         for mechanism in _mechanisms(mechanisms):
             deletion = build(ScramCredentialDeletion, name=user, mechanism=mechanism.number)
-            await self._alter_credentials(deletions=(deletion,))
+            await self._alter_credentials(user, deletions=(deletion,))
 
     async def _alter_credentials(
         self,
+        user: str,
         *,
         deletions: tuple[ScramCredentialDeletion, ...] = (),
         upsertions: tuple[ScramCredentialUpsertion, ...] = (),
@@ -138,14 +134,8 @@ class UserCalls(AdminCalls):
             AlterUserScramCredentialsRequest, deletions=deletions, upsertions=upsertions
         )
 
-        async def attempt() -> None:
-            response = await self._cluster.request(ALTER_USER_SCRAM_CREDENTIALS, request)
-            raise_failures(_errors(response.results), what="user")
-            wanted = {one.name for one in deletions} | {one.name for one in upsertions}
-            answered = (one.user for one in response.results)
-            check_answered(wanted, answered, about="change of users")
-
-        await self._retried(attempt)
+        api = ALTER_USER_SCRAM_CREDENTIALS
+        await self._ask_for_each(api, [user], lambda _: request, what="user")
 
 
 def _mechanisms(names: Sequence[str]) -> list[ScramMechanism]:
@@ -155,10 +145,6 @@ def _mechanisms(names: Sequence[str]) -> list[ScramMechanism]:
         raise UnsupportedSaslMechanism(
             f"a mechanism is one of {', '.join(EVERY_MECHANISM)}, not one of {', '.join(names)}"
         ) from None
-
-
-def _errors(results: Iterable[Any]) -> dict[object, tuple[ErrorCode, str | None]]:
-    return {one.user: (one.error_code, one.error_message) for one in results}
 
 
 def _described(result: Any) -> UserDescription:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v9.request import (
@@ -23,9 +23,11 @@ from tidelog_core.wire_messages import build
 from tidelog.cluster import Cluster, CoordinatorKind, Lane
 from tidelog.consuming.group_protocol import NO_GENERATION, group_by_topic, topic_entries
 from tidelog.consuming.records import OffsetAndMetadata
-from tidelog.errors import RequestTimedOut, TidelogError, error_for
-from tidelog.wire.answers import check_answered, first_entry
+from tidelog.errors import EntryNotAnswered, RequestTimedOut, TidelogError, error_for
+from tidelog.wire.answers import entries_of, find_entries, find_within
 from tidelog.wire.requests import OFFSET_COMMIT, OFFSET_FETCH, Api
+
+T = TypeVar("T")
 
 # Errors after which the coordinator is looked up again.
 COORDINATOR_MOVED = frozenset(
@@ -48,6 +50,9 @@ class Coordinator:
         self.group_id = group_id  # or the transactional id
         self._kind = kind
         self.node_id: int | None = None  # None: unknown
+
+    def __str__(self) -> str:
+        return f"{self._kind} {self.group_id!r}"
 
     def forget(self) -> None:
         """Look the coordinator up again before the next request."""
@@ -108,12 +113,12 @@ class Coordinator:
             topics=topics,
         )
 
-        def check(response: Any, group_id: str) -> None:
-            _raise_commit_errors(response, group_id)
-            check_answered(offsets, _partitions_in(response.topics), about=f"group {group_id!r}")
-
         await self.retried(
-            OFFSET_COMMIT, request, check, timeout_s=timeout_s, gives_up_on=gives_up_on
+            OFFSET_COMMIT,
+            request,
+            lambda response: self._raise_worst(find_entries(OFFSET_COMMIT, response, offsets)),
+            timeout_s=timeout_s,
+            gives_up_on=gives_up_on,
         )
 
     async def committed(
@@ -140,24 +145,26 @@ class Coordinator:
             ),
             require_stable=True,
         )
-        wanted = frozenset() if partitions is None else partitions
 
-        def check(response: Any, group_id: str) -> None:
-            _raise_fetch_errors(response, group_id)
+        def read(response: Any) -> dict[TopicPartition, Any]:
+            wanted = [self.group_id]
+            (group,) = entries_of(OFFSET_FETCH, response, wanted, about="offsets", depth=1).values()
+            if group.error_code is not ErrorCode.none:
+                raise error_for(group.error_code, None, about=self)
+            there = _partitions_in(group.topics) if partitions is None else partitions
             # A partition that is left out would be read from its beginning or end.
-            check_answered(
-                wanted, _partitions_in(response.groups[0].topics), about=f"group {group_id!r}"
-            )
+            entries = find_within(OFFSET_FETCH, group, there)
+            self._raise_worst(entries)
+            return entries
 
-        response = await self.retried(OFFSET_FETCH, request, check, timeout_s=timeout_s)
+        found = await self.retried(OFFSET_FETCH, request, read, timeout_s=timeout_s)
         return {
-            TopicPartition(topic.name, int(answer.partition_index)): OffsetAndMetadata(
+            partition: OffsetAndMetadata(
                 int(answer.committed_offset),
                 int(answer.committed_leader_epoch),
                 answer.metadata or "",
             )
-            for topic in response.groups[0].topics
-            for answer in topic.partitions
+            for partition, answer in found.items()
             if answer.committed_offset >= 0
         }
 
@@ -165,14 +172,14 @@ class Coordinator:
         self,
         api: Api,
         message: object,
-        check: Callable[[Any, str], None],
+        read: Callable[[Any], T],
         *,
         timeout_s: float,
         gives_up_on: Collection[ErrorCode] = (),
-    ) -> Any:
+    ) -> T:
         """Repeat a request until the timeout while its errors are retriable.
 
-        ``check`` takes the response and the group's id, and raises the response's errors.
+        ``read`` raises the response's errors; what it returns is returned.
         """
         backoff = self._cluster.backoff()
         failure: TidelogError | None = None
@@ -180,53 +187,35 @@ class Coordinator:
             async with asyncio.timeout(timeout_s):
                 while True:
                     try:
-                        response = await self.request(api, message)
-                        check(response, self.group_id)
+                        return read(await self.request(api, message))
                     except TidelogError as error:
                         failure = error
                         self.note(error.code)
                         if not error.retriable or error.code in gives_up_on:
                             raise
                         await asyncio.sleep(backoff.next_s())
-                    else:
-                        return response
         except TimeoutError:
             raise failure or RequestTimedOut(
-                f"the coordinator of {self._kind} {self.group_id!r} did not answer "
-                f"within {timeout_s:g} s"
+                f"the coordinator of {self} did not answer within {timeout_s:g} s"
             ) from None
 
+    def _raise_worst(self, entries: Mapping[TopicPartition, Any]) -> None:
+        """Raise an entry's error, preferably one that is not retriable, if there is one."""
+        errors = [
+            error_for(entry.error_code, None, about=f"{self}, {partition}")
+            for partition, entry in entries.items()
+            if entry is not None and entry.error_code is not ErrorCode.none
+        ]
+        left_out = [partition for partition, entry in entries.items() if entry is None]
+        if left_out:
+            errors.append(EntryNotAnswered(left_out, about=str(self)))
+        if errors:
+            raise min(errors, key=lambda error: error.retriable)
 
-def _partitions_in(topics: Iterable[Any]) -> set[TopicPartition]:
-    return {
+
+def _partitions_in(topics: Iterable[Any]) -> list[TopicPartition]:
+    return [
         TopicPartition(topic.name, int(answer.partition_index))
         for topic in topics
         for answer in topic.partitions
-    }
-
-
-def _raise_commit_errors(response: Any, group_id: str) -> None:
-    errors = [
-        error_for(
-            answer.error_code,
-            None,
-            about=f"group {group_id!r}, {topic.name}-{answer.partition_index}",
-        )
-        for topic in response.topics
-        for answer in topic.partitions
-        if answer.error_code is not ErrorCode.none
     ]
-    if errors:
-        raise min(errors, key=lambda error: error.retriable)
-
-
-def _raise_fetch_errors(response: Any, group_id: str) -> None:
-    group = first_entry(response.groups, f"group {group_id!r}")
-    if group.error_code is not ErrorCode.none:
-        raise error_for(group.error_code, None, about=f"group {group_id!r}")
-    for topic in group.topics:
-        for answer in topic.partitions:
-            if answer.error_code is not ErrorCode.none:
-                raise error_for(
-                    answer.error_code, None, about=f"{topic.name}-{answer.partition_index}"
-                )

@@ -45,7 +45,7 @@ from tidelog.errors import (
 )
 from tidelog.options import ProducerOptions
 from tidelog.producing.identity import ProducerIdentity, identity_in
-from tidelog.wire.answers import check_answered
+from tidelog.wire.answers import entries_of
 from tidelog.wire.requests import (
     ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
@@ -137,7 +137,14 @@ class TransactionRequests:
                 AddPartitionsToTxnTopic, partitions, lambda partition: partition.partition
             ),
         )
-        await self._repeat(self._coordinator, ADD_PARTITIONS_TO_TXN, request, _added, None)
+        api, about = ADD_PARTITIONS_TO_TXN, str(self._coordinator)
+
+        def codes_in(response: Any) -> _Codes:
+            # Records of a partition that is left out would not be part of the transaction.
+            found = entries_of(api, response, partitions, about=about)
+            return [(partition, one.partition_error_code) for partition, one in found.items()]
+
+        await self._repeat(self._coordinator, api, request, codes_in, None)
 
     async def add_offsets(self, group_id: str) -> None:
         """Add the group's offsets to the transaction."""
@@ -181,10 +188,9 @@ class TransactionRequests:
         api = TXN_OFFSET_COMMIT if self.adds_itself else TXN_OFFSET_COMMIT_TO_ADDED
 
         def codes_in(response: Any) -> _Codes:
-            codes = _committed(response)
             # Offsets of a partition that is left out would not be part of the transaction.
-            check_answered(offsets, (at for at, _ in codes), about=f"group {group.group_id!r}")
-            return codes
+            found = entries_of(api, response, offsets, about=str(coordinator))
+            return [(partition, one.error_code) for partition, one in found.items()]
 
         await self._repeat(coordinator, api, request, codes_in, self._timeout_s)
 
@@ -265,22 +271,6 @@ def _error(code: ErrorCode, about: object) -> TidelogError:
         )
     error = error_for(code, None, about=about)
     return CommitFailed(str(error)) if code in _MEMBER_MOVED_ON else error
-
-
-def _added(response: Any) -> _Codes:
-    return [
-        (TopicPartition(topic.name, int(answer.partition_index)), answer.partition_error_code)
-        for topic in response.results_by_topic_v3_and_below
-        for answer in topic.results_by_partition
-    ]
-
-
-def _committed(response: Any) -> _Codes:
-    return [
-        (TopicPartition(topic.name, int(answer.partition_index)), answer.error_code)
-        for topic in response.topics
-        for answer in topic.partitions
-    ]
 
 
 def _to_commit(number: int, offset: OffsetAndMetadata) -> TxnOffsetCommitRequestPartition:
