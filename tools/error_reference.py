@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from tidelog_core import errors
+import tidelog.errors
+import tidelog_core.errors
 from tidelog_core.errors import TidelogError
 
 from tools.places import ROOT
@@ -29,15 +30,21 @@ def error_page() -> str:
 
 
 def _errors() -> Iterator[type[TidelogError]]:
-    """Yield every error of core that has a meaning of its own, by name."""
-    for _, one in sorted(inspect.getmembers(errors, inspect.isclass)):
-        if issubclass(one, TidelogError) and one is not TidelogError:
-            yield one
+    """Yield every error of core and the SDK that has a meaning of its own, by name."""
+    found = {
+        one.__name__: one
+        for module in (tidelog_core.errors, tidelog.errors)
+        for _, one in inspect.getmembers(module, inspect.isclass)
+        if issubclass(one, TidelogError) and one is not TidelogError
+    }
+    for name in sorted(found):
+        yield found[name]
 
 
 def _row(error: type[TidelogError]) -> str:
     code = f"{error.code.name.upper()} ({error.code.value})"
-    passes = "yes" if error.code.retriable else "no"
+    # Some errors differ from their code, so an instance is asked; its arguments do not matter.
+    passes = "yes" if error.__new__(error).retriable else "no"
     meaning = " ".join((inspect.getdoc(error) or "").partition("\n\n")[0].split())
     cells = (f"`{error.__name__}`", code, passes, meaning.replace("``", "`"), error.hint)
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"

@@ -30,12 +30,12 @@ from tidelog.errors import (
     PartitionNotKnown,
     RequestTimedOut,
     TidelogError,
+    TokenNotFetched,
     error_for,
     topic_error,
 )
 from tidelog.metadata import Node, PartitionInfo, TopicInfo, merge, topic_info, with_leader
 from tidelog.options import ClientOptions
-from tidelog.tokens.bearer_token import TokenNotFetched
 from tidelog.wire.answers import entries_of
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Address, Connection, open_connection

@@ -161,6 +161,7 @@ __all__ = [
     "ShareSessionNotFound",
     "ThrottlingQuotaExceeded",
     "TidelogError",
+    "TokenNotFetched",
     "TopicAlreadyExists",
     "TopicAuthorizationFailed",
     "TopicDeletionDisabled",
@@ -194,6 +195,12 @@ class ConnectionFailed(TidelogError):
 
     code = ErrorCode.network_exception
     hint = "check that a node listens there; `tidelog up` starts one on this machine"
+
+
+class TokenNotFetched(ConnectionFailed):
+    """No token to log in with: its issuer cannot be reached, or has none now."""
+
+    hint = "check that the issuer of tokens can be reached from this machine, and answers"
 
 
 class NotKafka(ConnectionFailed):

@@ -16,9 +16,8 @@ from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives import serialization
 from joserfc.jwk import ECKey
 from tidelog import Admin, ClientFactory, Consumer, Producer, SaslToken, TokenFile, TopicPartition
-from tidelog.errors import AuthenticationFailed
+from tidelog.errors import AuthenticationFailed, TokenNotFetched
 from tidelog.settings.security import connection_settings
-from tidelog.tokens.bearer_token import TokenNotFetched
 
 from tests.support.command import called
 from tests.support.drivers.process import ROOT
@@ -325,8 +324,9 @@ async def test_an_issuer_that_refuses_ends_the_attempt_and_one_that_is_away_is_t
         admin = Admin(node.sasl_address, ssl=context, sasl=sasl, request_timeout_ms=300)
         with pytest.raises(
             TokenNotFetched, match=r"^no token from http://127.0.0.1:\d+/token: 503"
-        ):
+        ) as failed:
             await admin.start()
+        assert "check sasl.oauthbearer.token.endpoint.url" in failed.value.hint
 
 
 def test_a_node_takes_the_token_of_a_role_of_aws(

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 from tidelog import Admin, Consumer, Producer, Sasl, SaslToken, TopicPartition
-from tidelog.errors import AuthenticationFailed, InvalidConfig, UnsupportedSaslMechanism
+from tidelog.errors import (
+    AuthenticationFailed,
+    InvalidConfig,
+    TokenNotFetched,
+    UnsupportedSaslMechanism,
+)
 from tidelog.settings.properties_file import read_properties
 from tidelog.settings.security import connection_settings
-from tidelog.tokens.bearer_token import TokenNotFetched
 
 from tests.support.certificates import Authority
 from tests.support.command import called
@@ -98,6 +102,20 @@ async def test_a_token_that_the_network_keeps_away_is_tried_for_again(error: OSE
     assert failed.value.retriable
     assert repr(failed.value.__cause__) == repr(error)  # asyncio copies a timeout.
     assert repr(error) in str(failed.value)
+    assert "the function given to SaslToken" in failed.value.hint
+    assert "endpoint" not in failed.value.hint  # Not every function calls one.
+
+
+async def test_a_token_function_that_takes_too_long_is_told_its_time() -> None:
+    never = asyncio.Event()
+
+    async def token() -> str:
+        await never.wait()
+        return ""
+
+    with pytest.raises(TokenNotFetched, match=r"within 0\.05 s") as failed:
+        await SaslToken(token).first_message(timeout_s=0.05)
+    assert "within request_timeout_ms" in failed.value.hint
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyError("no"), RuntimeError()])

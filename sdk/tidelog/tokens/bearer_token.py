@@ -10,17 +10,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tidelog.errors import ConnectionFailed
-
 TOKEN_SIZE_BYTES_MAX = 65_536  # A node takes no larger message, so no larger token.
 _FORM = re.compile(r"[-_.A-Za-z0-9]+")
 _REASON_SIZE_MAX = 200
-
-
-class TokenNotFetched(ConnectionFailed):
-    """The issuer of tokens cannot be reached, or has no answer now. A retry may help."""
-
-    hint = "check sasl.oauthbearer.token.endpoint.url, and that the issuer of tokens answers"
 
 
 @dataclass(frozen=True, slots=True)

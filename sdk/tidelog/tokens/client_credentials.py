@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit
 
-from tidelog.errors import AuthenticationFailed, InvalidConfig
+from tidelog.errors import AuthenticationFailed, InvalidConfig, TokenNotFetched
 from tidelog.tokens.bearer_token import (
     BearerToken,
-    TokenNotFetched,
     claimed_expiry,
     is_token,
     one_line,
@@ -65,15 +64,22 @@ class ClientCredentials:
             raise _not_trusted(self.endpoint, error) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = one_line(error) or type(error).__name__
-            raise TokenNotFetched(f"no token from {self.endpoint}: {reason}") from None
+            raise self._not_fetched(reason) from None
         if status != _OK:
             reason = f"{status} {_reason(body)}".rstrip()
             if status in _REFUSED and status not in _RETRIED:
                 raise AuthenticationFailed(
                     f"{self.endpoint} refuses the client {self.client_id!r}: {reason}"
                 )
-            raise TokenNotFetched(f"no token from {self.endpoint}: {reason}")
+            raise self._not_fetched(reason)
         return self._token(body, asked_at)
+
+    def _not_fetched(self, reason: str) -> TokenNotFetched:
+        failed = TokenNotFetched(f"no token from {self.endpoint}: {reason}")
+        failed.hint = (
+            "check sasl.oauthbearer.token.endpoint.url, and that the issuer of tokens answers there"
+        )
+        return failed
 
     def _headers(self) -> dict[str, str]:
         pair = (self.client_id, self._secret())

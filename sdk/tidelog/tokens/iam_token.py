@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidelog.errors import AuthenticationFailed, InvalidConfig
-from tidelog.tokens.bearer_token import BearerToken, TokenNotFetched, is_token, one_line
+from tidelog.errors import AuthenticationFailed, InvalidConfig, TokenNotFetched
+from tidelog.tokens.bearer_token import BearerToken, is_token, one_line
 from tidelog.tokens.cached_tokens import shared_tokens
 
 ALGORITHMS = ("ES384", "RS256")

@@ -30,10 +30,11 @@ from tidelog.encodable import is_encodable
 from tidelog.errors import (
     AuthenticationFailed,
     TidelogError,
+    TokenNotFetched,
     UnsupportedSaslMechanism,
     error_for,
 )
-from tidelog.tokens.bearer_token import TokenNotFetched, is_token
+from tidelog.tokens.bearer_token import is_token
 from tidelog.wire.connection import Connection
 from tidelog.wire.mechanisms import PASSWORD_MECHANISMS
 from tidelog.wire.requests import SASL_AUTHENTICATE, SASL_HANDSHAKE
@@ -122,10 +123,10 @@ class SaslToken:
             raise
         except Exception as error:
             if isinstance(error, TimeoutError) and deadline.expired():
-                raise TokenNotFetched(f"no token within {timeout_s:g} s") from None
+                raise _no_token(f"no token within {timeout_s:g} s") from None
             # The program's function may raise anything, and no task of the client may end with it.
             if isinstance(error, OSError):  # Timeouts are some: the issuer may answer the next try.
-                raise TokenNotFetched(f"the function for the token failed: {error!r}") from error
+                raise _no_token(f"the function for the token failed: {error!r}") from error
             raise AuthenticationFailed(f"the function for the token failed: {error!r}") from error
         if not isinstance(token, str) or not is_token(token):
             raise AuthenticationFailed("the function for the token returned something else")
@@ -137,6 +138,15 @@ class SaslToken:
             if inspect.iscoroutinefunction(function):
                 return await self.token()  # type: ignore[misc]
         return await asyncio.to_thread(self.token)
+
+
+def _no_token(reason: str) -> TokenNotFetched:
+    failed = TokenNotFetched(reason)
+    failed.hint = (
+        "the function given to SaslToken must return a token within request_timeout_ms: check that"
+        " what it calls can be reached"
+    )
+    return failed
 
 
 async def log_in(connection: Connection, sasl: Sasl | SaslToken, *, timeout_s: float) -> None:

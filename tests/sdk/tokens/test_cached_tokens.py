@@ -8,8 +8,8 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
-from tidelog.errors import AuthenticationFailed
-from tidelog.tokens.bearer_token import BearerToken, TokenNotFetched, claimed_expiry
+from tidelog.errors import AuthenticationFailed, TokenNotFetched
+from tidelog.tokens.bearer_token import BearerToken, claimed_expiry
 from tidelog.tokens.cached_tokens import CachedTokens, shared_tokens
 from tidelog.tokens.client_credentials import ClientCredentials
 

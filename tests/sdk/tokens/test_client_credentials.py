@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tidelog.errors import AuthenticationFailed, InvalidConfig
+from tidelog.errors import AuthenticationFailed, InvalidConfig, TokenNotFetched
 from tidelog.tokens import client_credentials
-from tidelog.tokens.bearer_token import TokenNotFetched
 from tidelog.tokens.client_credentials import (
     ANSWER_SIZE_BYTES_MAX,
     ClientCredentials,

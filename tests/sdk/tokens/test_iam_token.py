@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tidelog import IamToken
-from tidelog.errors import AuthenticationFailed, InvalidConfig
-from tidelog.tokens.bearer_token import TokenNotFetched
+from tidelog.errors import AuthenticationFailed, InvalidConfig, TokenNotFetched
 
 from tests.support.command import called
 from tests.support.http_answers import HttpAnswers
