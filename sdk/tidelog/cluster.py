@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -40,12 +41,15 @@ from tidelog.wire.answers import entries_of
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Address, Connection, open_connection
 from tidelog.wire.frame_buffers import KEPT_BYTES_MAX, FrameBuffers
+from tidelog.wire.host_addresses import Host
 from tidelog.wire.requests import FIND_COORDINATOR, METADATA, Api
 from tidelog.wire.sasl import log_in
+from tidelog.wire.staggered import AllFailed, first_success
 
 logger = logging.getLogger(__name__)
 
 _IDLE_AGES_MAX = 3  # Topics unused for this many metadata ages are no longer fetched.
+_NEXT_NODE_SECONDS = 1.0  # that a node has to answer before another one is tried beside it
 # Nodes that are tried before the bootstrap servers: their addresses may all have gone.
 _KNOWN_TRIED_MAX = 3
 # Fetches of metadata in a row that ask again soon; the next ones wait longer and longer.
@@ -77,6 +81,7 @@ class _Line:
     """The connection to one address in one lane, and its retry state."""
 
     backoff: Backoff
+    host: Host
     retry_at: float = 0.0  # loop time before which no connection is tried
     connection: Connection | None = None
     opening: asyncio.Task[Connection] | None = field(default=None)
@@ -345,15 +350,15 @@ class Cluster:
                 return line.connection
         known = list({node.address for node in self._nodes.values()})
         random.shuffle(known)
-        known = known[:_KNOWN_TRIED_MAX]
-        bootstrap = [a for a in self._options.bootstrap if a not in known]
-        failure: TidelogError | None = None
-        for address in (*known, *bootstrap):
-            try:
-                return await self._connect(address, Lane.SHARED)
-            except TidelogError as error:
-                failure = error
-        raise failure or ConnectionFailed("no node is known")
+        addresses = dict.fromkeys((*known[:_KNOWN_TRIED_MAX], *self._options.bootstrap))
+        try:
+            return await first_success(
+                [partial(self._connect, address, Lane.SHARED) for address in addresses],
+                next_after_s=min(_NEXT_NODE_SECONDS, self.request_timeout_s / 10),
+            )
+        except AllFailed as failed:
+            errors = failed.errors
+        raise errors[-1] if errors else ConnectionFailed("no node is known")
 
     async def find_coordinator(
         self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP
@@ -378,7 +383,7 @@ class Cluster:
         if line is None:
             options = self._options
             backoff = Backoff(options.reconnect_backoff_ms, options.reconnect_backoff_max_ms)
-            line = self._lines.setdefault((address, lane), _Line(backoff))
+            line = self._lines.setdefault((address, lane), _Line(backoff, Host(*address)))
         if line.connection is not None and line.connection.is_open:
             return line.connection
         if line.opening is None:
@@ -407,10 +412,12 @@ class Cluster:
                 client_id=self._options.client_id,
                 timeout_s=self.request_timeout_s,
                 ssl=self._options.ssl,
+                host=line.host,
                 buffers=self._buffers,
             )
             await self._log_in(connection)
         except TidelogError:
+            line.host.note_useless()
             line.retry_at = loop.time() + line.backoff.next_s()
             raise
         else:

@@ -21,6 +21,8 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, Self
 
+from tidelog.blocking_dial import dial
+
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
@@ -143,13 +145,18 @@ class _Deadline:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
+def _dialed(connection: HTTPConnection) -> socket.socket:
+    assert connection.timeout is not None  # ``call`` gives one.
+    return dial(connection.host, connection.port, timeout_s=connection.timeout)
+
+
 class _PlainConnection(HTTPConnection):
     def __init__(self, *args: Any, deadline: _Deadline, **options: Any) -> None:
         super().__init__(*args, **options)
         self._deadline = deadline
 
     def connect(self) -> None:
-        super().connect()
+        self.sock = _dialed(self)
         self._deadline.note(self.sock)  # urllib closes it, and goes on reading the answer.
 
 
@@ -162,10 +169,11 @@ class _TlsConnection(HTTPSConnection):
         self._tls = context
 
     def connect(self) -> None:
-        HTTPConnection.connect(self)
         # It takes the place of the plain socket, which nothing can end from here on.
         wrapped = self._tls.wrap_socket(
-            self.sock, server_hostname=self.host, do_handshake_on_connect=False
+            _dialed(self),
+            server_hostname=self.host,
+            do_handshake_on_connect=False,
         )
         self.sock = wrapped
         self._deadline.note(wrapped)

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import pytest
 from tidelog.errors import ConnectionFailed, RequestTimedOut
+from tidelog.wire.host_addresses import PortRefused
 from tidelog_core.errors import BrokerNotAvailable
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint, plaintext_endpoints
@@ -23,7 +24,6 @@ from tidelog_node.connections.node_transport import NodeTransport
 from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import PlainTransport
 from tidelog_node.dialing.dialer import Dialer
-from tidelog_node.dialing.host_addresses import PortRefused
 from tidelog_node.security import node_identity, node_trust
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 from tidelog_node.security.node_trust import NodeTrust

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 import sys
 import uuid
@@ -42,8 +43,9 @@ def of(api: Api, name: str | None = None, /, **fields: object) -> Any:
 class ScriptedNode:
     """The node, while ``async with`` is open."""
 
-    def __init__(self, **answers: Answer) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None, /, **answers: Answer) -> None:
         """``answers`` are by the APIs' names in ``tidelog.wire.requests``, in lower case."""
+        self._context = context  # of TLS
         self.counts: Counter[int] = Counter()  # requests, by the API's key
         self.connection_count = 0
         self.is_silent = False  # It takes connections, and answers nothing.
@@ -86,7 +88,7 @@ class ScriptedNode:
         listener = socket.create_server((HOST, 0))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         self.port = listener.getsockname()[1]
-        self._server = await asyncio.start_server(self._serve, sock=listener)
+        self._server = await asyncio.start_server(self._serve, sock=listener, ssl=self._context)
         return self
 
     async def __aexit__(self, *_: object) -> None:

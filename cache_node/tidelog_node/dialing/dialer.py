@@ -14,12 +14,12 @@ from functools import partial
 from typing import TypeVar
 
 from tidelog.wire.connection import Address, Connection, open_connection
+from tidelog.wire.host_addresses import connect, resolve
 from tidelog_core.errors import BrokerNotAvailable
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
 from tidelog_core.metadata.records import Broker
 
 from tidelog_node.dialing.held_connection import HeldConnection
-from tidelog_node.dialing.host_addresses import connect, resolve
 from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.dialing.node_proof import NodeProof
 from tidelog_node.dialing.pipelined_connection import PipelinedConnection

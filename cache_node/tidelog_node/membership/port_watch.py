@@ -25,12 +25,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from tidelog.wire.host_addresses import PortRefused
 from tidelog_core.errors import BrokerNotAvailable
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
 
-from tidelog_node.dialing.host_addresses import PortRefused
 from tidelog_node.membership.membership import Membership
 
 logger = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit
 
+from tidelog.blocking_dial import dial
 from tidelog.errors import AuthenticationFailed, InvalidConfig, TokenNotFetched
 from tidelog.tokens.bearer_token import (
     BearerToken,
@@ -166,7 +167,7 @@ def _post(
     port = url.port or (443 if url.scheme == "https" else 80)
     deadline = time.monotonic() + FETCH_SECONDS_MAX
     with (
-        socket.create_connection((host, port), timeout=FETCH_SECONDS_MAX / 2) as plain,
+        dial(host, port, timeout_s=FETCH_SECONDS_MAX / 2) as plain,
         # Duplicated, because TLS takes the socket over.
         plain.dup() as handle,
         _cut_at(handle, deadline),

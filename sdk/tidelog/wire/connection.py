@@ -30,6 +30,7 @@ from tidelog.errors import (
     error_for,
 )
 from tidelog.wire.frame_buffers import FrameBuffers
+from tidelog.wire.host_addresses import Host
 from tidelog.wire.requests import (
     API_VERSIONS,
     FETCH_BY_ID,
@@ -409,12 +410,14 @@ async def open_connection(
     timeout_s: float,
     ssl: ssl_module.SSLContext | None = None,
     connect: Connect | None = None,
+    host: Host | None = None,
     buffers: FrameBuffers | None = None,
 ) -> Connection:
     """Open a connection and negotiate the versions.
 
-    ``connect``, if given, connects the protocol that it is given the maker of; ``ssl`` is not
-    used then. ``buffers`` are those of the client; without them it has its own.
+    ``connect``, if given, connects the protocol that it is given the maker of; ``ssl`` and ``host``
+    are not used then. ``host`` knows earlier connections to the address. ``buffers`` are those of
+    the client; without them it has its own.
 
     Raises ``ConnectionFailed`` if the node cannot be reached, ``RequestTimedOut`` if it
     does not answer in time, and ``AuthenticationFailed`` if the node or the client refuses the
@@ -428,8 +431,11 @@ async def open_connection(
             if connect is not None:
                 await connect(lambda: connection)
             else:
-                host, port = address
-                await loop.create_connection(lambda: connection, host, port, ssl=ssl)
+                sock = await (host or Host(*address)).connect()
+                name = None if ssl is None else address.host
+                await loop.create_connection(
+                    lambda: connection, sock=sock, ssl=ssl, server_hostname=name
+                )
     except TimeoutError:
         raise RequestTimedOut(f"{address} did not accept within {timeout_s:g} s") from None
     # Metadata may name hosts and ports that cannot be: a label of 64 characters, port 70000.

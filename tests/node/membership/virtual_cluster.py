@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
+from tidelog.wire.host_addresses import PortRefused
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable, TierUnavailable
 from tidelog_core.metadata.cluster_view import ClusterView
@@ -52,7 +53,6 @@ from tidelog_core.replication.heirs import wants_diskless
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.replication.reassignment import asked_leader
 from tidelog_core.waiting import wait_and_clear
-from tidelog_node.dialing.host_addresses import PortRefused
 from tidelog_node.diskless.chain.store_watch import StoreWatch
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.membership.membership import new_membership

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 
 import pytest
-from tidelog_node.dialing.host_addresses import HostAddress, PortRefused, connect, resolve
+from tidelog.wire.host_addresses import (
+    NEXT_SECONDS,
+    Host,
+    HostAddress,
+    PortRefused,
+    connect,
+    resolve,
+)
+from tidelog.wire.staggered import AT_ONCE_MAX
+
+from tests.sdk.addresses import listening, named, silent
 
 NOWHERE = HostAddress(socket.AF_INET, ("255.255.255.255", 9))  # TCP has no route to all hosts
 
@@ -18,24 +26,6 @@ def closed() -> HostAddress:
     """Return an address of this machine at which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return HostAddress(socket.AF_INET, server.getsockname())
-
-
-@contextmanager
-def listening() -> Iterator[HostAddress]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield HostAddress(socket.AF_INET, server.getsockname())
-
-
-@contextmanager
-def silent() -> Iterator[HostAddress]:
-    """Give an address whose packets are lost: the queue of the port is full."""
-    with ExitStack() as stack:
-        server = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        for _ in range(4):
-            waiting = stack.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex(server.getsockname())
-        yield HostAddress(socket.AF_INET, server.getsockname())
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -80,6 +70,52 @@ async def test_a_caller_that_gives_up_leaves_no_socket_open() -> None:
             async with asyncio.timeout(0.05):
                 await connect([lost, lost])
         await asyncio.sleep(0)
+
+
+async def test_addresses_that_are_far_away_are_waited_for_beside_one_that_refuses(
+    closed: HostAddress,
+) -> None:
+    """A link over a continent takes longer than a neighbour's refusal is believed."""
+    with silent() as lost, pytest.raises(TimeoutError):
+        async with asyncio.timeout(2 * NEXT_SECONDS):
+            await connect([closed, lost], believes_refusals=False)
+    with pytest.raises(PortRefused):
+        await connect([closed, NOWHERE], believes_refusals=False)
+
+
+async def test_a_name_with_many_dead_addresses_is_reached() -> None:
+    """Each costs its time, and only so many are tried at once."""
+    with listening() as open_one, silent() as lost:
+        async with asyncio.timeout(30):
+            sock = await connect([lost] * (AT_ONCE_MAX + 2) + [open_one])
+        with sock:
+            assert sock.getpeername() == open_one.address
+
+
+async def test_an_address_of_no_use_is_tried_after_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with listening() as first, listening() as second:
+        named(monkeypatch, "many.test", [first, second])
+        host = Host("many.test", 9092)
+
+        async def reached() -> object:
+            with await host.connect() as sock:
+                return sock.getpeername()
+
+        assert [await reached() for _ in range(2)] == [first.address] * 2
+        host.note_useless()
+        assert [await reached() for _ in range(2)] == [second.address] * 2
+        host.note_useless()
+        assert await reached() == first.address
+        with silent() as lost:
+            named(monkeypatch, "many.test", [lost])
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await reached()
+            host.note_useless()  # Nothing was connected, so nothing was of no use.
+            named(monkeypatch, "many.test", [first, second])
+            assert await reached() == first.address
 
 
 async def test_an_address_in_text_is_resolved_without_a_thread() -> None:
