@@ -9,6 +9,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import boto3
@@ -65,20 +66,41 @@ def location(
     return f"s3://{BUCKET}/{uuid.uuid4().hex}/nested"
 
 
-@pytest.fixture
-def catalog(tmp_path: Path, location: str, ministack_endpoint: str) -> Iterator[Catalog]:
+@contextmanager
+def catalog_of(tmp_path: Path, warehouse: str, endpoint: str) -> Iterator[Catalog]:
+    """A catalog in a file, whose tables are in the bucket."""
     opened = open_catalog(
         {
             "type": "sql",
             "uri": f"sqlite:///{tmp_path}/catalog.db",
-            "warehouse": location,
+            "warehouse": warehouse,
             # pyiceberg takes an endpoint from its own properties only.
-            "s3.endpoint": ministack_endpoint,
+            "s3.endpoint": endpoint,
             "s3.region": "us-east-1",
         }
     )
-    yield opened
-    opened.close()
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def tables_of_each_format(location: str, catalog: Catalog) -> list[ExportTable]:
+    """Return a new table of each format in the location, ``lake.t`` of the catalog among them."""
+    return [
+        ParquetTable(f"{location}/parquet"),
+        DeltaLakeTable(f"{location}/delta", TimePartitions.HOUR),
+        IcebergTable(catalog, "lake.t", TimePartitions.HOUR),
+    ]
+
+
+def row_counts(location: str, catalog: Catalog) -> list[int]:
+    """Return the rows that readers of these tables find, in the same order."""
+    return [
+        len(parquet_rows(f"{location}/parquet")),
+        DeltaTable(f"{location}/delta").to_pyarrow_table().num_rows,
+        catalog.load_table("lake.t").scan().to_arrow().num_rows,
+    ]
 
 
 def run(table: ExportTable, partitions: TimePartitions, start: int, end: int) -> None:
@@ -159,12 +181,16 @@ def test_a_delta_table_in_a_bucket_has_each_record_once(location: str) -> None:
     check(lambda: DeltaLakeTable(location, TimePartitions.DAY), rows, TimePartitions.DAY)
 
 
-def test_an_iceberg_table_in_a_bucket_has_each_record_once(location: str, catalog: Catalog) -> None:
-    def rows() -> list[int]:
-        table = catalog.load_table("lake.t").scan().to_arrow()
-        return list(table.column("kafka_offset").to_pylist())
+def test_an_iceberg_table_in_a_bucket_has_each_record_once(
+    tmp_path: Path, location: str, ministack_endpoint: str
+) -> None:
+    with catalog_of(tmp_path, location, ministack_endpoint) as catalog:
 
-    check(lambda: IcebergTable(catalog, "lake.t", TimePartitions.DAY), rows, TimePartitions.DAY)
+        def rows() -> list[int]:
+            table = catalog.load_table("lake.t").scan().to_arrow()
+            return list(table.column("kafka_offset").to_pylist())
+
+        check(lambda: IcebergTable(catalog, "lake.t", TimePartitions.DAY), rows, TimePartitions.DAY)
 
 
 # Those with a % are refused (``tests/spark/test_table_places.py``).
@@ -177,28 +203,13 @@ def test_a_table_is_at_the_keys_that_its_location_says(
     prefix: str, tmp_path: Path, location: str, ministack_endpoint: str
 ) -> None:
     location = f"{location}/{prefix}"
-    properties = {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/catalog.db",
-        "warehouse": location,
-        "s3.endpoint": ministack_endpoint,
-        "s3.region": "us-east-1",
-    }
-    catalog = open_catalog(properties)
-    tables: list[ExportTable] = [
-        ParquetTable(f"{location}/parquet"),
-        DeltaLakeTable(f"{location}/delta", TimePartitions.HOUR),
-        IcebergTable(catalog, "lake.t", TimePartitions.HOUR),
-    ]
-    for table in tables:
-        run(table, TimePartitions.HOUR, 0, 5)
-        run(table, TimePartitions.HOUR, 5, 7)
-        with TableLease() as lease:
-            assert lease.take(table.location)
-    assert len(parquet_rows(f"{location}/parquet")) == 7
-    assert DeltaTable(f"{location}/delta").to_pyarrow_table().num_rows == 7
-    assert catalog.load_table("lake.t").scan().to_arrow().num_rows == 7
-    catalog.close()
+    with catalog_of(tmp_path, location, ministack_endpoint) as catalog:
+        for table in tables_of_each_format(location, catalog):
+            run(table, TimePartitions.HOUR, 0, 5)
+            run(table, TimePartitions.HOUR, 5, 7)
+            with TableLease() as lease:
+                assert lease.take(table.location)
+        assert row_counts(location, catalog) == [7, 7, 7]
     below = location.removeprefix(f"s3://{BUCKET}/")
     names = {key.removeprefix(f"{below}/").split("/")[0] for key in keys(ministack_endpoint, below)}
     assert names == {"parquet", "delta", "lake"}
@@ -314,28 +325,15 @@ def test_a_table_is_where_a_catalog_of_hadoop_says(
 ) -> None:
     """Its name of S3 is ``s3a``, which neither Arrow nor this program's own stores know."""
     hadoop = location.replace("s3://", "s3a://")
-    properties = {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/hadoop.db",
-        "warehouse": hadoop,
-        "s3.endpoint": ministack_endpoint,
-        "s3.region": "us-east-1",
-    }
-    catalog = open_catalog(properties)
-    tables: list[ExportTable] = [
-        ParquetTable(f"{hadoop}/parquet"),
-        DeltaLakeTable(f"{hadoop}/delta", TimePartitions.DAY),
-        IcebergTable(catalog, "lake.t", TimePartitions.DAY),
-    ]
-    for table in tables:
-        run(table, TimePartitions.DAY, 0, 5)
-        assert table.location.startswith("s3a://")
-        with TableLease() as lease:
-            assert lease.take(table.location)
-    assert len(committed_files(f"{hadoop}/parquet")) == len(committed_files(f"{location}/parquet"))
-    assert DeltaTable(f"{location}/delta").to_pyarrow_table().num_rows == 5
-    assert catalog.load_table("lake.t").scan().to_arrow().num_rows == 5
-    catalog.close()
+    with catalog_of(tmp_path, hadoop, ministack_endpoint) as catalog:
+        for table in tables_of_each_format(hadoop, catalog):
+            run(table, TimePartitions.HOUR, 0, 5)
+            assert table.location.startswith("s3a://")
+            with TableLease() as lease:
+                assert lease.take(table.location)
+        files = committed_files(f"{location}/parquet")
+        assert len(committed_files(f"{hadoop}/parquet")) == len(files)
+        assert row_counts(location, catalog) == [5, 5, 5]
 
 
 @pytest.mark.slow
@@ -349,25 +347,19 @@ def test_a_bucket_that_may_only_be_read_is_named_and_nothing_is_lost_by_it(
 ) -> None:
     """Writes are answered as S3 answers them without the permission, by a proxy before the store."""
 
-    catalogs: list[Catalog] = []
-
     def table(endpoint: str) -> ExportTable:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         if table_format == "parquet":
             return ParquetTable(location)
         if table_format == "delta":
             return DeltaLakeTable(location, TimePartitions.DAY)
-        properties = {
-            "type": "sql",
-            "uri": f"sqlite:///{tmp_path}/catalog.db",
-            "warehouse": location,
-            "s3.endpoint": endpoint,
-            "s3.region": "us-east-1",
-        }
-        catalogs.append(open_catalog(properties))
-        return IcebergTable(catalogs[-1], "lake.t", TimePartitions.DAY)
+        catalog = catalogs.enter_context(catalog_of(tmp_path, location, endpoint))
+        return IcebergTable(catalog, "lake.t", TimePartitions.DAY)
 
-    with StoreProxyProcess(ministack_endpoint, StoreBehaviour(is_read_only=True)) as proxy:
+    with (
+        StoreProxyProcess(ministack_endpoint, StoreBehaviour(is_read_only=True)) as proxy,
+        ExitStack() as catalogs,
+    ):
         for start in (0, 5):
             with pytest.raises(TableAccessDenied, match="s3:PutObject"):
                 run(table(proxy.url), TimePartitions.DAY, start, start + 5)
@@ -377,5 +369,3 @@ def test_a_bucket_that_may_only_be_read_is_named_and_nothing_is_lost_by_it(
             run(table(ministack_endpoint), TimePartitions.DAY, start, start + 5)
         run(table(ministack_endpoint), TimePartitions.DAY, 10, 11)
         assert proxy.counts()["denied"] >= 4
-    for catalog in catalogs:
-        catalog.close()
