@@ -9,7 +9,8 @@ from tidelog_core.metadata.groups import CommittedOffset, GroupMember, GroupReco
 from tidelog_core.metadata.transactions import TransactionRecord
 from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS
-from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
+from tidelog_node.coordinator.group_storage import GroupStorage
+from tidelog_node.coordinator.offset_page_cache import OffsetPageCache
 from tidelog_node.transactions import state as transaction_state
 from tidelog_node.transactions.loaded_transaction import LoadedTransaction
 from tidelog_node.transactions.producer_ids import ProducerIds
@@ -38,7 +39,7 @@ class Clients:
         before = [dataclasses.replace(member, assignment=b"") for member in record.members]
         storage = GroupStorage(
             self._world.store,
-            OffsetPages(),
+            OffsetPageCache(),
             shard=record.shard,
             group_id=GROUP,
             stored=None,

@@ -40,11 +40,11 @@ from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.handlers.gateway_append import GatewayAppends
 from tidelog_node.node_context import NodeContext
+from tidelog_node.peers import Peers
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.settings import NodeSettings
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.manifests import BucketManifests
-from tidelog_node.transactions.peers import Peers
 
 WAL_SOCKET = "wal.sock"
 WAL_CACHE_DIR = "wal-cache"

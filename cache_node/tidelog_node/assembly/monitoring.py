@@ -70,7 +70,7 @@ class Monitoring:
         from tidelog_node.monitoring.request_source import RequestSource
         from tidelog_node.monitoring.storage_source import StorageSource
         from tidelog_node.monitoring.tier_source import TierSource
-        from tidelog_node.transactions.peers import Peers
+        from tidelog_node.peers import Peers
 
         node, replicas = cluster.node, logs.replicas
         usages = [usage for store in cluster.stores if (usage := usage_of(store)) is not None]

@@ -254,7 +254,7 @@ def _relayed(
 ) -> list[Route]:
     """Return the routes; some of them ask leaders in other zones first."""
     from tidelog_node.handlers.leader_relay import LeaderRelay
-    from tidelog_node.transactions.peers import Peers
+    from tidelog_node.peers import Peers
 
     peers = Peers(node)
     stack.push_async_callback(peers.close)

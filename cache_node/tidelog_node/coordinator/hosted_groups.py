@@ -33,10 +33,11 @@ from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_node.coordinator.group_environment import GroupEnvironment
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 from tidelog_node.coordinator.group_settings import GroupSettings
+from tidelog_node.coordinator.group_shard import GroupShard
+from tidelog_node.coordinator.group_storage import GroupStorage
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
 from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded
-from tidelog_node.coordinator.shard import Shard
-from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
+from tidelog_node.coordinator.offset_page_cache import OffsetPageCache
 from tidelog_node.coordinator.sweeper import Sweeper
 from tidelog_node.coordinator.wakeups import Wakeups
 from tidelog_node.groups.any_group import Group
@@ -74,7 +75,7 @@ class HostedGroups:
         )
         self._clock = time.monotonic if clock is None else clock
         self._page_limits = page_limits
-        self.pages = OffsetPages()
+        self.pages = OffsetPageCache()
         self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, self._expire)
         self._patterns = PatternMatcher(node.view.image.topics)
         self._environment = GroupEnvironment(
@@ -150,7 +151,7 @@ class HostedGroups:
                 continue
         raise CoordinatorNotAvailable(f"group {group_id!r} keeps being unloaded")
 
-    def shard_of(self, group_id: str) -> Shard:
+    def shard_of(self, group_id: str) -> GroupShard:
         """Return the group's shard. Raises ``NotCoordinator`` if another node leads it."""
         validate_group_id(group_id)
         if not self._node.membership.can_serve():
@@ -188,8 +189,8 @@ class HostedGroups:
 
     # Shards and groups that come and go.
 
-    def _open_shard(self, index: int, leadership: Leadership) -> Shard:
-        return Shard(index, leadership, self._node.store, restore=self._restored)
+    def _open_shard(self, index: int, leadership: Leadership) -> GroupShard:
+        return GroupShard(index, leadership, self._node.store, restore=self._restored)
 
     def _expire(self, loaded: LoadedGroup) -> None:
         """Process a group's deadlines, unless another node may coordinate it."""
@@ -213,7 +214,7 @@ class HostedGroups:
                 self._reloading.add(reloading)
                 reloading.add_done_callback(self._reloading.discard)
 
-    async def _reload_if_changed(self, shard: Shard, group_id: str) -> None:
+    async def _reload_if_changed(self, shard: GroupShard, group_id: str) -> None:
         try:
             group = await shard.find(group_id)
             if group is not None:

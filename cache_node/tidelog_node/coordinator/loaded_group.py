@@ -28,8 +28,8 @@ from tidelog_core.metadata.store import ABSENT
 
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_environment import GroupEnvironment
+from tidelog_node.coordinator.group_storage import GroupStorage
 from tidelog_node.coordinator.group_writes import GroupWrites
-from tidelog_node.coordinator.storage import GroupStorage
 from tidelog_node.coordinator.waiting_members import WaitingMembers
 from tidelog_node.groups import any_group, type_changes
 from tidelog_node.groups.any_group import Group

@@ -25,12 +25,12 @@ from tidelog_core.metadata.groups import GroupOffsets
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.share_partitions import share_partition_of
 
+from tidelog_node.coordinator.group_shard import GroupShard
 from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded
-from tidelog_node.coordinator.shard import Shard
 from tidelog_node.groups.any_group import Group
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
-from tidelog_node.groups.offset_rules import earliest_end_ms, expired_partitions
+from tidelog_node.groups.offset_expiration import earliest_end_ms, expired_partitions
 from tidelog_node.groups.share.share_group import ShareGroup
 from tidelog_node.node_context import NodeContext
 
@@ -54,7 +54,7 @@ class Sweeper:
     """Checks the groups of this node's shards at intervals."""
 
     def __init__(
-        self, node: NodeContext, shards: Iterable[Shard], *, clock_offset_ms: Callable[[], int]
+        self, node: NodeContext, shards: Iterable[GroupShard], *, clock_offset_ms: Callable[[], int]
     ) -> None:
         """``shards`` yields the current ones; ``clock_offset_ms`` is wall minus event clock."""
         self._node = node
@@ -84,7 +84,7 @@ class Sweeper:
             if topic is not None and topic.topic_id not in image.topic_names:
                 self._deletion_count += 1
 
-    async def _sweep(self, shard: Shard, known: Mapping[LoadedGroup, _Settled]) -> None:
+    async def _sweep(self, shard: GroupShard, known: Mapping[LoadedGroup, _Settled]) -> None:
         try:
             groups = await shard.find_all()
         except TidelogError as error:

@@ -7,8 +7,8 @@ from kio.schema.describe_cluster.v2 import response as cluster_response
 from tidelog_core.errors import ErrorCode
 
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER
-from tidelog_node.handlers.live_brokers import ReachableBrokers
 from tidelog_node.handlers.metadata import controller_id
+from tidelog_node.handlers.reachable_brokers import ReachableBrokers
 from tidelog_node.node_context import NodeContext
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build

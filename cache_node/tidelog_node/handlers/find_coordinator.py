@@ -25,7 +25,7 @@ from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 from tidelog_node.handlers.administration import cluster_admin
-from tidelog_node.handlers.live_brokers import ReachableBrokers
+from tidelog_node.handlers.reachable_brokers import ReachableBrokers
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route

@@ -40,7 +40,6 @@ from tidelog_node.handlers.administration import cluster_admin
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.described_partitions import describe_partitions
-from tidelog_node.handlers.live_brokers import ReachableBrokers
 from tidelog_node.handlers.metadata_pieces import (
     METADATA_KEY,
     CacheKey,
@@ -52,6 +51,7 @@ from tidelog_node.handlers.metadata_pieces import (
     join_partitions,
     join_topics,
 )
+from tidelog_node.handlers.reachable_brokers import ReachableBrokers
 from tidelog_node.handlers.shown_topics import shown_partition, shown_topic, unknown_name_error
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replication.zone_leaders import ZoneLeaders

@@ -29,7 +29,7 @@ from tidelog_node.coordinator.failures import offset_commit_error_code
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
-from tidelog_node.transactions.group_offsets import TransactionalOffsets
+from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
 from tidelog_node.transactions.verifier import TransactionVerifier
 from tidelog_node.wire.messages import build
 

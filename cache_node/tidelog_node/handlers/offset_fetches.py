@@ -27,7 +27,7 @@ from tidelog_node.handlers.offset_commits import NO_TOPIC_ID, Named
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
-from tidelog_node.transactions.group_offsets import TransactionalOffsets
+from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
 from tidelog_node.wire.messages import build
 
 OFFSET_FETCH_KEY = 9

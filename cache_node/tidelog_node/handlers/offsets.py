@@ -13,7 +13,7 @@ from tidelog_node.handlers.offset_fetches import OffsetFetchHandlers
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
-from tidelog_node.transactions.group_offsets import TransactionalOffsets
+from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
 from tidelog_node.transactions.verifier import TransactionVerifier
 from tidelog_node.wire.messages import build
 

@@ -38,7 +38,7 @@ from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.refusals import REFUSED
 from tidelog_node.handlers.administration import admin_outcome, cluster_admin
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
-from tidelog_node.handlers.created_topics import CREATE_TOPICS_KEY, CreatedTopics
+from tidelog_node.handlers.create_topics_response import CREATE_TOPICS_KEY, CreateTopicsResponse
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -91,7 +91,7 @@ class TopicHandlers:
         wanted = [
             _new_topic(topic) async for topic in turn.each(asked) if topic.name not in repeated
         ]
-        answer = CreatedTopics(
+        answer = CreateTopicsResponse(
             context.api_version,
             NodeLayers.of(self._node.static_config, self._node.view.image, self._node.broker_id),
             self._node.counters,

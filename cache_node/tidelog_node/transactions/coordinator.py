@@ -43,8 +43,8 @@ from tidelog_node.transactions.loaded_transaction import (
     not_coordinator,
 )
 from tidelog_node.transactions.markers import Marker, MarkerFenced, MarkerSender
-from tidelog_node.transactions.shard import TransactionShard
 from tidelog_node.transactions.state import Decide, Decision, InitRequest
+from tidelog_node.transactions.transaction_shard import TransactionShard
 
 logger = logging.getLogger(__name__)
 

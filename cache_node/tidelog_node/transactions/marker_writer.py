@@ -38,11 +38,11 @@ from tidelog_core.records.control import (
 from tidelog_core.wire_messages import build
 
 from tidelog_node.node_context import NodeContext
+from tidelog_node.peers import Peers
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.transactions.markers import Marker, MarkerResults
-from tidelog_node.transactions.peers import Peers
 from tidelog_node.transactions.uncommitted_markers import MarkerName, UncommittedMarkers
 from tidelog_node.upkeep.flusher import Flusher
 

@@ -33,7 +33,8 @@ from tidelog_core.metadata.packed_members import pack_members
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, Write
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
-from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
+from tidelog_node.coordinator.group_storage import GroupStorage
+from tidelog_node.coordinator.offset_page_cache import OffsetPageCache
 
 from tests.support.memory_store import MemoryMetadataStore
 
@@ -90,7 +91,7 @@ def storage(
     store: MemoryMetadataStore, stored: StoredGroup | None, limits: PageLimits = TINY
 ) -> GroupStorage:
     return GroupStorage(
-        store, OffsetPages(), shard=SHARD, group_id="g", stored=stored, limits=limits
+        store, OffsetPageCache(), shard=SHARD, group_id="g", stored=stored, limits=limits
     )
 
 

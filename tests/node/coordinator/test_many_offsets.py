@@ -11,7 +11,8 @@ from tidelog_core.admin.offset_pages import read_offsets
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS
-from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
+from tidelog_node.coordinator.group_storage import GroupStorage
+from tidelog_node.coordinator.offset_page_cache import OffsetPageCache
 
 from tests.support.loop_turns import loop_turns
 from tests.support.memory_store import MemoryMetadataStore
@@ -38,7 +39,7 @@ async def test_no_turn_of_the_loop_is_about_all_offsets_of_a_group(
 
     store = ThreadedStore(latency=0)
     storage = GroupStorage(
-        store, OffsetPages(), shard=3, group_id="g", stored=None, limits=DEFAULT_PAGE_LIMITS
+        store, OffsetPageCache(), shard=3, group_id="g", stored=None, limits=DEFAULT_PAGE_LIMITS
     )
     offsets = {
         number: CommittedOffset(number, -1, "", 1, None) for number in range(PARTITION_COUNT)

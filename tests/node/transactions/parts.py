@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from tidelog_core.errors import CoordinatorNotAvailable
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.node_context import NodeContext
+from tidelog_node.peers import Peers
 from tidelog_node.transactions.coordinator import TransactionCoordinator
-from tidelog_node.transactions.group_offsets import TransactionalOffsets
 from tidelog_node.transactions.markers import Marker, MarkerResults, MarkerSender
-from tidelog_node.transactions.peers import Peers
+from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
 from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.transactions.verifier import TransactionVerifier
 

@@ -47,10 +47,10 @@ from tidelog_core.records.encode import build_batch
 from tidelog_core.records.record import Record
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.hosted_groups import HostedGroups
+from tidelog_node.peers import Peers
 from tidelog_node.transactions.coordinator import TransactionCoordinator
-from tidelog_node.transactions.group_offsets import TransactionalOffsets
 from tidelog_node.transactions.markers import Marker, MarkerResults, MarkerSender
-from tidelog_node.transactions.peers import Peers
+from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
 from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.transactions.verifier import TransactionVerifier
 

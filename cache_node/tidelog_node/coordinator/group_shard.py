@@ -18,7 +18,7 @@ from tidelog_node.coordinator.loaded_group import LoadedGroup
 logger = logging.getLogger(__name__)
 
 
-class Shard(LedShard):
+class GroupShard(LedShard):
     """Loads the shard's groups once, and unloaded ones again when they are needed."""
 
     kind = "group"

@@ -1,4 +1,4 @@
-"""Selects the brokers that clients are shown."""
+"""Selects the brokers that clients of a listener can reach."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class ReachableBrokers:
         self.unfit: frozenset[int] = frozenset()
 
     def __call__(self, image: ClusterImage, listener: str) -> Mapping[int, Broker]:
-        """Return them: the same object until the live ones, ``vanished`` or ``unfit`` change.
+        """Return the brokers by id.
 
-        So answers that were made of an earlier object are not given any more.
+        It is another object once the live ones, ``vanished`` or ``unfit`` change. So callers can
+        tell by the object whether an answer that they keep is still right.
         """
         live, vanished = self._membership.live_brokers(image), self._membership.vanished
         unfit = self._membership.unfit

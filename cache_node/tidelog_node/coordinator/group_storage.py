@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -53,10 +52,10 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
-from tidelog_core.subscribers import Subscribers
 from tidelog_core.turns import Turn
 
 from tidelog_node.coordinator.group_items import GroupItems, PageLimits, new_record
+from tidelog_node.coordinator.offset_page_cache import OffsetPageCache, WriterTerm
 
 logger = logging.getLogger(__name__)
 
@@ -64,45 +63,6 @@ COMMIT_LINGER_MS = 3
 COMMIT_ATTEMPTS_MAX = 4
 # One write and one check are reserved for those committed with the pages.
 PENDING_PAGES_PER_COMMIT = PAGES_PER_COMMIT - 2
-PAGES_CACHED_MAX = 8192  # of all groups of a node
-
-
-class WriterTerm:
-    """A period in which only this coordinator has written a group, as far as it knows."""
-
-
-class OffsetPages:
-    """The pages written last, so that the next commit need not read them first.
-
-    A page is valid only in the term in which it was written. Between two terms of a group another
-    process may have deleted the page and written it again, up to the very version that is
-    remembered here.
-    """
-
-    def __init__(self, pages_max: int = PAGES_CACHED_MAX) -> None:
-        self.written = Subscribers[GroupOffsets]()  # with each page, as it was written
-        self._pages: OrderedDict[ItemKey, tuple[WriterTerm, GroupOffsets]] = OrderedDict()
-        self._pages_max = pages_max
-
-    def get(self, id: ItemKey, term: WriterTerm) -> GroupOffsets | None:
-        """Return the page as last written in the term, ``None`` if that is unknown."""
-        found = self._pages.get(id)
-        if found is None or found[0] is not term:
-            return None
-        self._pages.move_to_end(id)
-        return found[1]
-
-    def keep(self, page: GroupOffsets, term: WriterTerm) -> None:
-        """Remember the page; forget the least recently used page if there are too many."""
-        self.written.notify(page)
-        self._pages[page.item_id] = (term, page)
-        self._pages.move_to_end(page.item_id)
-        if len(self._pages) > self._pages_max:
-            self._pages.popitem(last=False)
-
-    def forget(self, id: ItemKey) -> None:
-        """Forget the page, so that it is read before the next write."""
-        self._pages.pop(id, None)
 
 
 @dataclass(slots=True)
@@ -117,7 +77,7 @@ class GroupStorage:
     def __init__(
         self,
         store: MetadataStore,
-        pages: OffsetPages,
+        pages: OffsetPageCache,
         *,
         shard: int,
         group_id: str,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.metadata.groups import CommittedOffset, GroupOffsets
 from tidelog_node.groups.classic.classic_group import ClassicGroup
-from tidelog_node.groups.offset_rules import earliest_end_ms, expired_partitions
+from tidelog_node.groups.offset_expiration import earliest_end_ms, expired_partitions
 
 TOPIC_ID = UUID(int=1)
 RETENTION_MS, CLOCK_OFFSET_MS = 20, 1000

@@ -1,4 +1,4 @@
-"""Sends requests about transactions from this node to other brokers.
+"""Sends requests of this node to other brokers.
 
 Connections are opened on demand and kept until they break. A broker answers the requests of one
 connection in order, so requests that run at the same time use several connections. Requests that

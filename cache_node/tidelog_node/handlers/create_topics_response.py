@@ -31,7 +31,7 @@ _NO_THROTTLE = bytes(4)
 _NO_TAGS = b"\0"
 
 
-class CreatedTopics:
+class CreateTopicsResponse:
     """Builds one response. A refused topic has no settings."""
 
     def __init__(self, version: int, layers: NodeLayers, counters: NodeCounters) -> None:
