@@ -36,7 +36,12 @@ LIBRARIES = (
 PARTS = (
     *("assembly.coordinators", "assembly.logins", "audit.publisher", "authentication.login"),
     *("authorization.guarded_routes", "client_metrics", "coordinator", "handlers.groups"),
-    *("handlers.offsets", "handlers.transactions", "monitoring.exposition", "registry.callers"),
+    *(
+        "handlers.offset_commits",
+        "handlers.transactions",
+        "monitoring.exposition",
+        "registry.callers",
+    ),
     *("tier.worker", "tracing.otlp_tracer", "transactions.coordinator"),
 )
 MODULES_MAX = 800  # 1,290 before parts were loaded when they are used

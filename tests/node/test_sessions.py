@@ -44,7 +44,7 @@ class Handler:
     def __init__(self) -> None:
         self.contexts: list[RequestContext] = []
         hot = HotRoute(HOT, 0, 2, 99, lambda *_: Request(), self.handle, 0)
-        control = ApiVersionsHandler([hot], ()).routes()
+        control = ApiVersionsHandler([hot], (), for_nodes={}).routes()
         self.dispatch = Dispatch([hot], control, elements_max=100, partitions_max=100)
 
     def handle(self, _: Request, context: RequestContext) -> Answer:

@@ -64,19 +64,8 @@ class ControlHandlers:
 
     def _of_coordinators(self) -> Table:
         return (
-            (
-                self._offsets,
-                (
-                    (8, 2, 4),
-                    (8, 5, 9),
-                    (8, 10, 10),
-                    (9, 1, 7),
-                    (9, 8, 9),
-                    (9, 10, 10),
-                    (28, 0, 5),
-                    (47, 0, 0),
-                ),
-            ),
+            (self._offset_commits, ((8, 2, 4), (8, 5, 9), (8, 10, 10), (28, 0, 5))),
+            (self._offset_fetches, ((9, 1, 7), (9, 8, 9), (9, 10, 10))),
             (
                 self._groups,
                 (
@@ -88,12 +77,11 @@ class ControlHandlers:
                     (15, 0, 6),
                     (16, 0, 5),
                     (42, 0, 2),
-                    (68, 0, 1),
-                    (69, 0, 1),
-                    (76, 1, 1),
-                    (77, 1, 1),
                 ),
             ),
+            (self._offset_deletions, ((47, 0, 0),)),
+            (self._consumer_groups, ((68, 0, 1), (69, 0, 1))),
+            (self._share_groups, ((76, 1, 1), (77, 1, 1))),
             (self._producer_ids, ((22, 0, 6),)),
             (
                 self._transactions,
@@ -103,10 +91,9 @@ class ControlHandlers:
                     (25, 0, 4),
                     (26, 0, 5),
                     (27, 1, 1),
-                    (65, 0, 0),
-                    (66, 0, 2),
                 ),
             ),
+            (self._transaction_descriptions, ((65, 0, 0), (66, 0, 2))),
             (self._share_offsets, ((90, 0, 0), (91, 0, 0), (92, 0, 0))),
         )
 
@@ -218,18 +205,44 @@ class ControlHandlers:
     def _groups(self) -> Make:
         from tidelog_node.handlers.groups import GroupHandlers
 
-        return lambda: GroupHandlers(
+        return lambda: GroupHandlers(coordinator=self.coordination.coordinators.groups)
+
+    def _consumer_groups(self) -> Make:
+        from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
+
+        return lambda: ConsumerGroupHandlers(
             coordinator=self.coordination.coordinators.groups, access=self.access
         )
 
-    def _offsets(self) -> Make:
-        from tidelog_node.handlers.offsets import OffsetHandlers
+    def _share_groups(self) -> Make:
+        from tidelog_node.handlers.share_groups import ShareGroupHandlers
 
-        return lambda: OffsetHandlers(
+        return lambda: ShareGroupHandlers(coordinator=self.coordination.coordinators.groups)
+
+    def _offset_commits(self) -> Make:
+        from tidelog_node.handlers.offset_commits import OffsetCommitHandlers
+
+        return lambda: OffsetCommitHandlers(
             self.cluster.node,
             coordinator=self.coordination.coordinators.groups,
             transactional=self.coordination.coordinators.offsets,
             verifier=self.coordination.coordinators.verifier,
+        )
+
+    def _offset_fetches(self) -> Make:
+        from tidelog_node.handlers.offset_fetches import OffsetFetchHandlers
+
+        return lambda: OffsetFetchHandlers(
+            self.cluster.node,
+            coordinator=self.coordination.coordinators.groups,
+            transactional=self.coordination.coordinators.offsets,
+        )
+
+    def _offset_deletions(self) -> Make:
+        from tidelog_node.handlers.offset_deletions import OffsetDeletionHandler
+
+        return lambda: OffsetDeletionHandler(
+            self.cluster.node, coordinator=self.coordination.coordinators.groups
         )
 
     def _share_offsets(self) -> Make:
@@ -250,13 +263,17 @@ class ControlHandlers:
         )
 
     def _transactions(self) -> Make:
-        from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
         from tidelog_node.handlers.transactions import TransactionHandlers
 
-        node = self.cluster.node
         return lambda: TransactionHandlers(
-            node,
+            self.cluster.node,
             coordinator=self.coordination.coordinators.transactions,
             writer=self.coordination.coordinators.writer,
-            ensure_shards=FindCoordinatorHandlers(node).ensure_shards,
+        )
+
+    def _transaction_descriptions(self) -> Make:
+        from tidelog_node.handlers.transaction_descriptions import TransactionDescriptionHandlers
+
+        return lambda: TransactionDescriptionHandlers(
+            self.cluster.node, coordinator=self.coordination.coordinators.transactions
         )

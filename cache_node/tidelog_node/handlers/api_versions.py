@@ -35,7 +35,7 @@ class ApiVersionsHandler:
         hot: Iterable[HotRoute],
         control: Iterable[Route],
         *,
-        for_nodes: Mapping[int, tuple[int, int]] | None = None,
+        for_nodes: Mapping[int, tuple[int, int]],
     ) -> None:
         """``for_nodes`` has the versions of APIs that are announced to other nodes only."""
         ranges = {r.api_key: (r.advertised_min_version, r.max_version) for r in hot}
@@ -43,7 +43,7 @@ class ApiVersionsHandler:
             low, high = ranges.get(route.api_key, (route.min_version, route.max_version))
             ranges[route.api_key] = (min(low, route.min_version), max(high, route.max_version))
         self._ranges = sorted(ranges.items())
-        self._node_ranges = sorted((ranges | dict(for_nodes or {})).items())
+        self._node_ranges = sorted((ranges | dict(for_nodes)).items())
         self._version = feature_of(tidelog_version())
         # The table has hundreds of fields, and every connection begins with this request.
         self._encoded: dict[tuple[int, bool, bool], EncodedResponse] = {}

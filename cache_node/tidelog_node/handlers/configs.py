@@ -84,9 +84,9 @@ T = TypeVar("T")
 class ConfigHandlers:
     """Shows and changes settings."""
 
-    def __init__(self, node: NodeContext, *, chain_store: ChainStoreCheck | None = None) -> None:
+    def __init__(self, node: NodeContext, *, chain_store: ChainStoreCheck) -> None:
         self._node = node
-        self._chain_store = chain_store or ChainStoreCheck()
+        self._chain_store = chain_store
         self._admin = cluster_admin(node)
         self._subscriptions = ClientMetricsAdmin(node.store, node.view, check_pattern=TopicPattern)
 

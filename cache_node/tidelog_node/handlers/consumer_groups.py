@@ -55,7 +55,7 @@ _DESCRIPTION = DescriptionMessages(describe_response)
 class ConsumerGroupHandlers:
     """Serves members of consumer groups and their administrators."""
 
-    def __init__(self, *, coordinator: GroupCoordinator, access: Access | None = None) -> None:
+    def __init__(self, *, coordinator: GroupCoordinator, access: Access | None) -> None:
         """With ``access``, members' patterns match only topics that they may describe."""
         self._coordinator = coordinator
         self._access = access

@@ -9,7 +9,6 @@ have the same ones, so these are encoded once and appended to the fields before 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
@@ -22,8 +21,8 @@ from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.wire_messages import write_message
 
 from tidelog_node.counters import NodeCounters
+from tidelog_node.wire.array_length import array_length
 from tidelog_node.wire.messages import build
-from tidelog_node.wire.primitives import write_uvarint
 
 CREATE_TOPICS_KEY = 19
 FLEXIBLE_FROM = 5  # and with settings
@@ -46,7 +45,7 @@ class CreateTopicsResponse:
         self._topic_count = 0
         self._configs: dict[frozenset[tuple[str, str]], bytes] = {}
 
-    def add_created(self, plan: TopicPlan, *, has_configs: bool = True) -> None:
+    def add_created(self, plan: TopicPlan, *, has_configs: bool) -> None:
         """Add a topic that was created, or passed validation.
 
         A client that may not see its settings does not get its partition count either.
@@ -74,7 +73,7 @@ class CreateTopicsResponse:
         }
         encoded = self._encode(fields)
         if self._is_flexible:
-            without = encoded.removesuffix(_array_length(0, is_flexible=True) + _NO_TAGS)
+            without = encoded.removesuffix(array_length(0, is_flexible=True) + _NO_TAGS)
             encoded = b"".join((without, self._encoded_configs(plan.topic.configs), _NO_TAGS))
         self._add(encoded)
 
@@ -87,7 +86,7 @@ class CreateTopicsResponse:
 
     def encoded(self) -> bytes:
         """Return the response."""
-        length = _array_length(self._topic_count, is_flexible=self._is_flexible)
+        length = array_length(self._topic_count, is_flexible=self._is_flexible)
         tags = _NO_TAGS if self._is_flexible else b""
         return b"".join((_NO_THROTTLE, length, self._topics, tags))
 
@@ -115,14 +114,6 @@ class CreateTopicsResponse:
             ]
             schema = create_response.CreatableTopicConfigs
             written = [write_message(schema, entry) for entry in entries]
-            length = _array_length(len(written), is_flexible=True)
+            length = array_length(len(written), is_flexible=True)
             encoded = self._configs[key] = b"".join((length, *written))
         return encoded
-
-
-def _array_length(count: int, *, is_flexible: bool) -> bytes:
-    if not is_flexible:
-        return struct.pack(">i", count)
-    encoded = bytearray()
-    write_uvarint(encoded, count + 1)
-    return bytes(encoded)

@@ -9,6 +9,7 @@ Source: KIP-48, KIP-373; Kafka's ``KafkaApis``, with its order of checks.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from kio.schema.create_delegation_token.v3 import request as create_request
@@ -129,35 +130,23 @@ class DelegationTokenHandlers:
         self, request: renew_request.RenewDelegationTokenRequest, context: RequestContext
     ) -> renew_response.RenewDelegationTokenResponse:
         """Answer RenewDelegationToken once the change is in the store and in this node's image."""
-        answer = renew_response.RenewDelegationTokenResponse
-        if not may_ask_for_tokens(context.session):
-            return _expiring(answer, _NOT_ALLOWED, _NO_TIME_MS)
-        try:
-            expires_ms = await self._admin.renew(
-                request.hmac,
-                context.session.principal.name,
-                period_ms=request.renew_period // _MS,
-            )
-        except TidelogError as error:
-            return _expiring(answer, admin_error_code(error), _ZERO_MS)
-        return _expiring(answer, ErrorCode.none, expires_ms)
+        period_ms = request.renew_period // _MS
+        return await _with_new_expiry(
+            renew_response.RenewDelegationTokenResponse,
+            context.session,
+            lambda user: self._admin.renew(request.hmac, user, period_ms=period_ms),
+        )
 
     async def expire(
         self, request: expire_request.ExpireDelegationTokenRequest, context: RequestContext
     ) -> expire_response.ExpireDelegationTokenResponse:
         """Answer ExpireDelegationToken once the change is in the store and in this node's image."""
-        answer = expire_response.ExpireDelegationTokenResponse
-        if not may_ask_for_tokens(context.session):
-            return _expiring(answer, _NOT_ALLOWED, _NO_TIME_MS)
-        try:
-            expires_ms = await self._admin.expire(
-                request.hmac,
-                context.session.principal.name,
-                period_ms=request.expiry_time_period // _MS,
-            )
-        except TidelogError as error:
-            return _expiring(answer, admin_error_code(error), _ZERO_MS)
-        return _expiring(answer, ErrorCode.none, expires_ms)
+        period_ms = request.expiry_time_period // _MS
+        return await _with_new_expiry(
+            expire_response.ExpireDelegationTokenResponse,
+            context.session,
+            lambda user: self._admin.expire(request.hmac, user, period_ms=period_ms),
+        )
 
     async def describe(
         self, request: describe_request.DescribeDelegationTokenRequest, context: RequestContext
@@ -213,8 +202,19 @@ def _principals(owner: Principal, requester: Principal) -> dict[str, Any]:
     }
 
 
-def _expiring(answer: type[T], code: ErrorCode, time_ms: int) -> T:
-    return build(answer, error_code=code, expiry_timestamp=_time(time_ms))
+async def _with_new_expiry(
+    response: type[T], session: Session, change: Callable[[str], Awaitable[int]]
+) -> T:
+    """Return the response to a change of a token's expiry; ``change`` makes it for the user."""
+    code, expires_ms = ErrorCode.none, _NO_TIME_MS
+    if not may_ask_for_tokens(session):
+        code = _NOT_ALLOWED
+    else:
+        try:
+            expires_ms = await change(session.principal.name)
+        except TidelogError as error:
+            code, expires_ms = admin_error_code(error), _ZERO_MS
+    return build(response, error_code=code, expiry_timestamp=_time(expires_ms))
 
 
 def _time(time_ms: int) -> datetime.datetime:

@@ -136,10 +136,10 @@ class PartitionReader:
         *,
         replicas: ReplicaManager,
         closest: ClosestReplica | None,
-        access: Access | None = None,
-        record: TransferRecorder | None = None,
-        counters: NodeCounters | None = None,
-        has_gateways: bool = False,
+        access: Access | None,
+        record: TransferRecorder | None,
+        counters: NodeCounters,
+        has_gateways: bool,
         silence_ms_max: Callable[[], float],
     ) -> None:
         """Without ``access`` every client may read. ``record`` records who consumes what.
@@ -151,7 +151,7 @@ class PartitionReader:
         self._silence_ms_max = silence_ms_max
         self.access = access
         self._record = record
-        self._counters = counters or NodeCounters()
+        self._counters = counters
         self._replicas = replicas
         self._closest = closest
 

@@ -39,9 +39,9 @@ class FetchServing:
         *,
         replicas: ReplicaManager,
         closest: ClosestReplica | None,
-        access: Access | None = None,
-        throttle: Throttle | None = None,
-        record: TransferRecorder | None = None,
+        access: Access | None,
+        throttle: Throttle | None,
+        record: TransferRecorder | None,
     ) -> None:
         self.throttle = throttle
         self.counters = node.counters

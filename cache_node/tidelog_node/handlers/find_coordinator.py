@@ -6,9 +6,8 @@ Source: ``KafkaApis.getCoordinator``.
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from kio.schema.find_coordinator.v3 import request as single_request
 from kio.schema.find_coordinator.v3 import response as single_response
@@ -26,12 +25,11 @@ from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 from tidelog_node.handlers.administration import cluster_admin
 from tidelog_node.handlers.reachable_brokers import ReachableBrokers
+from tidelog_node.handlers.shard_topics import ensure_shards
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-
-logger = logging.getLogger(__name__)
 
 FIND_COORDINATOR_KEY = 10
 
@@ -43,15 +41,11 @@ class KeyType(IntEnum):
     TRANSACTION = 1
 
 
-_Coordinator = tuple[int, BrokerEndpoint]  # the broker's id, and its endpoint for the client
+class _Coordinator(NamedTuple):
+    """The broker that coordinates, as the client can reach it."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """The coordinator, or the error."""
-
-    coordinator: _Coordinator | None
-    error: TidelogError | None
+    broker_id: int
+    endpoint: BrokerEndpoint
 
 
 class FindCoordinatorHandlers:
@@ -87,20 +81,13 @@ class FindCoordinatorHandlers:
             coordinators.append(build(batched_response.Coordinator, key=key, **_fields(found)))
         return build(batched_response.FindCoordinatorResponse, coordinators=tuple(coordinators))
 
-    async def ensure_shards(self, topic: str) -> None:
-        """Create the topic whose partitions are shards. Raises ``CoordinatorNotAvailable``."""
+    async def _find(
+        self, key_type: int, key: str, context: RequestContext
+    ) -> _Coordinator | TidelogError:
         try:
-            await self._admin.ensure_topic(topic)
+            return await self._coordinator(key_type, key, context.session.listener)
         except TidelogError as error:
-            # For any error the client can only wait and retry.
-            logger.warning("coordination not set up", extra={"topic": topic, "reason": str(error)})
-            raise CoordinatorNotAvailable(f"{topic}: {error}") from error
-
-    async def _find(self, key_type: int, key: str, context: RequestContext) -> _Found:
-        try:
-            return _Found(await self._coordinator(key_type, key, context.session.listener), None)
-        except TidelogError as error:
-            return _Found(None, error.with_traceback(None))
+            return error.with_traceback(None)
 
     async def _coordinator(self, key_type: int, key: str, listener: str) -> _Coordinator:
         match key_type:
@@ -110,7 +97,7 @@ class FindCoordinatorHandlers:
                 topic = TRANSACTION_STATE_TOPIC
             case _:
                 raise InvalidRequest(f"unknown coordinator key type {key_type}")
-        await self.ensure_shards(topic)
+        await ensure_shards(self._admin, topic)
         image = self._node.view.image
         partitions = image.partitions(topic)
         if not partitions:
@@ -120,24 +107,22 @@ class FindCoordinatorHandlers:
         endpoint = None if broker is None else broker.endpoint_of(listener)
         if endpoint is None:
             raise CoordinatorNotAvailable("the coordinator is not available")
-        return leader, endpoint
+        return _Coordinator(leader, endpoint)
 
 
-def _fields(found: _Found) -> dict[str, object]:
-    if found.coordinator is None:
-        assert found.error is not None
-        error = found.error
+def _fields(found: _Coordinator | TidelogError) -> dict[str, object]:
+    """Return the fields of the answer that every version has."""
+    if isinstance(found, TidelogError):
         return {
-            "error_code": error.code,
-            "error_message": str(error),
+            "error_code": found.code,
+            "error_message": str(found),
             "node_id": -1,
             "host": "",
             "port": -1,
         }
-    broker_id, endpoint = found.coordinator
     return {
         "error_code": ErrorCode.none,
-        "node_id": broker_id,
-        "host": endpoint.host,
-        "port": endpoint.port,
+        "node_id": found.broker_id,
+        "host": found.endpoint.host,
+        "port": found.endpoint.port,
     }

@@ -27,7 +27,6 @@ from kio.schema.sync_group.v5 import response as sync_response
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.groups import GroupMember
 
-from tidelog_node.authorization.access import Access
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.groups.any_group import Group
@@ -40,8 +39,6 @@ from tidelog_node.groups.classic_messages import (
 )
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
-from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
-from tidelog_node.handlers.share_groups import ShareGroupHandlers
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -54,7 +51,13 @@ DESCRIBE_GROUPS_KEY = 15
 LIST_GROUPS_KEY = 16
 DELETE_GROUPS_KEY = 42
 
-SYNC_NAMES_FROM = 5  # the version from which protocol type and name are required (KIP-559)
+# Versions of JoinGroup.
+MEMBER_ID_REQUIRED_FROM = 4  # a new member gets an id first, and joins with it (KIP-394)
+NULL_PROTOCOL_NAME_FROM = 7  # earlier ones have an empty name instead
+SKIPS_ASSIGNMENT_FROM = 9  # a returning static leader need not assign again (KIP-814)
+
+SYNC_NAMES_FROM = 5  # of SyncGroup: protocol type and name are required (KIP-559)
+NOT_FOUND_FROM = 6  # of DescribeGroups: before, an unknown group is a dead one (KIP-1043)
 
 # The types of groups, by Kafka's names.
 CLASSIC = "classic"
@@ -67,10 +70,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 class GroupHandlers:
     """Serves members of groups and administrators of groups."""
 
-    def __init__(self, *, coordinator: GroupCoordinator, access: Access | None = None) -> None:
-        """With ``access``, members' patterns match only topics that they may describe."""
+    def __init__(self, *, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
-        self._access = access
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -83,8 +84,6 @@ class GroupHandlers:
             Route(DESCRIBE_GROUPS_KEY, 0, 6, self.describe_groups),
             Route(LIST_GROUPS_KEY, 0, 5, self.list_groups),
             Route(DELETE_GROUPS_KEY, 0, 2, self.delete_groups),
-            *ConsumerGroupHandlers(coordinator=self._coordinator, access=self._access).routes(),
-            *ShareGroupHandlers(coordinator=self._coordinator).routes(),
         ]
 
     async def join_group(
@@ -111,15 +110,15 @@ class GroupHandlers:
             rebalance_timeout_ms=(
                 session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms
             ),
-            must_know_member_id=context.api_version >= 4,
-            can_skip_assignment=context.api_version >= 9,
+            must_know_member_id=context.api_version >= MEMBER_ID_REQUIRED_FROM,
+            can_skip_assignment=context.api_version >= SKIPS_ASSIGNMENT_FROM,
         )
         try:
             answer = await self._coordinator.join(request.group_id, join)
         except TidelogError as error:
             answer = JoinAnswer(error=error_code(error), member_id=request.member_id)
         protocol_name = answer.protocol_name
-        if protocol_name is None and context.api_version < 7:
+        if protocol_name is None and context.api_version < NULL_PROTOCOL_NAME_FROM:
             protocol_name = ""
         return build(
             join_response.JoinGroupResponse,
@@ -231,7 +230,7 @@ class GroupHandlers:
     ) -> describe_response.DescribeGroupsResponse:
         """Return each group's state and members."""
         operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
-        knows_not_found = context.api_version >= 6
+        knows_not_found = context.api_version >= NOT_FOUND_FROM
         turn = RequestTurn()
         groups = [
             await self._describe(group_id, operations, turn, knows_not_found=knows_not_found)
@@ -253,7 +252,6 @@ class GroupHandlers:
                 authorized_operations=NOT_REQUESTED,
             )
         if not isinstance(group, ClassicGroup):
-            # Before version 6 an unknown group is a dead one, without an error.
             problem = "not found" if group is None else "is not a classic group"
             return build(
                 describe_response.DescribedGroup,

@@ -9,7 +9,10 @@ tiered), KIP-1023 (earliest pending upload).
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from enum import IntEnum
 from functools import partial
+from typing import NamedTuple
 
 from kio.schema.list_offsets.v11 import request as list_request
 from kio.schema.list_offsets.v11 import response as list_response
@@ -35,13 +38,38 @@ from tidelog_node.wire.messages import build
 logger = logging.getLogger(__name__)
 
 API_KEY = 2
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
-EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
-SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
 OFFSET_NOT_AVAILABLE_FROM = 5
 CONSUMER = -1
-_NOT_FOUND = (-1, -1)
+
+
+class Named(IntEnum):
+    """The timestamps that name an offset. The numbers are the wire's."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+SINCE_VERSION: Mapping[int, int] = {
+    Named.MAX_TIMESTAMP: 7,
+    Named.EARLIEST_LOCAL: 8,
+    Named.LATEST_TIERED: 9,
+    Named.EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+class _Found(NamedTuple):
+    """A record's timestamp and offset; a named offset has no timestamp."""
+
+    timestamp_ms: int
+    offset: int
+
+
+_NOT_FOUND = _Found(-1, -1)
 
 
 class ListOffsetsHandler:
@@ -101,7 +129,7 @@ class ListOffsetsHandler:
             if is_repeated:
                 raise InvalidRequest(f"{partition} is named twice")
             timestamp = wanted.timestamp
-            is_unknown = timestamp < EARLIEST_PENDING_UPLOAD
+            is_unknown = timestamp < min(Named)
             if is_unknown or context.api_version < SINCE_VERSION.get(timestamp, 1):
                 raise UnsupportedVersion(f"timestamp {timestamp} has no meaning in this version")
             replica = self._replicas.leader(partition, wanted.current_leader_epoch)
@@ -112,7 +140,7 @@ class ListOffsetsHandler:
             if request.replica_id == CONSUMER:
                 _require_settled(replica, timestamp, found, context.api_version)
             if found != _NOT_FOUND:
-                epoch = _epoch_of(replica, wanted.timestamp, found[1])
+                epoch = _epoch_of(replica, timestamp, found.offset)
         except TidelogError as error:
             code = error.code
         except OSError as error:
@@ -122,25 +150,23 @@ class ListOffsetsHandler:
             list_response.ListOffsetsPartitionResponse,
             partition_index=partition.partition,
             error_code=code,
-            timestamp=found[0],
-            offset=found[1],
+            timestamp=found.timestamp_ms,
+            offset=found.offset,
             leader_epoch=epoch,
         )
 
-    async def _find(
-        self, replica: Replica, timestamp: int, bound: int, *, host: str
-    ) -> tuple[int, int]:
-        """Return (timestamp, offset), both -1 if no record matches."""
-        if timestamp < 0 and timestamp != MAX_TIMESTAMP:
-            return -1, _named_offset(replica.log, timestamp, bound)
+    async def _find(self, replica: Replica, timestamp: int, bound: int, *, host: str) -> _Found:
+        """Return the offset, ``_NOT_FOUND`` if no record matches."""
+        if timestamp < 0 and timestamp != Named.MAX_TIMESTAMP:
+            return _Found(-1, _named_offset(replica.log, Named(timestamp), bound))
         unified, search = replica.unified_log, partial(self._inspector.search, host=host)
-        if timestamp == MAX_TIMESTAMP:
+        if timestamp == Named.MAX_TIMESTAMP:
             found = await unified.max_timestamp(search)
         else:
             found = await unified.offset_for_timestamp(timestamp, search)
         if found is None or found[1] >= bound:
             return _NOT_FOUND
-        return found
+        return _Found(*found)
 
 
 def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:
@@ -148,7 +174,7 @@ def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:
 
     At the end of the log it is the leader's own epoch.
     """
-    if timestamp == LATEST or offset >= replica.log.log_end_offset:
+    if timestamp == Named.LATEST or offset >= replica.log.log_end_offset:
         return replica.leader_epoch
     return replica.unified_log.leader_epoch_for(offset)
 
@@ -163,31 +189,29 @@ def _bound(replica: Replica, request: list_request.ListOffsetsRequest) -> int:
     return log.high_watermark
 
 
-def _require_settled(
-    replica: Replica, timestamp: int, found: tuple[int, int], api_version: int
-) -> None:
+def _require_settled(replica: Replica, timestamp: int, found: _Found, api_version: int) -> None:
     """Raise if a new leader does not know the answer yet."""
     leader = replica.leader
     if leader is None or leader.is_high_watermark_settled:
         return
-    if timestamp == LATEST or (
-        found == _NOT_FOUND and (timestamp >= 0 or timestamp == MAX_TIMESTAMP)
-    ):
+    is_search = timestamp >= 0 or timestamp == Named.MAX_TIMESTAMP
+    if timestamp == Named.LATEST or (is_search and found == _NOT_FOUND):
         problem = f"the end of {replica.partition} is not known to its new leader yet"
         if api_version >= OFFSET_NOT_AVAILABLE_FROM:
             raise OffsetNotAvailable(problem)
         raise LeaderNotAvailable(problem)
 
 
-def _named_offset(log: LocalLog, name: int, bound: int) -> int:
+def _named_offset(log: LocalLog, name: Named, bound: int) -> int:
     match name:
-        case -1:  # LATEST
+        case Named.LATEST:
             return bound
-        case -2:  # EARLIEST
+        case Named.EARLIEST:
             return log.log_start_offset
-        case -4:  # EARLIEST_LOCAL
+        case Named.EARLIEST_LOCAL:
             return log.local_log_start_offset
-        case -5:  # LATEST_TIERED
+        case Named.LATEST_TIERED:
             return log.tiered_up_to - 1
-    # EARLIEST_PENDING_UPLOAD
-    return max(log.tiered_up_to, log.log_start_offset)
+        case Named.EARLIEST_PENDING_UPLOAD:
+            return max(log.tiered_up_to, log.log_start_offset)
+    raise AssertionError(f"{name} is searched for")

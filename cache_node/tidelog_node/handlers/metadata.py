@@ -2,7 +2,7 @@
 
 Building a Metadata response costs about 1 ms per 100 partitions, and thousands of clients ask for
 the same one. So encoded responses are kept until the image changes, and the topics in them until
-those topics change (``metadata_pieces``). A topic that the image does not have may just have been
+those topics change (``encoded_metadata``). A topic that the image does not have may just have been
 created through another node: the store is read before the topic is refused or created.
 Source: ``KafkaApis.handleTopicMetadataRequest``.
 """
@@ -23,36 +23,31 @@ from kio.schema.metadata.v10 import response as response_v10
 from kio.schema.metadata.v13 import request as request_v13
 from kio.schema.metadata.v13 import response as response_v13
 from tidelog_core.admin.names import is_internal
-from tidelog_core.errors import (
-    ErrorCode,
-    OutcomeUnknown,
-    StoreUnavailable,
-    TopicAlreadyExists,
-    VersionConflict,
-)
+from tidelog_core.errors import ErrorCode, StoreUnavailable
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Topic
 from tidelog_core.model import NO_LEADER
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 from tidelog_node.authorization.access import Access
-from tidelog_node.handlers.administration import cluster_admin
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.described_partitions import describe_partitions
-from tidelog_node.handlers.metadata_pieces import (
+from tidelog_node.handlers.encoded_metadata import (
     METADATA_KEY,
-    CacheKey,
     Encoded,
     EncodedResponses,
     EncodedTopics,
+    ResponseKey,
+    TopicKey,
     encode_partition,
     encode_topic,
     join_partitions,
     join_topics,
 )
 from tidelog_node.handlers.reachable_brokers import ReachableBrokers
-from tidelog_node.handlers.shown_topics import shown_partition, shown_topic, unknown_name_error
+from tidelog_node.handlers.shown_topics import shown_partition, shown_topic
+from tidelog_node.handlers.topic_auto_creation import TopicAutoCreation
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replication.zone_leaders import ZoneLeaders
 from tidelog_node.request_turns import RequestTurn
@@ -63,6 +58,8 @@ from tidelog_node.wire.messages import build, write_response
 logger = logging.getLogger(__name__)
 
 DESCRIBE_TOPIC_PARTITIONS_KEY = 75
+TOPIC_IDS_FROM = 12  # versions 10 and 11 have ids and null names on the wire, but allow neither
+NO_CLUSTER_OPERATIONS_FROM = 11
 
 MetadataRequest: TypeAlias = "request_v10.MetadataRequest | request_v13.MetadataRequest"
 
@@ -75,16 +72,16 @@ class MetadataHandlers:
         node: NodeContext,
         *,
         throttle: Throttle,
-        access: Access | None = None,
-        chain_store: ChainStoreCheck | None = None,
+        access: Access | None,
+        chain_store: ChainStoreCheck,
     ) -> None:
         """Without ``access`` every client sees all topics, and may create some."""
-        self._chain_store = chain_store or ChainStoreCheck()
-        self._throttle = throttle
         self._node = node
         self._access = access
         self._reachable_brokers = ReachableBrokers(node.membership)
-        self._admin = cluster_admin(node)
+        self._auto_creation = TopicAutoCreation(
+            node, throttle=throttle, access=access, chain_store=chain_store
+        )
         self._zones = ZoneLeaders(node)
         self._cache = EncodedResponses()
         self._topics = EncodedTopics()
@@ -93,8 +90,8 @@ class MetadataHandlers:
         """Return the routes served here."""
         # Version 11 removed the cluster's authorized operations: two shapes, two routes.
         return [
-            Route(METADATA_KEY, 0, 10, self.metadata),
-            Route(METADATA_KEY, 11, 13, self.metadata),
+            Route(METADATA_KEY, 0, NO_CLUSTER_OPERATIONS_FROM - 1, self.metadata),
+            Route(METADATA_KEY, NO_CLUSTER_OPERATIONS_FROM, 13, self.metadata),
             Route(DESCRIBE_TOPIC_PARTITIONS_KEY, 0, 0, self.describe_topic_partitions),
         ]
 
@@ -104,13 +101,13 @@ class MetadataHandlers:
         topics: Sequence[Any] | None = request.topics  # of either version
         turn = RequestTurn()
         names, ids = await _named(topics or (), turn)
-        if version < 12 and (ids or None in names):
-            return await self._refused(topics or (), request, context)
+        if version < TOPIC_IDS_FROM and (ids or None in names):
+            return await self._invalid(topics or (), request, context)
         if topics is None or (version == 0 and not topics):
             image = await self._refreshed()
             everyone = tuple(image.topics)
             shown = await self._visible(everyone, context, turn, is_asked=False)
-            return await self._known(
+            return await self._existing(
                 image, shown, request, context, is_all=len(shown) == len(everyone)
             )
         if ids:
@@ -123,13 +120,15 @@ class MetadataHandlers:
         unknown = [name async for name in turn.each(wanted) if name not in image.topics]
         hidden = dict.fromkeys(asked).keys() - set(wanted)
         if not unknown and not hidden:
-            return await self._known(image, wanted, request, context)
-        errors = await self._create_or_refuse(unknown, request, context, turn)
+            return await self._existing(image, wanted, request, context)
+        errors = await self._auto_creation.create(
+            unknown, context, turn, is_allowed=request.allow_auto_topic_creation
+        )
         image = self._node.view.image
         answers = [
             await self._topic(image, image.topics[name], request, context, turn)
             if name in image.topics
-            else self._no_topic(
+            else self._topic_error(
                 errors.get(name, ErrorCode.unknown_topic_or_partition),
                 name=name,
                 operations=self._operations(name, request, context),
@@ -137,7 +136,7 @@ class MetadataHandlers:
             async for name in turn.each(wanted)
         ]
         answers += [
-            self._no_topic(ErrorCode.topic_authorization_failed, name=name)
+            self._topic_error(ErrorCode.topic_authorization_failed, name=name)
             async for name in turn.each(sorted(hidden))
         ]
         return self._response(image, answers, request, context)
@@ -158,17 +157,9 @@ class MetadataHandlers:
             ]
         )
 
-    def _may(self, context: RequestContext, operation: AclOperation, topic: str) -> bool:
+    def _may_describe(self, context: RequestContext, topic: str) -> bool:
         return self._access is None or self._access.may(
-            context.session, operation, ResourceType.TOPIC, topic
-        )
-
-    def _may_create(self, context: RequestContext, topic: str) -> bool:
-        access = self._access
-        return (
-            access is None
-            or access.has_right_to_cluster(context.session, AclOperation.CREATE)
-            or self._may(context, AclOperation.CREATE, topic)
+            context.session, AclOperation.DESCRIBE, ResourceType.TOPIC, topic
         )
 
     async def describe_topic_partitions(
@@ -204,66 +195,18 @@ class MetadataHandlers:
         turn = RequestTurn()
         async for topic_id in turn.each(ids):
             topic = image.topic_by_id(topic_id)
-            if topic is not None and not self._may(context, AclOperation.DESCRIBE, topic.name):
+            if topic is not None and not self._may_describe(context, topic.name):
                 code = ErrorCode.topic_authorization_failed
-                answers.append(self._no_topic(code, topic_id=topic_id))
+                answers.append(self._topic_error(code, topic_id=topic_id))
                 continue
             answers.append(
-                self._no_topic(ErrorCode.unknown_topic_id, topic_id=topic_id)
+                self._topic_error(ErrorCode.unknown_topic_id, topic_id=topic_id)
                 if topic is None
                 else await self._topic(image, topic, request, context, turn)
             )
         return self._response(image, answers, request, context)
 
-    async def _create_or_refuse(
-        self,
-        names: Sequence[str],
-        request: MetadataRequest,
-        context: RequestContext,
-        turn: RequestTurn,
-    ) -> dict[str, ErrorCode]:
-        """Create the topics that may be created; return the codes of those still missing."""
-        may_create = (
-            request.allow_auto_topic_creation and self._node.config().auto_create_topics_enable
-        )
-        errors: dict[str, ErrorCode] = {}
-        wanted: list[str] = []
-        async for name in turn.each(names):
-            errors[name] = unknown_name_error(name)
-            if self._node.view.image.is_unreadable(name):
-                errors[name] = ErrorCode.leader_not_available  # It exists: the client retries.
-            elif may_create and errors[name] is not ErrorCode.invalid_topic_exception:
-                if self._may_create(context, name):
-                    wanted.append(name)
-                else:
-                    errors[name] = ErrorCode.topic_authorization_failed
-        if wanted and self._node.config().log_diskless_enable:
-            refusal = await self._chain_store.refusal()
-            if refusal is not None:  # They would be diskless, and no node could lead them.
-                errors |= dict.fromkeys(wanted, refusal.code)
-                return errors
-        quota = self._throttle.mutations(context, is_strict=False)
-        partition_count = self._node.config().num_partitions
-        quota.spend(dict.fromkeys(wanted, partition_count))
-        failed = await self._admin.ensure_topics(wanted)
-        quota.give_back(len(failed) * partition_count)
-        self._throttle.mutated(context, quota)
-        async for name, error in turn.each(failed.items()):
-            match error:
-                case (
-                    StoreUnavailable()
-                    | OutcomeUnknown()
-                    | VersionConflict()
-                    | TopicAlreadyExists()  # created by another node, then deleted
-                ):
-                    reason = str(error)
-                    logger.warning("topic not created", extra={"topic": name, "reason": reason})
-                    errors[name] = ErrorCode.leader_not_available
-                case _:
-                    errors[name] = error.code
-        return errors
-
-    async def _known(
+    async def _existing(
         self,
         image: ClusterImage,
         names: tuple[str, ...],
@@ -272,6 +215,7 @@ class MetadataHandlers:
         *,
         is_all: bool = False,
     ) -> object:
+        """Return the answer for topics that exist, encoded if another client may get the same."""
         version = context.api_version
         if self._access is not None and request.include_topic_authorized_operations:
             # Another client's answer has other operations.
@@ -281,10 +225,11 @@ class MetadataHandlers:
                 async for name in turn.each(names)
             ]
             return self._response(image, answers, request, context)
-        key: CacheKey = (
+        has_operations = request.include_topic_authorized_operations
+        key = ResponseKey(
             version,
             context.session.listener,
-            request.include_topic_authorized_operations,
+            has_operations,
             getattr(request, "include_cluster_authorized_operations", False),
             None if is_all else names,
             self._zones.zone_of(context.session),
@@ -297,11 +242,13 @@ class MetadataHandlers:
                 await self._topics.get(
                     image,
                     brokers,
-                    name,
-                    version,
-                    request.include_topic_authorized_operations,
+                    TopicKey(
+                        name,
+                        version,
+                        has_operations,
+                        self._zones.zone_of_topic(context.session, image, name),
+                    ),
                     partial(self._encoded_topic, image, brokers, request, context, turn),
-                    zone=self._zones.zone_of_topic(context.session, image, name),
                 )
                 async for name in turn.each(names)
             ]
@@ -318,11 +265,11 @@ class MetadataHandlers:
             self._node.counters.note_errors(METADATA_KEY, code, count)
         return encoded.data
 
-    async def _refused(
+    async def _invalid(
         self, topics: Sequence[Any], request: MetadataRequest, context: RequestContext
     ) -> object:
         answers = [
-            self._no_topic(
+            self._topic_error(
                 ErrorCode.invalid_request,
                 name=topic.name or "",
                 topic_id=getattr(topic, "topic_id", None),
@@ -381,7 +328,7 @@ class MetadataHandlers:
         empty = encode_topic(shown_topic(topic, (), operations), version)
         return Encoded(join_partitions(empty, partitions, version), errors)
 
-    def _no_topic(
+    def _topic_error(
         self,
         error: ErrorCode,
         *,
@@ -422,7 +369,7 @@ class MetadataHandlers:
             "controller_id": controller_id(brokers, self._node.broker_id),
             "topics": tuple(topics),
         }
-        if context.api_version >= 11:
+        if context.api_version >= NO_CLUSTER_OPERATIONS_FROM:
             return build(response_v13.MetadataResponse, error_code=ErrorCode.none, **shared)
         requested = getattr(request, "include_cluster_authorized_operations", False)
         operations = self._cluster_operations(context) if requested else NOT_REQUESTED
@@ -449,10 +396,7 @@ def controller_id(brokers: Mapping[int, Broker], broker_id: int) -> int:
 async def _named(
     topics: Sequence[Any], turn: RequestTurn
 ) -> tuple[dict[str | None, None], dict[UUID, None]]:
-    """Return the names and the ids of topics, in order.
-
-    Versions 10 and 11 have ids and null names on the wire, but do not allow them.
-    """
+    """Return the names and the ids of topics, in order."""
     names: dict[str | None, None] = {}
     ids: dict[UUID, None] = {}
     async for topic in turn.each(topics):

@@ -35,6 +35,8 @@ from tidelog_node.wire.messages import build
 
 OFFSET_COMMIT_KEY = 8
 TXN_OFFSET_COMMIT_KEY = 28
+KNOWS_EPOCHS_FROM = 9  # of OffsetCommit: it has an error for a stale member epoch (KIP-848)
+KNOWS_LOADING_FROM = 2  # of TxnOffsetCommit: it retries COORDINATOR_LOAD_IN_PROGRESS
 
 NO_TOPIC_ID = UUID(int=0)
 
@@ -227,7 +229,7 @@ class OffsetCommitHandlers:
                 member_id=request.member_id,
                 group_instance_id=getattr(request, "group_instance_id", None),
                 generation=request.generation_id_or_member_epoch,
-                knows_epochs=context.api_version >= 9,
+                knows_epochs=context.api_version >= KNOWS_EPOCHS_FROM,
             )
         except TidelogError as problem:
             error = offset_commit_error_code(problem)
@@ -259,7 +261,8 @@ class OffsetCommitHandlers:
                 )
             except TidelogError as problem:
                 error = offset_commit_error_code(problem)
-            if error is ErrorCode.coordinator_load_in_progress and context.api_version < 2:
+            is_loading = error is ErrorCode.coordinator_load_in_progress
+            if is_loading and context.api_version < KNOWS_LOADING_FROM:
                 error = ErrorCode.coordinator_not_available
             async for commit in turn.each(commits):
                 commit.errors.update(dict.fromkeys(commit.offsets, error))

@@ -31,6 +31,7 @@ from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
 from tidelog_node.wire.messages import build
 
 OFFSET_FETCH_KEY = 9
+HAS_GROUP_ERROR_FROM = 2  # earlier versions report an error with each partition
 
 R = TypeVar("R")
 _RequestGroup = fetch_request_v9.OffsetFetchRequestGroup | fetch_request.OffsetFetchRequestGroup
@@ -163,8 +164,7 @@ class OffsetFetchHandlers:
         fetched = await self._fetch(request.group_id, wanted, require_stable=request.require_stable)
         turn = RequestTurn()
         topics: tuple[fetch_response_v7.OffsetFetchResponseTopic, ...] = ()
-        # Version 1 can report an error with the partitions only.
-        has_group_error = context.api_version >= 2
+        has_group_error = context.api_version >= HAS_GROUP_ERROR_FROM
         if fetched.error is ErrorCode.none or not has_group_error:
             topics = await fetched.answer(
                 _requested_by_name(wanted or fetched.topics()),

@@ -40,13 +40,13 @@ class ShareAcknowledgeHandler:
     ) -> acknowledge_response.ShareAcknowledgeResponse:
         """Answer once the acknowledgements are stored."""
         service, group_id = self._service, request.group_id or ""
-        said: dict[PartitionKey, list[Acknowledgement]] = {}
+        acknowledged: dict[PartitionKey, list[Acknowledgement]] = {}
         turn = RequestTurn()
         async for topic in turn.each(request.topics):
             topic_id = _NO_TOPIC if topic.topic_id is None else topic.topic_id.bytes
             async for partition in turn.each(topic.partitions):
-                batches = said.setdefault((topic_id, partition.partition_index), [])
-                batches += [_read(batch) for batch in partition.acknowledgement_batches]
+                batches = acknowledged.setdefault((topic_id, partition.partition_index), [])
+                batches += [_acknowledgement(batch) for batch in partition.acknowledgement_batches]
         try:
             session = service.follow_session(
                 group_id, request.member_id or "", request.share_session_epoch
@@ -57,7 +57,7 @@ class ShareAcknowledgeHandler:
                 error_code=error.code,
                 error_message=str(error),
             )
-        outcome = await service.acknowledge(session, said, may_renew=request.is_renew_ack)
+        outcome = await service.acknowledge(session, acknowledged, may_renew=request.is_renew_ack)
         if request.share_session_epoch == FINAL_EPOCH:
             await service.end_session(session)
         lock_ms = service.partitions.settings(group_id).share_record_lock_duration_ms
@@ -87,12 +87,12 @@ class ShareAcknowledgeHandler:
             node_endpoints=tuple(
                 build(
                     acknowledge_response.NodeEndpoint,
-                    node_id=e.broker_id,
-                    host=e.host,
-                    port=e.port,
-                    rack=e.rack,
+                    node_id=endpoint.broker_id,
+                    host=endpoint.host,
+                    port=endpoint.port,
+                    rack=endpoint.rack,
                 )
-                for e in self._service.replicas.leaders.endpoints(leader_ids, listener)
+                for endpoint in self._service.replicas.leaders.endpoints(leader_ids, listener)
             ),
             acquisition_lock_timeout=timedelta(milliseconds=lock_ms),
         )
@@ -114,7 +114,7 @@ def _partition(
     )
 
 
-def _read(batch: acknowledge_request.AcknowledgementBatch) -> Acknowledgement:
+def _acknowledgement(batch: acknowledge_request.AcknowledgementBatch) -> Acknowledgement:
     # A type below 0 becomes one above the last type; both are invalid.
     types = bytes(kind & 0xFF for kind in batch.acknowledge_types)
     return Acknowledgement(batch.first_offset, batch.last_offset, types)

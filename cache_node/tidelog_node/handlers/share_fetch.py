@@ -44,14 +44,11 @@ class ShareFetchHandler:
         node: NodeContext,
         *,
         service: ShareService,
-        access: Access | None = None,
-        throttle: Throttle | None = None,
-        record: TransferRecorder | None = None,
+        access: Access | None,
+        throttle: Throttle,
+        record: TransferRecorder | None,
     ) -> None:
-        """Without ``access`` every client may do everything, without ``throttle`` at any rate.
-
-        ``record`` records who consumes what.
-        """
+        """Without ``access`` every client may do everything. ``record`` records who consumes."""
         self._access = access
         self._record = record
         self._throttle = throttle
@@ -120,10 +117,10 @@ class ShareFetchHandler:
 
     def _session(self, request: ShareFetchRequest, client: Session) -> ShareSession:
         """Return the session that the request opens, continues or closes."""
-        service, says = self._service, any(request.partitions.values())
+        service = self._service
         group_id, member_id = request.group_id, request.member_id
         if request.session_epoch == INITIAL_EPOCH:
-            if says:
+            if any(request.partitions.values()):
                 raise InvalidRequest("the first request of a share session acknowledges nothing")
             session = service.open_session(group_id, member_id, request.partitions, client)
             client.on_close(service.end_connection)
@@ -151,7 +148,11 @@ class ShareFetchHandler:
         }
         outcome = await self._service.acknowledge(
             session,
-            {key: said for key, said in request.partitions.items() if key not in refused},
+            {
+                key: acknowledged
+                for key, acknowledged in request.partitions.items()
+                if key not in refused
+            },
             may_renew=request.renews,
         )
         outcome |= refused
@@ -200,7 +201,7 @@ class ShareFetchHandler:
 
     def _bounded(self, request: ShareFetchRequest, client: Session) -> ShareFetchRequest:
         """Return the request for no more bytes than the client's quota allows at once."""
-        if self._throttle is None or not self._throttle.is_active:
+        if not self._throttle.is_active:
             return request
         bytes_max = self._throttle.fetch_bytes_max(client)
         if request.max_bytes <= bytes_max:
@@ -211,7 +212,7 @@ class ShareFetchHandler:
         self, context: RequestContext, results: Mapping[PartitionKey, ShareFetchResult]
     ) -> int:
         """Count the records of an answer; return how long the client must wait."""
-        if self._throttle is None or not self._throttle.is_active:
+        if not self._throttle.is_active:
             return 0
         size_bytes = sum(
             result.records.size_bytes for result in results.values() if result.records is not None

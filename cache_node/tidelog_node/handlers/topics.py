@@ -52,6 +52,7 @@ DELETE_TOPICS_KEY = 20
 CREATE_PARTITIONS_KEY = 37
 # The versions from which on a client over its quota is refused, not only throttled.
 STRICT_CREATION_FROM, STRICT_DELETION_FROM, STRICT_WIDENING_FROM = 6, 5, 3
+DELETION_DISABLED_FROM = 3  # of DeleteTopics: it has the code of disabled deletion (KIP-322)
 
 
 class TopicHandlers:
@@ -62,12 +63,12 @@ class TopicHandlers:
         node: NodeContext,
         *,
         throttle: Throttle,
-        access: Access | None = None,
-        chain_store: ChainStoreCheck | None = None,
+        access: Access | None,
+        chain_store: ChainStoreCheck,
     ) -> None:
         """Without ``access`` every client may create topics."""
         self._node = node
-        self._chain_store = chain_store or ChainStoreCheck()
+        self._chain_store = chain_store
         self._access = access
         self._throttle = throttle
         self._admin = cluster_admin(node)
@@ -160,8 +161,7 @@ class TopicHandlers:
         try:
             self._admin.check_deletion_enabled()
         except TopicDeletionDisabled as disabled:
-            # Versions before 3 lack the code of disabled deletion. Source: KIP-322.
-            is_old = context.api_version < 3
+            is_old = context.api_version < DELETION_DISABLED_FROM
             code = ErrorCode.invalid_request if is_old else disabled.code
             refused = [
                 _undeleted(code, str(disabled), name=name)

@@ -1,13 +1,11 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and requests for descriptions.
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and WriteTxnMarkers.
 
 Source: ``KafkaApis`` of Kafka 4.1.
 """
 
 from __future__ import annotations
 
-import asyncio
-import datetime
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kio.schema.add_offsets_to_txn.v4 import request as offsets_request
@@ -16,21 +14,17 @@ from kio.schema.add_partitions_to_txn.v3 import request as add_request_v3
 from kio.schema.add_partitions_to_txn.v3 import response as add_response_v3
 from kio.schema.add_partitions_to_txn.v5 import request as add_request
 from kio.schema.add_partitions_to_txn.v5 import response as add_response
-from kio.schema.describe_transactions.v0 import request as describe_request
-from kio.schema.describe_transactions.v0 import response as describe_response
 from kio.schema.end_txn.v5 import request as end_request
 from kio.schema.end_txn.v5 import response as end_response
-from kio.schema.list_transactions.v2 import request as list_request
-from kio.schema.list_transactions.v2 import response as list_response
 from kio.schema.write_txn_markers.v1 import request as markers_request
 from kio.schema.write_txn_markers.v1 import response as markers_response
 from tidelog_core.errors import CoordinatorNotAvailable, ErrorCode, TidelogError
 from tidelog_core.metadata.groups import shard_of_group
-from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
-from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern
+from tidelog_node.handlers.administration import cluster_admin
+from tidelog_node.handlers.shard_topics import ensure_shards
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -45,14 +39,9 @@ ADD_PARTITIONS_TO_TXN_KEY = 24
 ADD_OFFSETS_TO_TXN_KEY = 25
 END_TXN_KEY = 26
 WRITE_TXN_MARKERS_KEY = 27
-DESCRIBE_TRANSACTIONS_KEY = 65
-LIST_TRANSACTIONS_KEY = 66
 
 FENCED_FROM = 2  # earlier versions have only INVALID_PRODUCER_EPOCH
 BUMPS_EPOCH_FROM = 5  # EndTxn
-# Valid states of Kafka's coordinators that no transaction here is in.
-PASSING_STATES = frozenset({"Dead", "PrepareEpochFence"})
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class TransactionHandlers:
@@ -64,11 +53,9 @@ class TransactionHandlers:
         *,
         coordinator: TransactionCoordinator,
         writer: MarkerWriter,
-        ensure_shards: Callable[[str], Awaitable[None]],
     ) -> None:
-        """``ensure_shards`` creates the topic of the groups' shards if it does not exist."""
         self._node = node
-        self._ensure_shards = ensure_shards
+        self._admin = cluster_admin(node)
         self._coordinator = coordinator
         self._writer = writer
 
@@ -80,10 +67,6 @@ class TransactionHandlers:
             Route(ADD_OFFSETS_TO_TXN_KEY, 0, 4, self.add_offsets),
             Route(END_TXN_KEY, 0, 5, self.end_transaction),
             Route(WRITE_TXN_MARKERS_KEY, 1, 1, self.write_markers),
-            Route(DESCRIBE_TRANSACTIONS_KEY, 0, 0, self.describe_transactions),
-            # Version 2 has a pattern for ids. ``TopicPattern`` matches it: with Python's own engine
-            # a client's pattern could block the event loop forever.
-            Route(LIST_TRANSACTIONS_KEY, 0, 2, self.list_transactions),
         ]
 
     # -- requests of producers, and of brokers for them --
@@ -203,87 +186,7 @@ class TransactionHandlers:
             written = await self._writer.write(markers)
         return await to_response(request, written, turn)
 
-    # -- requests of administrators --
-
-    async def describe_transactions(
-        self, request: describe_request.DescribeTransactionsRequest, _: RequestContext
-    ) -> describe_response.DescribeTransactionsResponse:
-        """Return the state of each transaction."""
-        described = [
-            await self._describe(each)
-            async for each in RequestTurn().each(request.transactional_ids)
-        ]
-        return build(
-            describe_response.DescribeTransactionsResponse, transaction_states=tuple(described)
-        )
-
-    async def _describe(self, transactional_id: str) -> describe_response.TransactionState:
-        record: TransactionRecord | None = None
-        error = ErrorCode.transactional_id_not_found
-        try:
-            record = await self._coordinator.describe(transactional_id)
-        except TidelogError as problem:
-            error = error_code(problem)
-        if record is None:
-            return build(
-                describe_response.TransactionState,
-                error_code=error,
-                transactional_id=transactional_id,
-                transaction_start_time=_EPOCH,
-            )
-        topics: dict[str, list[int]] = {}
-        for topic, index in sorted(record.partitions):
-            topics.setdefault(topic, []).append(index)
-        return build(
-            describe_response.TransactionState,
-            error_code=ErrorCode.none,
-            transactional_id=transactional_id,
-            transaction_state=record.state.value,
-            transaction_timeout=datetime.timedelta(milliseconds=record.timeout_ms),
-            transaction_start_time=_EPOCH + datetime.timedelta(milliseconds=record.started_ms),
-            producer_id=record.producer_id,
-            producer_epoch=record.producer_epoch,
-            topics=tuple(
-                build(describe_response.TopicData, topic=topic, partitions=tuple(indexes))
-                for topic, indexes in topics.items()
-            ),
-        )
-
-    async def list_transactions(
-        self, request: list_request.ListTransactionsRequest, _: RequestContext
-    ) -> list_response.ListTransactionsResponse:
-        """List this node's transactional ids by state, producer, age and pattern."""
-        try:
-            pattern = _pattern(request.transactional_id_pattern)
-        except InvalidPattern:
-            return build(
-                list_response.ListTransactionsResponse,
-                error_code=ErrorCode.invalid_regular_expression,
-            )
-        wanted = _wanted(request, now_ms=self._node.clock_ms())
-        try:
-            records = await self._coordinator.list_transactions()
-        except TidelogError as problem:
-            return build(list_response.ListTransactionsResponse, error_code=error_code(problem))
-        found = [record for record in records if wanted(record)]
-        if pattern is not None:
-            found = await _matching(found, pattern)
-        known = {state.value for state in TransactionState} | PASSING_STATES
-        return build(
-            list_response.ListTransactionsResponse,
-            unknown_state_filters=tuple(s for s in request.state_filters if s not in known),
-            transaction_states=tuple(
-                build(
-                    list_response.TransactionState,
-                    transactional_id=record.transactional_id,
-                    producer_id=record.producer_id,
-                    transaction_state=record.state.value,
-                )
-                for record in found
-            ),
-        )
-
-    # Parts of the requests above.
+    # -- parts of the requests above --
 
     async def _add(
         self,
@@ -343,46 +246,11 @@ class TransactionHandlers:
         }
 
     async def _offsets_partition(self, group_id: str) -> TopicPartition:
-        await self._ensure_shards(CONSUMER_OFFSETS_TOPIC)
+        await ensure_shards(self._admin, CONSUMER_OFFSETS_TOPIC)
         shards = self._node.view.image.partitions(CONSUMER_OFFSETS_TOPIC)
         if not shards:
             raise CoordinatorNotAvailable(f"{CONSUMER_OFFSETS_TOPIC} was deleted")
         return TopicPartition(CONSUMER_OFFSETS_TOPIC, shard_of_group(group_id, len(shards)))
-
-
-def _wanted(
-    request: list_request.ListTransactionsRequest, *, now_ms: int
-) -> Callable[[TransactionRecord], bool]:
-    """Return the predicate of the request's filters."""
-    states = frozenset(request.state_filters)
-    producer_ids = frozenset(request.producer_id_filters)
-
-    def wanted(record: TransactionRecord) -> bool:
-        age_ms = now_ms - record.started_ms
-        return (
-            (not producer_ids or record.producer_id in producer_ids)
-            and (not states or record.state.value in states)
-            and (request.duration_filter < 0 or age_ms > request.duration_filter)
-        )
-
-    return wanted
-
-
-def _pattern(text: str | None) -> TopicPattern | None:
-    """Return the pattern for the transactional ids. Raises ``InvalidPattern``."""
-    return TopicPattern(text) if text else None
-
-
-async def _matching(
-    records: Sequence[TransactionRecord], pattern: TopicPattern
-) -> list[TransactionRecord]:
-    """Return the records whose id matches; yields to the event loop after each."""
-    found = []
-    for record in records:
-        if pattern.matches(record.transactional_id):
-            found.append(record)
-        await asyncio.sleep(0)
-    return found
 
 
 def _known(code: ErrorCode, version: int) -> ErrorCode:

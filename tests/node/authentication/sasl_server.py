@@ -124,7 +124,7 @@ async def sasl_server(
     control = SaslHandlers().routes()
     dispatch = Dispatch(
         [hot],
-        [*control, *ApiVersionsHandler([hot], control).routes()],
+        [*control, *ApiVersionsHandler([hot], control, for_nodes={}).routes()],
         elements_max=100,
         partitions_max=100,
     )

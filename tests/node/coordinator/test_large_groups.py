@@ -16,6 +16,7 @@ from tidelog_core.metadata.store import ItemKey, Write
 from tidelog_node import request_turns
 from tidelog_node.coordinator.group_items import PageLimits
 from tidelog_node.groups.classic.classic_group import ClassicGroup
+from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
 from tidelog_node.handlers.groups import GroupHandlers
 from tidelog_node.wire.messages import build
 
@@ -211,8 +212,14 @@ async def test_others_are_served_while_a_large_group_is_described(
         names = [f"c{number}" for number in range(count)]
         classic = await broker.stable(*names, group="classic", protocols=_PROTOCOLS)
         assert classic == 1
-        handlers = GroupHandlers(coordinator=broker.coordinator)
-        routes = {route.api_key: route for route in handlers.routes()}
+        coordinator = broker.coordinator
+        routes = {
+            route.api_key: route
+            for route in (
+                *GroupHandlers(coordinator=coordinator).routes(),
+                *ConsumerGroupHandlers(coordinator=coordinator, access=None).routes(),
+            )
+        }
         for api_key, request in (
             (69, build(consumer_describe.ConsumerGroupDescribeRequest, group_ids=("g",))),
             (15, build(describe.DescribeGroupsRequest, groups=("classic",))),

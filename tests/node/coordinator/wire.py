@@ -17,9 +17,13 @@ from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
+from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
 from tidelog_node.handlers.groups import GroupHandlers
-from tidelog_node.handlers.offsets import OffsetHandlers
+from tidelog_node.handlers.offset_commits import OffsetCommitHandlers
+from tidelog_node.handlers.offset_deletions import OffsetDeletionHandler
+from tidelog_node.handlers.offset_fetches import OffsetFetchHandlers
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
+from tidelog_node.handlers.share_groups import ShareGroupHandlers
 from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
 from tidelog_node.routes import Route
 from tidelog_node.wire.messages import read_request, write_response
@@ -68,12 +72,18 @@ class Wire:
         parts = transaction_parts(node, coordinator)
         routes: list[Route] = [
             *GroupHandlers(coordinator=coordinator).routes(),
-            *OffsetHandlers(
+            *ConsumerGroupHandlers(coordinator=coordinator, access=None).routes(),
+            *ShareGroupHandlers(coordinator=coordinator).routes(),
+            *OffsetCommitHandlers(
                 node,
                 coordinator=coordinator,
                 transactional=parts.offsets,
                 verifier=parts.verifier,
             ).routes(),
+            *OffsetFetchHandlers(
+                node, coordinator=coordinator, transactional=parts.offsets
+            ).routes(),
+            *OffsetDeletionHandler(node, coordinator=coordinator).routes(),
             *ProducerIdHandlers(
                 producer_ids=parts.producer_ids, coordinator=parts.coordinator
             ).routes(),

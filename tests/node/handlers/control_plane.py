@@ -70,8 +70,10 @@ class Node:
         throttle.start(self.view)
         self.chain_store = chain_store = ChainStoreCheck()
         routes: Iterable[Route] = [
-            *MetadataHandlers(node, throttle=throttle, chain_store=chain_store).routes(),
-            *TopicHandlers(node, throttle=throttle, chain_store=chain_store).routes(),
+            *MetadataHandlers(
+                node, throttle=throttle, access=None, chain_store=chain_store
+            ).routes(),
+            *TopicHandlers(node, throttle=throttle, access=None, chain_store=chain_store).routes(),
             *ConfigHandlers(node, chain_store=chain_store).routes(),
             *ScramUserHandlers(node).routes(),
             *AclHandlers(node).routes(),

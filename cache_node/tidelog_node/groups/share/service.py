@@ -145,7 +145,7 @@ class ShareService:
     async def acknowledge(
         self,
         session: ShareSession,
-        said: Mapping[PartitionKey, Sequence[Acknowledgement]],
+        acknowledged: Mapping[PartitionKey, Sequence[Acknowledgement]],
         *,
         may_renew: bool = False,
     ) -> dict[PartitionKey, TidelogError | None]:
@@ -155,7 +155,7 @@ class ShareService:
         """
         outcome: dict[PartitionKey, TidelogError | None] = {}
         touched: dict[PartitionKey, SharePartition] = {}
-        for key, acknowledgements in said.items():
+        for key, acknowledgements in acknowledged.items():
             if not acknowledgements:
                 continue
             try:

@@ -12,10 +12,11 @@ from kio.schema.metadata.v10 import response as response_v10
 from kio.schema.metadata.v13 import response as response_v13
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition, Topic
-from tidelog_node.handlers.metadata_pieces import (
+from tidelog_node.handlers.encoded_metadata import (
     METADATA_KEY,
     Encoded,
     EncodedTopics,
+    TopicKey,
     encode_partition,
     encode_topic,
     join_partitions,
@@ -90,7 +91,9 @@ async def test_a_topic_is_encoded_again_when_what_it_is_made_of_changes(change: 
 
     async def get(names: str) -> None:
         for name in names:
-            found = await encoded.get(image, brokers, name, 12, False, make)
+            found = await encoded.get(
+                image, brokers, TopicKey(name, 12, has_operations=False, zone=""), make
+            )
             assert found.data == name.encode()
 
     await get("abab")

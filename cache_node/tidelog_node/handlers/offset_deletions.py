@@ -1,4 +1,7 @@
-"""OffsetDelete, and all handlers of committed offsets."""
+"""OffsetDelete: removes committed offsets of topics that no member of the group consumes.
+
+Source: KIP-496.
+"""
 
 from __future__ import annotations
 
@@ -8,45 +11,24 @@ from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import offset_commit_error_code
-from tidelog_node.handlers.offset_commits import OffsetCommitHandlers
-from tidelog_node.handlers.offset_fetches import OffsetFetchHandlers
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
-from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
-from tidelog_node.transactions.verifier import TransactionVerifier
 from tidelog_node.wire.messages import build
 
 OFFSET_DELETE_KEY = 47
 
 
-class OffsetHandlers:
-    """Serves committed offsets."""
+class OffsetDeletionHandler:
+    """Serves OffsetDelete."""
 
-    def __init__(
-        self,
-        node: NodeContext,
-        *,
-        coordinator: GroupCoordinator,
-        transactional: TransactionalOffsets,
-        verifier: TransactionVerifier,
-    ) -> None:
+    def __init__(self, node: NodeContext, *, coordinator: GroupCoordinator) -> None:
         self._node = node
         self._coordinator = coordinator
-        self._commits = OffsetCommitHandlers(
-            node, coordinator=coordinator, transactional=transactional, verifier=verifier
-        )
-        self._fetches = OffsetFetchHandlers(
-            node, coordinator=coordinator, transactional=transactional
-        )
 
     def routes(self) -> list[Route]:
-        """Return the routes of commits, fetches and deletions."""
-        return [
-            *self._commits.routes(),
-            *self._fetches.routes(),
-            Route(OFFSET_DELETE_KEY, 0, 0, self.delete),
-        ]
+        """Return the routes."""
+        return [Route(OFFSET_DELETE_KEY, 0, 0, self.delete)]
 
     async def delete(
         self, request: delete_request.OffsetDeleteRequest, _: RequestContext

@@ -9,7 +9,6 @@ would block the event loop.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -20,6 +19,8 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
 from tidelog_core.wire_messages import write_message
 
+from tidelog_node.wire.array_length import array_length
+
 METADATA_KEY = 3
 FLEXIBLE_FROM = 9
 ERROR_CODE_FROM = 13
@@ -28,9 +29,25 @@ TOPIC_OPERATIONS_FROM = 8
 PIECES_SIZE_BYTES_MAX = 32 * 1024 * 1024
 CACHED_RESPONSES_SIZE_BYTES_MAX = 32 * 1024 * 1024
 
-# Determines an encoded response, besides the image: the API version, the listener, the flags for
-# authorized operations, the topics by name (None is all topics), and the client's zone.
-CacheKey = tuple[int, str, bool, bool, tuple[str, ...] | None, str]
+
+class ResponseKey(NamedTuple):
+    """The request and the client of a response: with the image they determine its bytes."""
+
+    version: int
+    listener: str
+    has_topic_operations: bool
+    has_cluster_operations: bool
+    topics: tuple[str, ...] | None  # by name; ``None``: all topics
+    zone: str  # of the client
+
+
+class TopicKey(NamedTuple):
+    """The same for one topic."""
+
+    name: str
+    version: int
+    has_operations: bool
+    zone: str  # of the client, if leaders of its zone are shown to it; else ""
 
 
 class Encoded(NamedTuple):
@@ -50,29 +67,21 @@ class _Piece(NamedTuple):
 
 
 class EncodedTopics:
-    """Encoded topics by name, API version, whether they have operations, and zone; bounded."""
+    """The topics that were encoded last; bounded by ``PIECES_SIZE_BYTES_MAX``."""
 
     def __init__(self) -> None:
-        self._pieces: dict[tuple[str, int, bool, str], _Piece] = {}
+        self._pieces: dict[TopicKey, _Piece] = {}
         self._size_bytes = 0
 
-    async def get(  # noqa: PLR0917
+    async def get(
         self,
         image: ClusterImage,
         brokers: Mapping[int, Broker],
-        name: str,
-        version: int,
-        has_operations: bool,
+        key: TopicKey,
         encode: Callable[[Topic], Awaitable[Encoded]],
-        *,
-        zone: str = "",
     ) -> Encoded:
-        """Return the topic of the image, from ``encode`` or from an earlier call.
-
-        ``zone`` is the client's, if its answer has other leaders.
-        """
-        topic, partitions = image.topics[name], image.partitions(name)
-        key = (name, version, has_operations, zone)
+        """Return the topic of the image, from ``encode`` or from an earlier call."""
+        topic, partitions = image.topics[key.name], image.partitions(key.name)
         known = self._pieces.get(key)
         if (
             known is not None
@@ -103,36 +112,27 @@ def encode_partition(partition: object, version: int) -> bytes:
 
 def join_partitions(empty: bytes, partitions: Sequence[bytes], version: int) -> bytes:
     """Return ``empty``, a topic encoded without partitions, with these partitions."""
-    behind = 4 * (version >= TOPIC_OPERATIONS_FROM)
-    return _with_elements(empty, partitions, behind, is_flexible=version >= FLEXIBLE_FROM)
+    tail_size_bytes = 4 * (version >= TOPIC_OPERATIONS_FROM)
+    return _with_elements(empty, partitions, tail_size_bytes, is_flexible=version >= FLEXIBLE_FROM)
 
 
 def join_topics(empty: bytes, topics: Sequence[bytes], version: int) -> bytes:
     """Return ``empty``, a response encoded without topics, with these topics."""
-    behind = 4 * (version in CLUSTER_OPERATIONS) + 2 * (version >= ERROR_CODE_FROM)
-    return _with_elements(empty, topics, behind, is_flexible=version >= FLEXIBLE_FROM)
+    tail_size_bytes = 4 * (version in CLUSTER_OPERATIONS) + 2 * (version >= ERROR_CODE_FROM)
+    return _with_elements(empty, topics, tail_size_bytes, is_flexible=version >= FLEXIBLE_FROM)
 
 
 def _with_elements(
-    empty: bytes, elements: Sequence[bytes], behind: int, *, is_flexible: bool
+    empty: bytes, elements: Sequence[bytes], tail_size_bytes: int, *, is_flexible: bool
 ) -> bytes:
     """Return the structure with the elements in its last array, which is empty.
 
-    ``behind`` is the size in bytes of the fields after that array, without tagged fields.
+    ``tail_size_bytes`` is the size of the fields after that array, without tagged fields.
     """
-    behind += is_flexible  # no tagged fields
-    before = len(empty) - behind - (1 if is_flexible else 4)
-    count = _varint(len(elements) + 1) if is_flexible else struct.pack(">i", len(elements))
-    return b"".join((empty[:before], count, *elements, empty[len(empty) - behind :]))
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    array_end = len(empty) - tail_size_bytes - is_flexible  # the byte: there are no tagged fields
+    array_start = array_end - len(array_length(0, is_flexible=is_flexible))
+    length = array_length(len(elements), is_flexible=is_flexible)
+    return b"".join((empty[:array_start], length, *elements, empty[array_end:]))
 
 
 @cache
@@ -155,18 +155,18 @@ class EncodedResponses:
     def __init__(self) -> None:
         self._image: ClusterImage | None = None
         self._brokers: Mapping[int, Broker] = {}
-        self._encoded: dict[CacheKey, Encoded] = {}
+        self._encoded: dict[ResponseKey, Encoded] = {}
         self._size_bytes = 0
 
     def get(
-        self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey
+        self, image: ClusterImage, brokers: Mapping[int, Broker], key: ResponseKey
     ) -> Encoded | None:
         """Return the response if it is known."""
         is_same = image is self._image and brokers is self._brokers
         return self._encoded.get(key) if is_same else None
 
     def put(
-        self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey, encoded: Encoded
+        self, image: ClusterImage, brokers: Mapping[int, Broker], key: ResponseKey, encoded: Encoded
     ) -> None:
         """Keep a response of this image."""
         size_bytes = len(encoded.data)
