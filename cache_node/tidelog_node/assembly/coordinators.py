@@ -10,8 +10,9 @@ from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.hosted_groups import HostedGroups
 from tidelog_node.node_context import NodeContext
 from tidelog_node.peers import Peers
+from tidelog_node.transactions.broker_markers import BrokerMarkers
 from tidelog_node.transactions.coordinator import TransactionCoordinator
-from tidelog_node.transactions.marker_writer import BrokerMarkers, MarkerWriter
+from tidelog_node.transactions.marker_writer import MarkerWriter
 from tidelog_node.transactions.markers import MarkerSender
 from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
 from tidelog_node.transactions.producer_ids import ProducerIds

@@ -85,7 +85,7 @@ class Monitoring:
                 node,
                 groups=coordinators.hosted,
                 lag=lag,
-                transactions=coordinators.transactions,
+                transactions=coordinators.transactions.hosted,
             ),
             StorageSource(node, replicas.disk, data_dir=data_dir, usages=usages),
             TierSource(node, logs.tier),

@@ -15,7 +15,7 @@ from tidelog_node.coordinator.failures import error_code
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.producer_ids import ProducerIds
-from tidelog_node.transactions.state import Decision
+from tidelog_node.transactions.state import Decision, ProducerIdAndEpoch
 from tidelog_node.wire.messages import build
 
 INIT_PRODUCER_ID_KEY = 22
@@ -58,7 +58,7 @@ class ProducerIdHandlers:
     ) -> init_response.InitProducerIdResponse:
         expected = None
         if request.producer_id >= 0:
-            expected = (int(request.producer_id), int(request.producer_epoch))
+            expected = ProducerIdAndEpoch(int(request.producer_id), int(request.producer_epoch))
         try:
             decision = await self._coordinator.init_producer_id(
                 transactional_id, request.transaction_timeout // _MILLISECOND, expected

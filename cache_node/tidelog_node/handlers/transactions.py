@@ -30,9 +30,10 @@ from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.session import NO_NODE
 from tidelog_node.transactions.coordinator import TransactionCoordinator
-from tidelog_node.transactions.marker_writer import MarkerWriter, from_request, to_response
+from tidelog_node.transactions.marker_messages import from_request, to_response
+from tidelog_node.transactions.marker_writer import MarkerWriter
 from tidelog_node.transactions.markers import MarkerResults
-from tidelog_node.transactions.state import Decision
+from tidelog_node.transactions.state import TV_0, TV_2, Decision
 from tidelog_node.wire.messages import build
 
 ADD_PARTITIONS_TO_TXN_KEY = 24
@@ -82,7 +83,7 @@ class TransactionHandlers:
             request.v3_and_below_producer_id,
             request.v3_and_below_producer_epoch,
             partitions,
-            client_version=0,
+            client_version=TV_0,
         )
         codes = {p: _known(code, context.api_version) for p, code in codes.items()}
         return build(
@@ -112,7 +113,7 @@ class TransactionHandlers:
             if transaction.verify_only:
                 codes = await self._verify(*given)
             else:
-                codes = await self._add(*given, client_version=2)
+                codes = await self._add(*given, client_version=TV_2)
             results.append(
                 build(
                     add_response.AddPartitionsToTxnResult,
@@ -132,7 +133,7 @@ class TransactionHandlers:
                 request.producer_id,
                 request.producer_epoch,
                 [await self._offsets_partition(request.group_id)],
-                client_version=0,
+                client_version=TV_0,
             )
         except TidelogError as problem:
             error = error_code(problem)
@@ -145,14 +146,14 @@ class TransactionHandlers:
         self, request: end_request.EndTxnRequest, context: RequestContext
     ) -> end_response.EndTxnResponse:
         """Commit or abort; from version 5 on return the epoch for the next transaction."""
-        is_bumping = context.api_version >= BUMPS_EPOCH_FROM
+        client_version = TV_2 if context.api_version >= BUMPS_EPOCH_FROM else TV_0
         try:
             decision = await self._coordinator.end_transaction(
                 request.transactional_id,
                 request.producer_id,
                 request.producer_epoch,
                 is_commit=request.committed,
-                client_version=2 if is_bumping else 0,
+                client_version=client_version,
             )
         except TidelogError as problem:
             decision = Decision(error_code(problem))

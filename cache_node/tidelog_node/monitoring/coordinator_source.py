@@ -14,7 +14,7 @@ from tidelog_node.groups.share.share_group import ShareGroup
 from tidelog_node.monitoring.group_lag import GroupLag
 from tidelog_node.monitoring.scrape import Scrape
 from tidelog_node.node_context import NodeContext
-from tidelog_node.transactions.coordinator import TransactionCoordinator
+from tidelog_node.transactions.hosted_transactions import HostedTransactions
 
 
 class CoordinatorSource:
@@ -26,7 +26,7 @@ class CoordinatorSource:
         *,
         groups: HostedGroups,
         lag: GroupLag,
-        transactions: TransactionCoordinator,
+        transactions: HostedTransactions,
     ) -> None:
         self._node = node
         self._groups = groups

@@ -1,4 +1,4 @@
-"""Writes transaction markers to led partitions, and sends markers to other brokers.
+"""Writes transaction markers to the partitions that this node leads.
 
 A marker is acknowledged once every ISR member has it, flushed if the topic has a flush policy. On a
 diskless partition it is acknowledged once the partition's chain has it.
@@ -15,15 +15,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
-from kio.schema.write_txn_markers.v1 import request as markers_request
-from kio.schema.write_txn_markers.v1 import response as markers_response
-from tidelog.wire.requests import Api
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     NotCoordinator,
     NotLeaderOrFollower,
     OutcomeUnknown,
-    StorageError,
     StoreUnavailable,
     TidelogError,
     VersionConflict,
@@ -35,31 +31,26 @@ from tidelog_core.records.control import (
     EndTransactionMarker,
     build_end_transaction_marker,
 )
-from tidelog_core.wire_messages import build
 
 from tidelog_node.node_context import NodeContext
-from tidelog_node.peers import Peers
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
-from tidelog_node.request_turns import RequestTurn
 from tidelog_node.transactions.markers import Marker, MarkerResults
 from tidelog_node.transactions.uncommitted_markers import MarkerName, UncommittedMarkers
 from tidelog_node.upkeep.flusher import Flusher
 
 logger = logging.getLogger(__name__)
 
-WRITE_TXN_MARKERS = Api(27, 1, 1)
 WRITES_AT_ONCE_MAX = 500
 REPLICATION_SECONDS_MAX = 5.0
-ANSWER_SECONDS_MAX = 15.0
 
 
-class GroupOffsets(Protocol):
+class GroupTransactions(Protocol):
     """Ends transactions in the offsets of groups."""
 
     async def complete_transaction(
         self,
-        shard: int,
+        shard_index: int,
         producer_id: int,
         producer_epoch: int,
         *,
@@ -78,7 +69,7 @@ class MarkerWriter:
         *,
         replicas: ReplicaManager,
         flusher: Flusher,
-        offsets: GroupOffsets,
+        offsets: GroupTransactions,
     ) -> None:
         self._node = node
         self._replicas = replicas
@@ -198,124 +189,3 @@ async def _replicated(replica: Replica, required_offset: int) -> None:
     ack = _Ack()
     role.add_pending_ack(required_offset, ack)
     await ack.future
-
-
-class BrokerMarkers:
-    """Sends markers to a broker over the wire, or to this node's own writer."""
-
-    def __init__(self, node: NodeContext, *, own: MarkerWriter, peers: Peers) -> None:
-        self._node = node
-        self._own = own
-        self._peers = peers
-
-    async def write_markers(self, broker_id: int, markers: Sequence[Marker]) -> MarkerResults:
-        """Return each marker's result. Raises ``TidelogError`` if the broker does not answer."""
-        if broker_id == self._node.broker_id:
-            return await self._own.write(markers)
-        answer = await self._peers.request(
-            broker_id, WRITE_TXN_MARKERS, to_request(markers), timeout_s=ANSWER_SECONDS_MAX
-        )
-        if not isinstance(answer, markers_response.WriteTxnMarkersResponse):
-            raise StorageError(f"broker {broker_id} answers markers with {answer!r}")
-        return {
-            (result.producer_id, TopicPartition(topic.name, partition.partition_index)): (
-                partition.error_code
-            )
-            for result in answer.markers
-            for topic in result.topics
-            for partition in topic.partitions
-        }
-
-
-def to_request(markers: Sequence[Marker]) -> markers_request.WriteTxnMarkersRequest:
-    """Return the request that carries the markers."""
-    return build(
-        markers_request.WriteTxnMarkersRequest,
-        markers=tuple(
-            build(
-                markers_request.WritableTxnMarker,
-                producer_id=marker.producer_id,
-                producer_epoch=marker.producer_epoch,
-                transaction_result=marker.is_commit,
-                topics=tuple(
-                    build(
-                        markers_request.WritableTxnMarkerTopic,
-                        name=name,
-                        partition_indexes=tuple(indexes),
-                    )
-                    for name, indexes in _by_topic(marker).items()
-                ),
-                coordinator_epoch=marker.coordinator_epoch,
-            )
-            for marker in markers
-        ),
-    )
-
-
-async def from_request(
-    request: markers_request.WriteTxnMarkersRequest, turn: RequestTurn
-) -> list[Marker]:
-    """Return the markers in a request."""
-    return [
-        Marker(
-            producer_id=marker.producer_id,
-            producer_epoch=marker.producer_epoch,
-            is_commit=marker.transaction_result,
-            coordinator_epoch=marker.coordinator_epoch,
-            partitions=frozenset(
-                [
-                    TopicPartition(topic.name, index)
-                    async for topic in turn.each(marker.topics)
-                    async for index in turn.each(topic.partition_indexes)
-                ]
-            ),
-        )
-        async for marker in turn.each(request.markers)
-    ]
-
-
-async def to_response(
-    request: markers_request.WriteTxnMarkersRequest, results: MarkerResults, turn: RequestTurn
-) -> markers_response.WriteTxnMarkersResponse:
-    """Return the response, in the order of the request's markers."""
-    return build(
-        markers_response.WriteTxnMarkersResponse,
-        markers=tuple(
-            [
-                build(
-                    markers_response.WritableTxnMarkerResult,
-                    producer_id=marker.producer_id,
-                    topics=tuple(
-                        [
-                            build(
-                                markers_response.WritableTxnMarkerTopicResult,
-                                name=topic.name,
-                                partitions=tuple(
-                                    [
-                                        build(
-                                            markers_response.WritableTxnMarkerPartitionResult,
-                                            partition_index=index,
-                                            error_code=results[
-                                                marker.producer_id,
-                                                TopicPartition(topic.name, index),
-                                            ],
-                                        )
-                                        async for index in turn.each(topic.partition_indexes)
-                                    ]
-                                ),
-                            )
-                            async for topic in turn.each(marker.topics)
-                        ]
-                    ),
-                )
-                async for marker in turn.each(request.markers)
-            ]
-        ),
-    )
-
-
-def _by_topic(marker: Marker) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(marker.partitions):
-        topics.setdefault(topic, []).append(index)
-    return topics

@@ -192,7 +192,7 @@ class TransactionalOffsets:
 
     async def complete_transaction(
         self,
-        shard: int,
+        shard_index: int,
         producer_id: int,
         producer_epoch: int,
         *,
@@ -208,24 +208,24 @@ class TransactionalOffsets:
         the next coordinator something may be, and would stay.
         """
         for _ in range(ATTEMPTS_MAX):
-            found = await self._shard(shard)
+            shard = await self._shard(shard_index)
             if await self._complete(
+                shard_index,
                 shard,
-                found,
                 producer_id,
                 producer_epoch,
                 is_commit=is_commit,
                 coordinator_epoch=coordinator_epoch,
             ):
                 return
-            self._forget(shard, found)
+            self._forget(shard_index, shard)
             await self._node.view.refresh()
-        raise CoordinatorNotAvailable(f"group shard {shard} keeps being claimed")
+        raise CoordinatorNotAvailable(f"group shard {shard_index} keeps being claimed")
 
     async def _complete(
         self,
-        shard: int,
-        found: _Shard,
+        index: int,
+        shard: _Shard,
         producer_id: int,
         producer_epoch: int,
         *,
@@ -233,11 +233,11 @@ class TransactionalOffsets:
         coordinator_epoch: int,
     ) -> bool:
         """End the pending transactions; return whether the shard is still this node's."""
-        async with _exclusive(found, producer_id):
-            if self._shards.get(shard) is not found:
+        async with _exclusive(shard, producer_id):
+            if self._shards.get(index) is not shard:
                 raise CoordinatorNotAvailable("the shard is being read again")
-            last = found.markers.get(producer_id)
-            pending = [p for (id_, _), p in found.pending.items() if id_ == producer_id]
+            last = shard.markers.get(producer_id)
+            pending = [p for (id_, _), p in shard.pending.items() if id_ == producer_id]
             newest = max((p.producer_epoch for p in pending), default=-1)
             if producer_epoch < max(newest, -1 if last is None else last.epoch):
                 raise InvalidProducerEpoch(f"producer {producer_id} has a newer epoch")
@@ -246,11 +246,11 @@ class TransactionalOffsets:
                     f"coordinator epoch {last.coordinator_epoch} has ended transactions of "
                     f"producer {producer_id}"
                 )
-            _note_marker(found, producer_id, producer_epoch, coordinator_epoch)
+            _note_marker(shard, producer_id, producer_epoch, coordinator_epoch)
             if not pending:
-                return await self._has_claim(shard, found)
+                return await self._has_claim(index, shard)
             for each in pending:
-                check = _claim_check(shard, found)
+                check = _claim_check(index, shard)
                 ending = delete(each, is_logged=False)
                 if is_commit:
                     work = self._groups.commit_pending(
@@ -258,8 +258,8 @@ class TransactionalOffsets:
                     )
                 else:
                     work = self._node.store.commit([ending], checks=[check])
-                await self._guarded(shard, found, work)
-                del found.pending[producer_id, each.group_id]
+                await self._guarded(index, shard, work)
+                del shard.pending[producer_id, each.group_id]
             return True
 
     async def _has_claim(self, index: int, shard: _Shard) -> bool:

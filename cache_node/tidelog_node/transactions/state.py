@@ -19,6 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
@@ -27,11 +28,20 @@ from tidelog_core.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, 
 EPOCH_MAX = 2**15 - 1
 # The maximum is never assigned, so that the holder of any epoch can be fenced.
 EPOCH_GIVEN_MAX = EPOCH_MAX - 1
+# Versions of the protocol between producers and coordinators, by Kafka's names.
+TV_0 = 0
+TV_2 = 2  # every end of a transaction raises the producer's epoch (KIP-890)
 TIMEOUT_UNLIMITED_MS = 2**31 - 1  # of a two-phase transaction; never aborted here
-BUMPS_EPOCH_FROM = 2  # transaction version
 
 _ENDED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
 IDLE = (TransactionState.EMPTY, *_ENDED)
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """A producer, as requests name it."""
+
+    producer_id: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class InitRequest:
     shard: int
     transactional_id: str
     timeout_ms: int
-    expected: tuple[int, int] | None  # the caller's producer id and epoch (KIP-360)
+    expected: ProducerIdAndEpoch | None  # those that the caller has (KIP-360)
 
 
 def init_producer_id(  # noqa: PLR0911 — one a case of Kafka's table
@@ -89,7 +99,7 @@ def init_producer_id(  # noqa: PLR0911 — one a case of Kafka's table
         return Decision(ErrorCode.concurrent_transactions, after=_fence(record, now_ms))
     epoch = record.producer_epoch
     producer_id = record.producer_id
-    is_matching = expected is None or expected[1] == epoch
+    is_matching = expected is None or expected.epoch == epoch
     if epoch >= EPOCH_GIVEN_MAX and is_matching:
         if fresh_id is None:
             return _NEEDS_ID
@@ -97,9 +107,9 @@ def init_producer_id(  # noqa: PLR0911 — one a case of Kafka's table
         last_epoch = NO_PRODUCER_EPOCH if expected is None else epoch
     elif expected is None:
         next_epoch, last_epoch = epoch + 1, NO_PRODUCER_EPOCH
-    elif epoch in (NO_PRODUCER_EPOCH, expected[1]):
+    elif epoch in (NO_PRODUCER_EPOCH, expected.epoch):
         next_epoch, last_epoch = epoch + 1, epoch
-    elif expected[1] == record.last_producer_epoch:
+    elif expected.epoch == record.last_producer_epoch:
         # The answer to the same request was lost. No other producer has initialized since: that
         # would have set the last epoch to -1.
         next_epoch, last_epoch = epoch, record.last_producer_epoch
@@ -181,7 +191,7 @@ def end_transaction(  # noqa: PLR0911 — one a case of Kafka's table
     """Decide the transaction's outcome, which is final once stored."""
     if record is None:
         return Decision(ErrorCode.invalid_producer_id_mapping)
-    if client_version < BUMPS_EPOCH_FROM:
+    if client_version < TV_2:
         return _end_plain(record, producer_id, producer_epoch, is_commit=is_commit, now_ms=now_ms)
     if record.state.is_prepared:
         return Decision(ErrorCode.concurrent_transactions)
@@ -271,13 +281,15 @@ def _refusal(record: TransactionRecord | None, producer_id: int, producer_epoch:
     return ErrorCode.none
 
 
-def _may_continue(record: TransactionRecord, expected: tuple[int, int]) -> bool:
-    producer_id, epoch = expected
+def _may_continue(record: TransactionRecord, expected: ProducerIdAndEpoch) -> bool:
     return (
         record.producer_epoch == NO_PRODUCER_EPOCH
-        or producer_id == record.producer_id
+        or expected.producer_id == record.producer_id
         # The answer with the new id was lost.
-        or (producer_id == record.previous_producer_id and epoch >= EPOCH_GIVEN_MAX)
+        or (
+            expected.producer_id == record.previous_producer_id
+            and expected.epoch >= EPOCH_GIVEN_MAX
+        )
     )
 
 
@@ -297,7 +309,12 @@ def _end_plain(
         return Decision(ErrorCode.concurrent_transactions)
     if record.state is not TransactionState.ONGOING:
         return Decision(_after_end(record.state, is_commit=is_commit))
-    after = _changed(record, now_ms, state=_prepared(is_commit=is_commit), client_version=0)
+    after = _changed(
+        record,
+        now_ms,
+        state=_prepared(is_commit=is_commit),
+        client_version=TV_0,
+    )
     return Decision(after=after)
 
 
@@ -322,7 +339,7 @@ def _prepare(
         producer_epoch=record.producer_epoch + 1,
         last_producer_epoch=record.producer_epoch,
         next_producer_id=next_id,
-        client_version=BUMPS_EPOCH_FROM,
+        client_version=TV_2,
     )
     if is_exhausted:
         return Decision(after=after, producer_id=next_id, producer_epoch=0)
@@ -340,7 +357,7 @@ def _fence(record: TransactionRecord, now_ms: int) -> TransactionRecord:
         state=TransactionState.PREPARE_ABORT,
         producer_epoch=record.producer_epoch + 1,
         last_producer_epoch=NO_PRODUCER_EPOCH,
-        client_version=BUMPS_EPOCH_FROM,
+        client_version=TV_2,
     )
 
 

@@ -24,12 +24,12 @@ from tidelog_node.coordinator.failures import error_code
 from tidelog_node.node_context import NodeContext
 from tidelog_node.peers import Peers
 from tidelog_node.transactions.coordinator import TransactionCoordinator
+from tidelog_node.transactions.state import TV_2
 
 logger = logging.getLogger(__name__)
 
 ADD_PARTITIONS_TO_TXN = Api(24, 5, 5)
 ANSWER_SECONDS_MAX = 10.0
-EPOCH_BUMPING_VERSION = 2  # the transaction version of the clients for which partitions are added
 
 
 class TransactionVerifier:
@@ -72,9 +72,7 @@ class TransactionVerifier:
                 )
                 codes = await self._ask_peer(leader, transaction, partitions)
             elif adds:
-                error = await self._coordinator.add_partitions(
-                    *given, client_version=EPOCH_BUMPING_VERSION
-                )
+                error = await self._coordinator.add_partitions(*given, client_version=TV_2)
                 codes = dict.fromkeys(partitions, error)
             else:
                 codes = await self._coordinator.verify_partitions(*given)

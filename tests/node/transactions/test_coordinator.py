@@ -83,7 +83,7 @@ def test_a_transaction_that_is_open_for_too_long_is_aborted(
 
 def test_ids_without_an_open_transaction_are_not_looked_at(tmp_path: Path) -> None:
     async def scene(world: TransactionWorld) -> None:
-        client, timing_out = Client(world, version=2), world.node.transactions._timing_out
+        client, timing_out = Client(world, version=2), world.node.transactions.hosted.timing_out
         await client.init()
         assert len(timing_out) == 0
         await client.write("one", PARTITIONS)

@@ -10,7 +10,13 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
 from tidelog_core.model import TopicPartition
 from tidelog_node.transactions import state
-from tidelog_node.transactions.state import EPOCH_GIVEN_MAX, EPOCH_MAX, Decision, InitRequest
+from tidelog_node.transactions.state import (
+    EPOCH_GIVEN_MAX,
+    EPOCH_MAX,
+    Decision,
+    InitRequest,
+    ProducerIdAndEpoch,
+)
 
 NOW_MS = 10_000
 FRESH_ID = 77
@@ -47,7 +53,8 @@ def init(
     *,
     fresh_id: int | None = None,
 ) -> Decision:
-    request = InitRequest(3, "x", 2000, expected)
+    producer = None if expected is None else ProducerIdAndEpoch(*expected)
+    request = InitRequest(3, "x", 2000, producer)
     return state.init_producer_id(before, request, now_ms=NOW_MS, fresh_id=fresh_id)
 
 
