@@ -19,7 +19,7 @@ from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 from tidelog_node.coordinator.hosted_groups import HostedGroups
 from tidelog_node.groups.assignment.target_computation import TargetComputation
-from tidelog_node.groups.classic_messages import JoinAnswer, JoinRequest, SyncAnswer
+from tidelog_node.groups.classic_messages import GroupCaller, JoinAnswer, JoinRequest, SyncAnswer
 from tidelog_node.groups.consumer.heartbeat import ASSIGNED_AT_ONCE_MEMBERS_MAX
 
 from tests.support.group_requests import join, sync
@@ -148,9 +148,7 @@ class Node:
         return await self.coordinator.commit_offsets(
             group,
             {(topic, topic_id(topic)): {partition: value}},
-            member_id=member_id,
-            group_instance_id=None,
-            generation=generation,
+            GroupCaller(member_id, None, generation),
         )
 
     async def offset(self, topic: str = "t", partition: int = 0, group: str = "g") -> int | None:

@@ -9,6 +9,7 @@ from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.records import Partition, Topic, put
 from tidelog_core.metadata.store import MetadataStore, Write
 from tidelog_core.metadata.transactions import PendingOffsets
+from tidelog_node.groups.classic_messages import GroupCaller
 
 from bench.day.meter import MeteredStore, Usage
 from tests.support.consumer_members import enter
@@ -62,11 +63,9 @@ async def commit_units(store: MeteredStore, broker: Node, epoch: int) -> list[Ma
         return await broker.coordinator.commit_transactional(
             "g",
             offsets,
-            lambda timed: put(pending, is_logged=False),
-            (),
-            member_id="m",
-            group_instance_id=None,
-            generation=epoch,
+            GroupCaller("m", None, epoch),
+            write=lambda timed: put(pending, is_logged=False),
+            checks=(),
         )
 
     async def end() -> ErrorCode:

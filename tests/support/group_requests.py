@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from tidelog_node.groups.classic import join_group, offset_commits, sync_group
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import (
+    GroupCaller,
     GroupLimits,
     JoinAnswer,
     JoinRequest,
@@ -120,16 +121,12 @@ class Driver:
 
     def heartbeat(self, member_id: str, generation: int, instance: str | None = None):  # type: ignore[no-untyped-def]
         return self.group.heartbeat(
-            member_id, group_instance_id=instance, generation=generation, now_ms=self.now_ms
+            GroupCaller(member_id, instance, generation), now_ms=self.now_ms
         )
 
     def commit(self, member_id: str, generation: int, instance: str | None = None):  # type: ignore[no-untyped-def]
         return offset_commits.validate_commit(
-            self.group,
-            member_id,
-            group_instance_id=instance,
-            generation=generation,
-            now_ms=self.now_ms,
+            self.group, GroupCaller(member_id, instance, generation), now_ms=self.now_ms
         )
 
     def member(self, name: str, **options: object) -> JoinRequest:

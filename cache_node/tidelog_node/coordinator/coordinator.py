@@ -26,6 +26,7 @@ from tidelog_node.groups.any_group import Group
 from tidelog_node.groups.classic_messages import (
     NO_GENERATION,
     UNKNOWN_MEMBER_ID,
+    GroupCaller,
     GroupLimits,
     JoinAnswer,
     JoinRequest,
@@ -109,13 +110,9 @@ class GroupCoordinator:
         answer = await self._groups.use(group_id, lambda group: group.sync(request))
         return SyncAnswer(error=ErrorCode.unknown_member_id) if answer is None else answer
 
-    async def heartbeat(
-        self, group_id: str, member_id: str, group_instance_id: str | None, generation: int
-    ) -> ErrorCode:
+    async def heartbeat(self, group_id: str, caller: GroupCaller) -> ErrorCode:
         """Renew the member's session; the error code says whether it must rejoin."""
-        error = await self._groups.use(
-            group_id, lambda group: group.heartbeat(member_id, group_instance_id, generation)
-        )
+        error = await self._groups.use(group_id, lambda group: group.heartbeat(caller))
         return ErrorCode.unknown_member_id if error is None else error
 
     async def leave(
@@ -185,10 +182,8 @@ class GroupCoordinator:
         self,
         group_id: str,
         offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        caller: GroupCaller,
         *,
-        member_id: str,
-        group_instance_id: str | None,
-        generation: int,
         knows_epochs: bool = True,
     ) -> ErrorCode:
         """Store offsets, by topic and partition. Durable on return of ``none``.
@@ -199,14 +194,9 @@ class GroupCoordinator:
         error = await self._groups.use(
             group_id,
             lambda group: loaded_offsets.commit_offsets(
-                group,
-                member_id,
-                group_instance_id,
-                generation,
-                offsets=offsets,
-                knows_epochs=knows_epochs,
+                group, caller, offsets=offsets, knows_epochs=knows_epochs
             ),
-            create=generation <= NO_GENERATION,
+            create=caller.generation <= NO_GENERATION,
         )
         if error is None:
             return ErrorCode.group_id_not_found if knows_epochs else ErrorCode.illegal_generation
@@ -308,12 +298,10 @@ class GroupCoordinator:
         self,
         group_id: str,
         offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        caller: GroupCaller,
+        *,
         write: Callable[[Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]], Write],
         checks: Sequence[Check],
-        *,
-        member_id: str,
-        group_instance_id: str | None,
-        generation: int,
     ) -> ErrorCode:
         """Make the ``write`` of a transaction's offsets if the caller may commit for the group.
 
@@ -323,15 +311,9 @@ class GroupCoordinator:
         error = await self._groups.use(
             group_id,
             lambda group: loaded_offsets.commit_transactional(
-                group,
-                member_id,
-                group_instance_id,
-                generation,
-                offsets=offsets,
-                write=write,
-                checks=checks,
+                group, caller, offsets=offsets, write=write, checks=checks
             ),
-            create=generation <= NO_GENERATION,
+            create=caller.generation <= NO_GENERATION,
         )
         return ErrorCode.illegal_generation if error is None else error
 

@@ -36,6 +36,7 @@ from tidelog_node.groups.any_group import Group
 from tidelog_node.groups.assignment.target_computation import TargetComputation
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import (
+    GroupCaller,
     GroupLimits,
     JoinAnswer,
     JoinRequest,
@@ -156,18 +157,10 @@ class LoadedGroup:
                 self._take(any_group.sync(self.group, request, now_ms=self.now_ms()))
             return await answer
 
-    async def heartbeat(
-        self, member_id: str, group_instance_id: str | None, generation: int
-    ) -> ErrorCode:
+    async def heartbeat(self, caller: GroupCaller) -> ErrorCode:
         """Renew the member's session; return an error code."""
         await self.ready()
-        error = any_group.heartbeat(
-            self.group,
-            member_id,
-            group_instance_id=group_instance_id,
-            generation=generation,
-            now_ms=self.now_ms(),
-        )
+        error = any_group.heartbeat(self.group, caller, now_ms=self.now_ms())
         self._on_change(self)
         return error
 

@@ -17,30 +17,20 @@ from tidelog_core.metadata.store import Check, Write
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.loaded_group import LoadedGroup
 from tidelog_node.groups import any_group
+from tidelog_node.groups.classic_messages import GroupCaller
 
 OffsetsByTopic = Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
 
 
 async def commit_offsets(
-    loaded: LoadedGroup,
-    member_id: str,
-    group_instance_id: str | None,
-    generation: int,
-    *,
-    offsets: OffsetsByTopic,
-    knows_epochs: bool = True,
+    loaded: LoadedGroup, caller: GroupCaller, *, offsets: OffsetsByTopic, knows_epochs: bool
 ) -> ErrorCode:
     """Store the offsets if the caller may commit. Durable on return of ``none``."""
     if offsets:
         await loaded.claim()
     await loaded.ready()
     error = any_group.validate_commit(
-        loaded.group,
-        member_id,
-        group_instance_id=group_instance_id,
-        generation=generation,
-        knows_epochs=knows_epochs,
-        now_ms=loaded.now_ms(),
+        loaded.group, caller, knows_epochs=knows_epochs, now_ms=loaded.now_ms()
     )
     try:
         if error is ErrorCode.none and offsets:
@@ -56,9 +46,7 @@ async def commit_offsets(
 
 async def commit_transactional(
     loaded: LoadedGroup,
-    member_id: str,
-    group_instance_id: str | None,
-    generation: int,
+    caller: GroupCaller,
     *,
     offsets: OffsetsByTopic,
     write: Callable[[OffsetsByTopic], Write],
@@ -71,9 +59,7 @@ async def commit_transactional(
     """
 
     async def commit() -> ErrorCode:
-        error = any_group.validate_transactional_commit(
-            loaded.group, member_id, group_instance_id=group_instance_id, generation=generation
-        )
+        error = any_group.validate_transactional_commit(loaded.group, caller)
         if error is ErrorCode.none:
             await loaded.storage.claim()
             created_ms = loaded.wall_clock_ms

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_node.groups.classic import join_group, offset_commits, sync_group
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import (
+    GroupCaller,
     GroupLimits,
     JoinAnswer,
     JoinRequest,
@@ -61,28 +62,13 @@ def sync(group: Group, request: SyncRequest, *, now_ms: int) -> Step:
     return sync_group.sync(group, request, now_ms=now_ms)
 
 
-def heartbeat(
-    group: Group,
-    member_id: str,
-    *,
-    group_instance_id: str | None,
-    generation: int,
-    now_ms: int,
-) -> ErrorCode:
+def heartbeat(group: Group, caller: GroupCaller, *, now_ms: int) -> ErrorCode:
     """Return the answer to a classic member's heartbeat."""
     if isinstance(group, ShareGroup):
         return ErrorCode.unknown_member_id
     if isinstance(group, ConsumerGroup):
-        return classic_members.heartbeat(
-            group,
-            member_id,
-            group_instance_id=group_instance_id,
-            generation=generation,
-            now_ms=now_ms,
-        )
-    return group.heartbeat(
-        member_id, group_instance_id=group_instance_id, generation=generation, now_ms=now_ms
-    )
+        return classic_members.heartbeat(group, caller, now_ms=now_ms)
+    return group.heartbeat(caller, now_ms=now_ms)
 
 
 def leave(
@@ -97,38 +83,20 @@ def leave(
 
 
 def validate_commit(
-    group: Group,
-    member_id: str,
-    *,
-    group_instance_id: str | None,
-    generation: int,
-    knows_epochs: bool,
-    now_ms: int,
+    group: Group, caller: GroupCaller, *, knows_epochs: bool, now_ms: int
 ) -> ErrorCode:
     """Return whether the caller may commit offsets."""
     if isinstance(group, ShareGroup):
         return ErrorCode.group_id_not_found
     if isinstance(group, ConsumerGroup):
-        return group.validate_commit(member_id, generation, knows_epochs=knows_epochs)
-    return offset_commits.validate_commit(
-        group,
-        member_id,
-        group_instance_id=group_instance_id,
-        generation=generation,
-        now_ms=now_ms,
-    )
+        return group.validate_commit(caller, knows_epochs=knows_epochs)
+    return offset_commits.validate_commit(group, caller, now_ms=now_ms)
 
 
-def validate_transactional_commit(
-    group: Group, member_id: str, *, group_instance_id: str | None, generation: int
-) -> ErrorCode:
+def validate_transactional_commit(group: Group, caller: GroupCaller) -> ErrorCode:
     """Return whether a producer may commit the group's offsets with its transaction."""
     if isinstance(group, ShareGroup):
         return ErrorCode.group_id_not_found
     if isinstance(group, ConsumerGroup):
-        return group.validate_transactional_commit(
-            member_id, group_instance_id=group_instance_id, generation=generation
-        )
-    return offset_commits.validate_transactional_commit(
-        group, member_id, group_instance_id=group_instance_id, generation=generation
-    )
+        return group.validate_transactional_commit(caller)
+    return offset_commits.validate_transactional_commit(group, caller)

@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup and LeaveGroup requests and answers as values.
+"""JoinGroup, SyncGroup and LeaveGroup requests and answers, and callers of others, as values.
 
 JoinGroup and SyncGroup are answered later, often during another member's request, so each
 carries a number that the group repeats in its answer.
@@ -96,4 +96,21 @@ class MemberIdentity:
 
     member_id: str
     group_instance_id: str | None = None
-    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCaller:
+    """The sender of a heartbeat or a commit, as it says: a member in a generation, or no member."""
+
+    member_id: str = UNKNOWN_MEMBER_ID
+    group_instance_id: str | None = None
+    generation: int = NO_GENERATION  # the epoch of a member of a consumer group
+
+    @property
+    def is_no_member(self) -> bool:
+        """Whether it says to be no member: an administrator, or a consumer without a group."""
+        return (
+            self.generation < 0
+            and self.member_id == UNKNOWN_MEMBER_ID
+            and self.group_instance_id is None
+        )

@@ -32,6 +32,7 @@ from tidelog_node.coordinator.failures import error_code
 from tidelog_node.groups.any_group import Group
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
 from tidelog_node.groups.classic_messages import (
+    GroupCaller,
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
@@ -176,12 +177,10 @@ class GroupHandlers:
     ) -> heartbeat_response.HeartbeatResponse:
         """Renew the member's session and return whether it must rejoin."""
         try:
-            error = await self._coordinator.heartbeat(
-                request.group_id,
-                request.member_id,
-                request.group_instance_id,
-                request.generation_id,
+            caller = GroupCaller(
+                request.member_id, request.group_instance_id, request.generation_id
             )
+            error = await self._coordinator.heartbeat(request.group_id, caller)
         except TidelogError as problem:
             error = error_code(problem)
         return build(heartbeat_response.HeartbeatResponse, error_code=error)
@@ -203,7 +202,7 @@ class GroupHandlers:
         """Remove members, each with an outcome of its own."""
         turn = RequestTurn()
         identities = [
-            MemberIdentity(member.member_id, member.group_instance_id, member.reason)
+            MemberIdentity(member.member_id, member.group_instance_id)
             async for member in turn.each(request.members)
         ]
         try:

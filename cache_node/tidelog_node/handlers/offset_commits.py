@@ -26,6 +26,7 @@ from tidelog_core.metadata.records import Topic
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import offset_commit_error_code
+from tidelog_node.groups.classic_messages import GroupCaller
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -222,13 +223,16 @@ class OffsetCommitHandlers:
         offsets = await _accepted(commits, turn)
         if not offsets and any(commit.errors for commit in commits):
             return
+        caller = GroupCaller(
+            request.member_id,
+            getattr(request, "group_instance_id", None),
+            request.generation_id_or_member_epoch,
+        )
         try:
             error = await self._coordinator.commit_offsets(
                 request.group_id,
                 offsets,
-                member_id=request.member_id,
-                group_instance_id=getattr(request, "group_instance_id", None),
-                generation=request.generation_id_or_member_epoch,
+                caller,
                 knows_epochs=context.api_version >= KNOWS_EPOCHS_FROM,
             )
         except TidelogError as problem:
@@ -246,16 +250,17 @@ class OffsetCommitHandlers:
         commits = await self._check(request.topics, turn)
         offsets = await _accepted(commits, turn)
         if offsets:
+            caller = GroupCaller(
+                request.member_id, request.group_instance_id, request.generation_id
+            )
             try:
                 error = await self._transactional.commit(
                     request.group_id,
                     offsets,
+                    caller,
                     transactional_id=request.transactional_id,
                     producer_id=request.producer_id,
                     producer_epoch=request.producer_epoch,
-                    member_id=request.member_id,
-                    group_instance_id=request.group_instance_id,
-                    generation=request.generation_id,
                     verifier=self._verifier,
                     api_version=context.api_version,
                 )

@@ -47,6 +47,7 @@ from tidelog_core.model import (
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.led_shards import Leadership
+from tidelog_node.groups.classic_messages import GroupCaller
 from tidelog_node.node_context import NodeContext
 from tidelog_node.transactions.retries import Retries
 from tidelog_node.transactions.verifier import TransactionVerifier
@@ -110,13 +111,11 @@ class TransactionalOffsets:
         self,
         group_id: str,
         offsets: Offsets,
+        caller: GroupCaller,
         *,
         transactional_id: str,
         producer_id: int,
         producer_epoch: int,
-        member_id: str,
-        group_instance_id: str | None,
-        generation: int,
         api_version: int,
         verifier: TransactionVerifier,
     ) -> ErrorCode:
@@ -177,11 +176,9 @@ class TransactionalOffsets:
                 self._groups.commit_transactional(
                     group_id,
                     offsets,
-                    write,
-                    [_claim_check(index, shard)],
-                    member_id=member_id,
-                    group_instance_id=group_instance_id,
-                    generation=generation,
+                    caller,
+                    write=write,
+                    checks=[_claim_check(index, shard)],
                 ),
             )
             if error is ErrorCode.none:

@@ -23,6 +23,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.groups.assignment.subscriber import Subscriber
 from tidelog_node.groups.assignment.target_computation import TargetComputation, in_thread
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
+from tidelog_node.groups.classic_messages import GroupCaller
 from tidelog_node.groups.consumer.consumer_group import ConsumerPhase
 from tidelog_node.groups.heartbeat_answer import LEAVE_EPOCH
 from tidelog_node.groups.migration.consumer_protocol import decode_assignment, encode_assignment
@@ -317,7 +318,7 @@ def test_a_consumer_joins_a_classic_group_and_shares_with_its_member() -> None:
             generation = await stable_classic(broker)
             answer = await enter(broker, "new")
             assert (answer.member_epoch, answer.assigned) == (generation + 1, frozenset())
-            told = await broker.coordinator.heartbeat("g", "old", None, generation)
+            told = await broker.coordinator.heartbeat("g", GroupCaller("old", None, generation))
             assert told is ErrorCode.rebalance_in_progress
             # It is eager: it has given everything up when it joins.
             joined = await broker.join(join("old"))
@@ -372,7 +373,7 @@ def test_the_migration_policy_is_followed(
                 assert answer.error is ErrorCode.group_id_not_found
                 assert answer.message is not None
                 assert "online upgrade is disabled" in answer.message
-                told = await broker.coordinator.heartbeat("g", "old", None, generation)
+                told = await broker.coordinator.heartbeat("g", GroupCaller("old", None, generation))
                 assert told is ErrorCode.none
                 return
             assert answer.error is ErrorCode.none
@@ -394,7 +395,9 @@ def test_the_last_consumer_leaves_a_group_to_its_classic_members() -> None:
             group = await broker.coordinator.describe("g")
             assert isinstance(group, ClassicGroup)
             assert group.phase is Phase.PREPARING_REBALANCE
-            told = await broker.coordinator.heartbeat("g", "old", None, joined.generation)
+            told = await broker.coordinator.heartbeat(
+                "g", GroupCaller("old", None, joined.generation)
+            )
             assert told is ErrorCode.rebalance_in_progress
             again = await broker.join(join("old"))
             assert (again.leader, again.generation > generation + 1) == ("old", True)

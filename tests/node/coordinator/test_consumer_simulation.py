@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.consumer_groups import TopicIdPartition
 from tidelog_core.model import TopicPartition
-from tidelog_node.groups.classic_messages import MemberIdentity
+from tidelog_node.groups.classic_messages import GroupCaller, MemberIdentity
 from tidelog_node.groups.consumer.heartbeat import ConsumerHeartbeat
 from tidelog_node.groups.migration.consumer_protocol import decode_assignment, encode_assignment
 
@@ -201,7 +201,9 @@ class ClassicClient(Client):
             return await self.rejoin()
         sent_at, broker = self.world.now, self.world.broker
         error = await self.ask(
-            lambda: broker.coordinator.heartbeat("g", self.member_id, self.instance, self.epoch),
+            lambda: broker.coordinator.heartbeat(
+                "g", GroupCaller(self.member_id, self.instance, self.epoch)
+            ),
             TIMEOUT_S,
         )
         if error is ErrorCode.none:

@@ -22,7 +22,7 @@ from tidelog_core.metadata.records import topic_key
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.groups.classic.classic_group import Phase
-from tidelog_node.groups.classic_messages import JoinAnswer, MemberIdentity
+from tidelog_node.groups.classic_messages import GroupCaller, JoinAnswer, MemberIdentity
 
 from tests.support.coordinator_node import (
     Node,
@@ -84,7 +84,7 @@ def test_a_member_that_stops_sending_heartbeats_is_dropped_in_time() -> None:
             loop = asyncio.get_running_loop()
             begun = loop.time()
             while True:
-                error = await broker.coordinator.heartbeat("g", "a", None, generation)
+                error = await broker.coordinator.heartbeat("g", GroupCaller("a", None, generation))
                 if error is not ErrorCode.none:
                     break
                 await asyncio.sleep(0.5)
@@ -126,10 +126,10 @@ def test_a_node_that_was_stopped_hears_its_members_before_it_drops_them() -> Non
             assert isinstance(loop, VirtualTimeLoop)
             loop.stall(60)
             await asyncio.sleep(0.01)
-            beat = await broker.coordinator.heartbeat("g", "a", None, generation)
+            beat = await broker.coordinator.heartbeat("g", GroupCaller("a", None, generation))
             assert beat is ErrorCode.none
             await asyncio.sleep(1.1)
-            beat = await broker.coordinator.heartbeat("g", "a", None, generation)
+            beat = await broker.coordinator.heartbeat("g", GroupCaller("a", None, generation))
             assert beat is ErrorCode.rebalance_in_progress  # "b" has really gone
 
     play(scenario)
@@ -141,7 +141,7 @@ def test_a_group_survives_a_restart_with_its_members_and_generation() -> None:
             generation = await broker.stable("a", "b")
             assert await broker.commit(5, member_id="a", generation=generation) is ErrorCode.none
         async with node(store) as broker:
-            beat = await broker.coordinator.heartbeat("g", "b", None, generation)
+            beat = await broker.coordinator.heartbeat("g", GroupCaller("b", None, generation))
             assert beat is ErrorCode.none
             assert (await broker.sync("b", generation)).assignment == b"assigned b"
             assert await broker.commit(6, member_id="b", generation=generation) is ErrorCode.none
@@ -196,9 +196,9 @@ def test_a_shard_that_moves_takes_its_groups_along() -> None:
             await lead_offsets(store, new.view, 2)
             await old.view.refresh()
             assert (await waiting).error is ErrorCode.not_coordinator
-            beat = old.coordinator.heartbeat("g", "a", None, generation)
+            beat = old.coordinator.heartbeat("g", GroupCaller("a", None, generation))
             assert await code_of(beat) is ErrorCode.not_coordinator
-            beat = new.coordinator.heartbeat("g", "a", None, generation)
+            beat = new.coordinator.heartbeat("g", GroupCaller("a", None, generation))
             assert await code_of(beat) is ErrorCode.none
 
     play(scenario)
@@ -221,7 +221,7 @@ def test_a_coordinator_that_was_replaced_unnoticed_can_store_nothing() -> None:
             assert await code_of(commit) is ErrorCode.not_coordinator
             assert await new.offset() == 5
             # It has thrown its memory away and reads what the new one stored.
-            beat = old.coordinator.heartbeat("g", "a", None, generation)
+            beat = old.coordinator.heartbeat("g", GroupCaller("a", None, generation))
             assert await code_of(beat) is ErrorCode.illegal_generation
 
     play(scenario)
@@ -295,7 +295,7 @@ def test_heartbeats_need_no_store() -> None:
         async with node(store) as broker:
             generation = await broker.stable("a")
             store.is_available = False
-            beat = await broker.coordinator.heartbeat("g", "a", None, generation)
+            beat = await broker.coordinator.heartbeat("g", GroupCaller("a", None, generation))
             assert beat is ErrorCode.none
 
     play(scenario)
@@ -308,10 +308,10 @@ def test_a_shard_that_cannot_be_loaded_is_tried_again_with_the_next_request() ->
         async with node(store, broker_id=2) as broker:
             await lead_offsets(store, broker.view, 2)
             store.is_available = False
-            beat = broker.coordinator.heartbeat("g", "a", None, generation)
+            beat = broker.coordinator.heartbeat("g", GroupCaller("a", None, generation))
             assert await code_of(beat) is ErrorCode.coordinator_not_available
             store.is_available = True
-            beat = broker.coordinator.heartbeat("g", "a", None, generation)
+            beat = broker.coordinator.heartbeat("g", GroupCaller("a", None, generation))
             assert await code_of(beat) is ErrorCode.none
 
     play(scenario)
@@ -436,9 +436,7 @@ class TestOffsets:
             async with node(store) as broker:
                 value = CommittedOffset(1, -1, "", 0)
                 offsets = {("wide", topic_id("wide")): dict.fromkeys(range(64 * 200), value)}
-                error = await broker.coordinator.commit_offsets(
-                    "g", offsets, member_id="", group_instance_id=None, generation=-1
-                )
+                error = await broker.coordinator.commit_offsets("g", offsets, GroupCaller())
                 assert error is ErrorCode.none
                 found = await broker.coordinator.fetch_offsets("g", None)
                 assert len(found) == 64 * 200
@@ -490,9 +488,7 @@ class TestOffsets:
     def test_a_commit_that_stores_nothing_leaves_no_group_behind(self) -> None:
         async def scenario(store: MemoryMetadataStore) -> None:
             async with node(store) as broker:
-                nothing = broker.coordinator.commit_offsets(
-                    "g", {}, member_id="", group_instance_id=None, generation=-1
-                )
+                nothing = broker.coordinator.commit_offsets("g", {}, GroupCaller())
                 assert await code_of(nothing) is ErrorCode.none
                 assert await broker.coordinator.list_groups() == []
                 store.on_commit = lambda _: StoreUnavailable("away")
@@ -527,9 +523,7 @@ class TestOffsets:
                 await broker.view.refresh()
                 assert await broker.offset() is None
                 value = {("t", UUID(int=99)): {1: CommittedOffset(8, -1, "", 0)}}
-                await broker.coordinator.commit_offsets(
-                    "g", value, member_id="", group_instance_id=None, generation=-1
-                )
+                await broker.coordinator.commit_offsets("g", value, GroupCaller())
                 assert (await broker.offset(partition=0), await broker.offset(partition=1)) == (
                     None,
                     8,
@@ -724,9 +718,7 @@ class TestExpiry:
                 await broker.coordinator.commit_offsets(
                     "g",
                     {("t", topic_id("t")): {0: offset}},
-                    member_id="",
-                    group_instance_id=None,
-                    generation=-1,
+                    GroupCaller(),
                 )
                 await asyncio.sleep(91)
                 assert (await broker.offset("t"), await broker.offset("u")) == (None, 5)
@@ -743,9 +735,7 @@ class TestExpiry:
                         1: CommittedOffset(2, -1, "", now_ms, now_ms + 3_600_000),
                     }
                 }
-                await broker.coordinator.commit_offsets(
-                    "g", offsets, member_id="", group_instance_id=None, generation=-1
-                )
+                await broker.coordinator.commit_offsets("g", offsets, GroupCaller())
                 await asyncio.sleep(61)
                 assert (await broker.offset(partition=0), await broker.offset(partition=1)) == (
                     None,

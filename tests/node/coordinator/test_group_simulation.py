@@ -22,6 +22,7 @@ from tidelog_core.metadata.groups import GroupRecord
 from tidelog_node.groups.classic import join_group, offset_commits, sync_group
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
 from tidelog_node.groups.classic_messages import (
+    GroupCaller,
     GroupLimits,
     JoinAnswer,
     JoinRequest,
@@ -148,9 +149,7 @@ class ClassicGroupWorld:
             return
         self.log(f"{client.name} heartbeats in {client.generation}")
         error = self.group.heartbeat(
-            client.member_id,
-            group_instance_id=client.instance,
-            generation=client.generation,
+            GroupCaller(client.member_id, client.instance, client.generation),
             now_ms=self.now_ms,
         )
         client.next_ms = self.now_ms + 3000
@@ -250,9 +249,7 @@ class ClassicGroupWorld:
         for generation in (client.generation, client.generation - 1, client.generation + 1):
             error = offset_commits.validate_commit(
                 self.group,
-                client.member_id,
-                group_instance_id=client.instance,
-                generation=generation,
+                GroupCaller(client.member_id, client.instance, generation),
                 now_ms=self.now_ms,
             )
             if error is ErrorCode.none:

@@ -16,6 +16,7 @@ from tidelog_core.metadata.store import ItemKey, Write
 from tidelog_node import request_turns
 from tidelog_node.coordinator.group_items import PageLimits
 from tidelog_node.groups.classic.classic_group import ClassicGroup
+from tidelog_node.groups.classic_messages import GroupCaller
 from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
 from tidelog_node.handlers.groups import GroupHandlers
 from tidelog_node.wire.messages import build
@@ -115,7 +116,7 @@ def test_a_rebalance_of_many_classic_members_is_a_handful_of_transactions() -> N
             assert {answer.generation for answer in answers} == {generation + 1}
             assert (await late).generation == generation + 1
         async with node(store) as again:
-            error = await again.coordinator.heartbeat("g", "m77", None, generation + 1)
+            error = await again.coordinator.heartbeat("g", GroupCaller("m77", None, generation + 1))
             assert error is ErrorCode.none
 
     run(main())
@@ -171,7 +172,10 @@ def test_members_that_an_older_program_stored_go_on_as_they_were() -> None:
         del body["stamp"]
         await store.commit([Write(key, body, item.version), *pages])
         async with node(store) as broker:
-            assert await broker.coordinator.heartbeat("g", "a", None, generation) is ErrorCode.none
+            assert (
+                await broker.coordinator.heartbeat("g", GroupCaller("a", None, generation))
+                is ErrorCode.none
+            )
             error = await broker.commit(5, member_id="b", generation=generation)
             assert error is ErrorCode.none
             synced = await broker.sync("b", generation)

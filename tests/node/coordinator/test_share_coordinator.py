@@ -11,7 +11,7 @@ from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.records import put
 from tidelog_node.groups.classic.classic_group import ClassicGroup
-from tidelog_node.groups.classic_messages import MemberIdentity
+from tidelog_node.groups.classic_messages import GroupCaller, MemberIdentity
 from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
 from tidelog_node.groups.share.share_group import ShareGroup, SharePhase
 
@@ -163,7 +163,10 @@ def test_members_of_other_protocols_stay_outside() -> None:
             answer = await broker.join(join())
             assert answer.error is ErrorCode.inconsistent_group_protocol
             assert (await broker.sync("a", 1)).error is ErrorCode.unknown_member_id
-            assert await coordinator.heartbeat("g", "a", None, 1) is ErrorCode.unknown_member_id
+            assert (
+                await coordinator.heartbeat("g", GroupCaller("a", None, 1))
+                is ErrorCode.unknown_member_id
+            )
             (left,) = await coordinator.leave("g", [MemberIdentity("a")])
             assert left is ErrorCode.unknown_member_id
             assert await broker.commit(5) is ErrorCode.group_id_not_found

@@ -15,6 +15,7 @@ from tidelog_core.errors import InvalidProducerEpoch, NotCoordinator
 from tidelog_core.log.values import TransactionCoordinatorFenced
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from tidelog_node.groups.classic_messages import GroupCaller
 
 from tests.node.transactions.world import GROUP, TXN, Client, Node, TransactionWorld, play
 from tests.support.coordinator_node import topic_id
@@ -47,20 +48,21 @@ class CountedStore:
         return getattr(self._store, name)
 
 
-async def commit(node: Node, client: Client, offset: int, **options: Any) -> Any:
+async def commit(
+    node: Node, client: Client, offset: int, *, caller: GroupCaller | None = None, **options: Any
+) -> Any:
     given = {
         "transactional_id": TXN,
         "producer_id": client.producer_id,
         "producer_epoch": client.epoch,
-        "member_id": "",
-        "group_instance_id": None,
-        "generation": -1,
         "api_version": 5,
         "verifier": node.verifier,
         **options,
     }
     value = CommittedOffset(offset, -1, "", 1)
-    return await node.offsets.commit(GROUP, {("t", topic_id("t")): {0: value}}, **given)
+    return await node.offsets.commit(
+        GROUP, {("t", topic_id("t")): {0: value}}, caller or GroupCaller(), **given
+    )
 
 
 def test_offsets_are_not_kept_if_their_transaction_ends_while_its_coordinator_is_asked(
@@ -171,9 +173,7 @@ def test_offsets_committed_later_outside_of_the_transaction_stay(tmp_path: Path)
         error = await world.node.groups.commit_offsets(
             GROUP,
             {("t", topic_id("t")): {0: later}},
-            member_id="",
-            group_instance_id=None,
-            generation=-1,
+            GroupCaller(),
         )
         assert error is ErrorCode.none
         assert await client.end(is_commit=True) is ErrorCode.none
@@ -197,9 +197,7 @@ def test_a_clock_that_goes_back_changes_nothing_of_what_is_later(
             error = await world.node.groups.commit_offsets(
                 GROUP,
                 {("t", topic_id("t")): {0: value}},
-                member_id="",
-                group_instance_id=None,
-                generation=-1,
+                GroupCaller(),
             )
             assert error is ErrorCode.none
 
@@ -218,10 +216,11 @@ def test_members_of_other_generations_cannot_commit_with_a_transaction(tmp_path:
     async def scene(world: TransactionWorld) -> None:
         client = await Client.begin(world, version=2)
         node = world.node
-        error = await commit(node, client, 5, member_id="m", generation=3)
+        caller = GroupCaller(member_id="m", generation=3)
+        error = await commit(node, client, 5, caller=caller)
         assert error is ErrorCode.illegal_generation
         assert await client.commit_offset(5) is ErrorCode.none
-        error = await commit(node, client, 5, member_id="m", generation=3)
+        error = await commit(node, client, 5, caller=caller)
         assert error is ErrorCode.unknown_member_id
 
     play(tmp_path, scene)

@@ -19,6 +19,7 @@ from tidelog_core.errors import NotCoordinator, OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.store import Write
 from tidelog_core.model import TopicPartition
+from tidelog_node.groups.classic_messages import GroupCaller
 
 from tests.node.transactions.world import (
     GROUP,
@@ -148,9 +149,7 @@ def test_a_node_that_does_not_know_a_topic_yet_does_not_say_that_nothing_is_comm
         error = await world.node.groups.commit_offsets(
             GROUP,
             {("new", topic_id("new")): {0: value}},
-            member_id="",
-            group_instance_id=None,
-            generation=-1,
+            GroupCaller(),
         )
         assert error is ErrorCode.none
         for partitions in ({"new": [0]}, None):

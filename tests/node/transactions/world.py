@@ -47,6 +47,7 @@ from tidelog_core.records.encode import build_batch
 from tidelog_core.records.record import Record
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.hosted_groups import HostedGroups
+from tidelog_node.groups.classic_messages import GroupCaller
 from tidelog_node.peers import Peers
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.markers import Marker, MarkerResults, MarkerSender
@@ -416,12 +417,10 @@ class Client:
             lambda node: node.offsets.commit(
                 GROUP,
                 {("t", topic_id("t")): {0: value}},
+                GroupCaller(),
                 transactional_id=TXN,
                 producer_id=self.producer_id,
                 producer_epoch=self.epoch,
-                member_id="",
-                group_instance_id=None,
-                generation=-1,
                 api_version=5,
                 verifier=node.verifier,
             ),

@@ -33,6 +33,7 @@ from tidelog_node.groups.classic.rebalance_wait import RebalanceWait
 from tidelog_node.groups.classic.roster import Roster
 from tidelog_node.groups.classic_messages import (
     UNKNOWN_MEMBER_ID,
+    GroupCaller,
     GroupLimits,
     JoinAnswer,
     JoinedMember,
@@ -75,17 +76,15 @@ class ClassicGroup:
 
     # -- events --
 
-    def heartbeat(
-        self, member_id: str, *, group_instance_id: str | None, generation: int, now_ms: int
-    ) -> ErrorCode:
+    def heartbeat(self, caller: GroupCaller, *, now_ms: int) -> ErrorCode:
         """Renew a member's session. The answer says whether to rejoin."""
         self.begin(now_ms)
-        error = self.validate_member(member_id, group_instance_id)
+        error = self.validate_member(caller.member_id, caller.group_instance_id)
         if error is not ErrorCode.none:
             return error
-        if generation != self.generation:
+        if caller.generation != self.generation:
             return ErrorCode.illegal_generation
-        self.renew_session(self.member(member_id))
+        self.renew_session(self.member(caller.member_id))
         if self.phase is Phase.PREPARING_REBALANCE:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none

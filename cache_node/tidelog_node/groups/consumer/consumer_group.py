@@ -37,6 +37,7 @@ from tidelog_core.metadata.groups import GroupRecord
 
 from tidelog_node.groups.assignment.subscriber import Subscriber
 from tidelog_node.groups.assignment.target_computation import TargetComputation
+from tidelog_node.groups.classic_messages import GroupCaller
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings
 from tidelog_node.groups.consumer.pattern_matches import Matches
 from tidelog_node.groups.consumer.pattern_view import PatternView, Viewer
@@ -302,7 +303,7 @@ class ConsumerGroup(EpochGroup):
         """Whether it has no members."""
         return not len(self.roster)
 
-    def validate_commit(self, member_id: str, epoch: int, *, knows_epochs: bool) -> ErrorCode:
+    def validate_commit(self, caller: GroupCaller, *, knows_epochs: bool) -> ErrorCode:
         """Return whether the caller may commit offsets.
 
         ``knows_epochs`` is false before version 9 of OffsetCommit, which has no error for a stale
@@ -310,26 +311,24 @@ class ConsumerGroup(EpochGroup):
         """
         if self._is_dead:
             return ErrorCode.coordinator_not_available
-        if epoch < 0 and self.is_empty:
+        if caller.generation < 0 and self.is_empty:
             return ErrorCode.none
-        member = self.roster.get(member_id)
+        member = self.roster.get(caller.member_id)
         if member is None:
             return ErrorCode.unknown_member_id
         if member.classic is None and not knows_epochs:
             return ErrorCode.unsupported_version
-        return _validate_epoch(member, epoch)
+        return _validate_epoch(member, caller.generation)
 
-    def validate_transactional_commit(
-        self, member_id: str, *, group_instance_id: str | None, generation: int
-    ) -> ErrorCode:
+    def validate_transactional_commit(self, caller: GroupCaller) -> ErrorCode:
         """Return whether a producer may commit the group's offsets with its transaction.
 
         A producer that gives neither member nor epoch may always commit. TxnOffsetCommit has no
         error for a stale epoch. Source: ``ConsumerGroup.validateOffsetCommit``.
         """
-        if generation < 0 and not member_id and group_instance_id is None:
+        if caller.is_no_member:
             return ErrorCode.coordinator_not_available if self._is_dead else ErrorCode.none
-        error = self.validate_commit(member_id, generation, knows_epochs=True)
+        error = self.validate_commit(caller, knows_epochs=True)
         return ErrorCode.illegal_generation if error is ErrorCode.stale_member_epoch else error
 
     def validate_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:

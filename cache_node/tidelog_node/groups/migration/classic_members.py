@@ -17,6 +17,7 @@ from tidelog_core.metadata.consumer_groups import ClassicProtocols, ConsumerMemb
 
 from tidelog_node.groups.classic_messages import (
     UNKNOWN_MEMBER_ID,
+    GroupCaller,
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
@@ -66,21 +67,14 @@ def sync(group: ConsumerGroup, request: SyncRequest, *, now_ms: int) -> Step:
     return step
 
 
-def heartbeat(
-    group: ConsumerGroup,
-    member_id: str,
-    *,
-    group_instance_id: str | None,
-    generation: int,
-    now_ms: int,
-) -> ErrorCode:
+def heartbeat(group: ConsumerGroup, caller: GroupCaller, *, now_ms: int) -> ErrorCode:
     """Renew a classic member's session. The answer says whether to join again."""
     group.begin(now_ms)
     try:
-        member = _classic_member(group, member_id, group_instance_id)
+        member = _classic_member(group, caller.member_id, caller.group_instance_id)
     except Refused as refusal:
         return refusal.error
-    if generation != member.epoch:
+    if caller.generation != member.epoch:
         return ErrorCode.illegal_generation
     assert member.classic is not None
     group.expect(member.member_id, Wait.SESSION, member.classic.session_timeout_ms)

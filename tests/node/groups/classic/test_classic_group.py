@@ -253,7 +253,7 @@ def test_leaving_is_answered_for_each_member() -> None:
     identities = [
         MemberIdentity("a"),
         MemberIdentity("nobody"),
-        MemberIdentity("", "i", "removed"),
+        MemberIdentity("", "i"),
         MemberIdentity("", "j"),
         MemberIdentity("p"),
         MemberIdentity("b", "i"),

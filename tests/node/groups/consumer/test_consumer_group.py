@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.consumer_groups import MemberState, Partitions, TopicIdPartition
 from tidelog_core.metadata.records import Topic
 from tidelog_node.groups.assignment.target_computation import TargetComputation
-from tidelog_node.groups.classic_messages import MemberIdentity
+from tidelog_node.groups.classic_messages import GroupCaller, MemberIdentity
 from tidelog_node.groups.consumer import consumer_members
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup, ConsumerPhase
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, ConsumerHeartbeat
@@ -249,9 +249,7 @@ def test_producers_commit_offsets_for_members_of_the_current_epoch() -> None:
     driver = Driver()
 
     def validate(member: str, epoch: int, instance: str | None = None) -> ErrorCode:
-        return driver.group.validate_transactional_commit(
-            member, group_instance_id=instance, generation=epoch
-        )
+        return driver.group.validate_transactional_commit(GroupCaller(member, instance, epoch))
 
     assert validate("nobody", -1) is ErrorCode.none  # the group is empty
     driver.enter("a")
@@ -685,5 +683,5 @@ def classic_sync(driver: Driver, name: str, generation: int) -> Partitions | Err
 
 def classic_beat(driver: Driver, name: str, generation: int) -> ErrorCode:
     return classic_members.heartbeat(
-        driver.group, name, group_instance_id=None, generation=generation, now_ms=driver.now_ms
+        driver.group, GroupCaller(name, None, generation), now_ms=driver.now_ms
     )

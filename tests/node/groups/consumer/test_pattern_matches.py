@@ -20,6 +20,7 @@ from tidelog_core.errors import NotCoordinator
 from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH
 from tidelog_core.metadata.records import Topic
 from tidelog_core.model import TopicPartition
+from tidelog_node.groups.classic_messages import GroupCaller
 from tidelog_node.groups.consumer.pattern_matches import CHANGES_KEPT_MIN, PatternMatcher
 from tidelog_node.groups.consumer.pattern_view import PatternView
 from tidelog_node.groups.heartbeat_answer import LEAVE_EPOCH, HeartbeatAnswer
@@ -123,7 +124,7 @@ def topics_of(names: Iterable[str]) -> dict[str, Topic]:
 async def beats(broker: Node, member_id: str, generation: int) -> None:
     """Send a classic member's heartbeats in time."""
     while True:
-        await broker.coordinator.heartbeat("g", member_id, None, generation)
+        await broker.coordinator.heartbeat("g", GroupCaller(member_id, None, generation))
         await asyncio.sleep(1)
 
 
