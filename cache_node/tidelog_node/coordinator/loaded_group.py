@@ -368,7 +368,7 @@ class LoadedGroup:
 
     def _take_matches(self, matches: Mapping[PatternView, Matches]) -> None:
         if isinstance(self.group, ConsumerGroup):
-            self.group.take_matches(matches)
+            self.group.subscriptions.take_matches(matches)
 
     def _heartbeat_caller(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
         """Return the member that waits while patterns are matched. Raises ``Refused``."""

@@ -92,7 +92,7 @@ def consumer_heartbeat(
         found = as_consumer_group(group, request, now_ms=now_ms, settings=settings, topics=topics)
     except Refused as refusal:
         return group, refusal.answer, Step()
-    found.take_matches(matches)
+    found.subscriptions.take_matches(matches)
     answer, step = consumer_members.heartbeat(
         found, request, now_ms=now_ms, settings=settings, topics=topics
     )

@@ -39,10 +39,10 @@ from tidelog_node.groups.assignment.subscriber import Subscriber
 from tidelog_node.groups.assignment.target_computation import TargetComputation
 from tidelog_node.groups.classic_messages import GroupCaller
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings
-from tidelog_node.groups.consumer.pattern_matches import Matches
-from tidelog_node.groups.consumer.pattern_view import PatternView, Viewer
+from tidelog_node.groups.consumer.pattern_view import PatternView
 from tidelog_node.groups.consumer.reconciliation import is_reconciled, reconcile
 from tidelog_node.groups.consumer.roster import ConsumerRoster
+from tidelog_node.groups.consumer.subscriptions import Subscriptions
 from tidelog_node.groups.deadlines import Wait
 from tidelog_node.groups.epoch_group import EpochGroup
 from tidelog_node.groups.heartbeat_answer import (
@@ -50,7 +50,7 @@ from tidelog_node.groups.heartbeat_answer import (
     not_a_member,
 )
 from tidelog_node.groups.step import Downgrade, Step
-from tidelog_node.groups.subscribed_topics import TopicsByName, find_topics
+from tidelog_node.groups.subscribed_topics import TopicsByName
 from tidelog_node.groups.subscription import CONSUMER_PROTOCOL_TYPE
 
 
@@ -75,50 +75,16 @@ class ConsumerGroup(EpochGroup):
         """``epoch`` is the last generation of the classic group that this one follows."""
         super().__init__(group_id, now_ms=now_ms, epoch=epoch)
         self.roster = ConsumerRoster()
-        self._matches: dict[PatternView, Matches] = {}  # of every view in the roster, at least
-        self._is_behind = False  # whether the last look-up had topics that were not matched yet
-        self._seen_subscriptions = self.roster.subscriptions_version
+        self.subscriptions = Subscriptions(self.roster)
         self._assigned_at_ms: int | None = None  # None: not on this node
         self._computing: TargetComputation | None = None  # the running computation
 
-    # -- before an event: its patterns are matched, which may take longer than a turn --
+    # -- before an event, whose patterns are matched by the caller --
 
     def patterns_to_match(self, topics: TopicsByName) -> Iterable[PatternView]:
         """Return the views of patterns that an event with these topics would look up."""
-        is_looked_up = topics is self._seen_topics and not self._is_behind
+        is_looked_up = topics is self._seen_topics and not self.subscriptions.lacks_matches
         return () if is_looked_up else tuple(self.roster.patterns)
-
-    def take_matches(self, matches: Mapping[PatternView, Matches]) -> None:
-        """Take the matches of those patterns, and of the pattern of the heartbeat that follows.
-
-        The pattern of a refused heartbeat is kept until the next matches at most.
-        """
-        if not matches:
-            return
-        kept = {p: self._matches[p] for p in self.roster.patterns if p in self._matches}
-        self._matches = {**kept, **matches}
-
-    def take_viewer(self, member_id: str, viewer: Viewer | None, topics: TopicsByName) -> bool:
-        """Set a member's rights; return whether it sees other topics by them than before.
-
-        After a change of coordinator, others are only those that it has and may not see any more.
-        """
-        member = self.roster.get(member_id)
-        was_unseen = member_id in self.roster.unseen
-        before = None if member is None else self.roster.view_of(member)
-        self.roster.set_viewer(member_id, viewer)
-        if member is None:
-            return False
-        after = self.roster.view_of(member)
-        if after == before or after is None or after not in self._matches:
-            return False
-        names = self._matches[after].names
-        if was_unseen:
-            known = (topics.get(name) for name in names.union(member.subscribed_topics))
-            ids = {topic.topic_id for topic in known if topic is not None}
-            return any(partition.topic_id not in ids for partition in member.target)
-        seen_before = self._matches[before].names if before in self._matches else frozenset()
-        return not topics.keys().isdisjoint(names ^ seen_before)
 
     # -- events --
 
@@ -340,12 +306,10 @@ class ConsumerGroup(EpochGroup):
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether members consume the topic."""
-        self._require_topics()  # it also fills ``_matches``
+        self._require_topics()
         if self.roster.unseen and topic in self._topics:
             return True
-        return topic in self.roster.topics or any(
-            topic in self._matches[view].names for view in self.roster.patterns
-        )
+        return self.subscriptions.include(topic)
 
     def preferred_assignor(self, settings: ConsumerGroupSettings) -> str:
         """Return the assignor that most members prefer, or the default."""
@@ -405,30 +369,18 @@ class ConsumerGroup(EpochGroup):
 
     def _look_up(self, topics: TopicsByName) -> None:
         """Look the subscribed topics up if they may have changed."""
-        version = self.roster.subscriptions_version
-        is_other = topics is not self._seen_topics or version != self._seen_subscriptions
-        if is_other or self._is_behind:
-            self._seen_subscriptions = version
+        ours = self.subscriptions
+        if topics is not self._seen_topics or ours.has_changed or ours.lacks_matches:
             self._find_topics(topics)
 
     def _subscribed(self, topics: TopicsByName) -> dict[str, SubscribedTopic]:
-        self._matches = {view: self._matches[view] for view in self.roster.patterns}
-        self._is_behind = not all(matched.is_current for matched in self._matches.values())
-        names = set(self.roster.topics).union(*(one.names for one in self._matches.values()))
-        if self.roster.unseen:
-            had = {p.topic_id for one in self.roster.unseen for p in self.member(one).target}
-            names.update(name for name, topic in topics.items() if topic.topic_id in had)
-        return find_topics(names, topics)
+        return self.subscriptions.find(topics)
 
-    def _names_of(self, member: ConsumerMember) -> frozenset[str]:
-        names = frozenset(member.subscribed_topics)
-        if member.member_id in self.roster.unseen:
-            had = {partition.topic_id for partition in member.target}
-            return names.union(
-                name for name, topic in self._topics.items() if topic.topic_id in had
-            )
-        view = self.roster.view_of(member)
-        return names if view is None else names | self._matches[view].names
+    def _ids_of(self, member: ConsumerMember) -> frozenset[UUID]:
+        """Return the ids of the topics that the member subscribes to."""
+        found = self._topics
+        names = self.subscriptions.names_of(member, found)
+        return frozenset(found[name].topic_id for name in names if name in found)
 
     @property
     def _asked_epoch(self) -> int:
@@ -438,8 +390,7 @@ class ConsumerGroup(EpochGroup):
     def _drop_unsubscribed(self, member_id: str) -> None:
         """Remove partitions of topics that the member no longer subscribes to from its target."""
         member = self.member(member_id)
-        known = (self._topics.get(name) for name in self._names_of(member))
-        topic_ids = {topic.topic_id for topic in known if topic is not None}
+        topic_ids = self._ids_of(member)
         target = frozenset(p for p in member.target if p.topic_id in topic_ids)
         if target != member.target:
             self.roster.put(dataclasses.replace(member, target=target))
@@ -472,11 +423,7 @@ class ConsumerGroup(EpochGroup):
             subscription = member.subscribed_topics, view
             ids = topic_ids.get(subscription)
             if ids is None:
-                ids = topic_ids[subscription] = frozenset(
-                    topic.topic_id
-                    for name in self._names_of(member)
-                    if (topic := self._topics.get(name)) is not None
-                )
+                ids = topic_ids[subscription] = self._ids_of(member)
             subscribers[member.member_id] = Subscriber(
                 instance_id=member.instance_id, topic_ids=ids, target=member.target
             )

@@ -64,7 +64,7 @@ def _heartbeat(
     else:
         before = known
     reported = _reported(before, request)
-    sees_others = group.take_viewer(request.member_id, request.viewer, topics)
+    sees_others = group.subscriptions.take_viewer(request.member_id, request.viewer, topics)
     member = group.settle(
         before,
         reported,

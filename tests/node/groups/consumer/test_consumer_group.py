@@ -88,7 +88,7 @@ class Driver:
             if pattern:
                 views.add(PatternView(pattern, request.viewer))
         if views:
-            self.group.take_matches(asyncio.run(self.matcher.match(views)))
+            self.group.subscriptions.take_matches(asyncio.run(self.matcher.match(views)))
 
     def compute(self) -> Step:
         """End the computation that is under way."""

@@ -498,6 +498,6 @@ def test_patterns_of_refused_heartbeats_are_not_kept() -> None:
                 answer = await beat(broker, "stranger", 5, subscribed_pattern=f"{number}(x)")
                 assert answer.error is ErrorCode.unknown_member_id
             group = await consumer_group_of(broker)
-            assert len(group._matches) <= 1
+            assert len(group.subscriptions._matches) <= 1
 
     play(scenario)
