@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Awaitable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Collection
 from typing import TypeVar
 from uuid import UUID
 
@@ -29,10 +28,9 @@ from tidelog_core.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from tidelog_core.log.values import TransactionCoordinatorFenced
-from tidelog_core.metadata.groups import GROUP_COLLECTION_PREFIX, CommittedOffset
+from tidelog_core.metadata.groups import GROUP_COLLECTION_PREFIX, OffsetsByTopic
 from tidelog_core.metadata.records import delete, put
-from tidelog_core.metadata.store import ABSENT, Check, Item, ItemKey, Write
+from tidelog_core.metadata.store import ABSENT, Item, ItemKey, Write
 from tidelog_core.metadata.transactions import (
     PendingOffsets,
     PendingOffsetsClaim,
@@ -49,6 +47,7 @@ from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.led_shards import Leadership
 from tidelog_node.groups.classic_messages import GroupCaller
 from tidelog_node.node_context import NodeContext
+from tidelog_node.transactions.pending_shard import PendingShard
 from tidelog_node.transactions.retries import Retries
 from tidelog_node.transactions.verifier import TransactionVerifier
 
@@ -59,42 +58,6 @@ T = TypeVar("T")
 ATTEMPTS_MAX = 5
 ADDS_FROM = 5  # from this version on the group's coordinator adds the partition
 KNOWS_ABORTABLE_FROM = 4
-MARKERS_KEPT_MAX = 10_000  # per shard; the oldest are forgotten
-
-Offsets = Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
-
-
-@dataclasses.dataclass(slots=True)
-class _LastMarker:
-    epoch: int
-    coordinator_epoch: int
-    number: int  # in the order in which the shard's markers arrived
-
-
-@dataclasses.dataclass(slots=True)
-class _Turn:
-    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
-    user_count: int = 0
-
-
-class _Shard:
-    """The pending offsets of one shard during one leader term."""
-
-    def __init__(self, leadership: Leadership, claim_version: int) -> None:
-        self.leadership = leadership
-        self.claim_version = claim_version
-        self.pending: dict[tuple[int, str], PendingOffsets] = {}  # by producer id and group
-        self.markers: dict[int, _LastMarker] = {}  # by producer id
-        self.marker_total = 0
-        self.turns: dict[int, _Turn] = {}  # by producer id, while in use
-
-    def of_group(self, group_id: str) -> list[PendingOffsets]:
-        return [p for (_, group), p in self.pending.items() if group == group_id]
-
-    def last_marker(self, producer_id: int) -> int:
-        """Return the number of the producer's last marker, 0 for none."""
-        marker = self.markers.get(producer_id)
-        return 0 if marker is None else marker.number
 
 
 class TransactionalOffsets:
@@ -103,14 +66,14 @@ class TransactionalOffsets:
     def __init__(self, node: NodeContext, *, groups: GroupCoordinator) -> None:
         self._node = node
         self._groups = groups
-        self._shards: dict[int, _Shard] = {}
+        self._shards: dict[int, PendingShard] = {}
         self._loading: dict[int, asyncio.Lock] = {}
         node.view.watch(GROUP_COLLECTION_PREFIX, self._forget_changed)
 
     async def commit(
         self,
         group_id: str,
-        offsets: Offsets,
+        offsets: OffsetsByTopic,
         caller: GroupCaller,
         *,
         transactional_id: str,
@@ -132,7 +95,7 @@ class TransactionalOffsets:
             shard = await self._shard(index)
             marker = shard.last_marker(producer_id)
             code = ErrorCode.none
-            if not _is_open(shard, producer_id, producer_epoch):
+            if not shard.is_in_transaction(producer_id, producer_epoch):
                 codes = await verifier.ask(
                     transactional_id, producer_id, producer_epoch, [partition], adds=adds
                 )
@@ -144,8 +107,8 @@ class TransactionalOffsets:
             if code is not ErrorCode.none:
                 return _for_committer(code, api_version)
             break
-        async with _exclusive(shard, producer_id):
-            if self._shards.get(index) is not shard:
+        async with shard.exclusive(producer_id):
+            if self._shards.get(shard.index) is not shard:
                 raise CoordinatorNotAvailable("the shard is being read again")
             if shard.last_marker(producer_id) != marker:
                 raise InvalidTxnState("the transaction has ended")
@@ -161,7 +124,7 @@ class TransactionalOffsets:
                 version=ABSENT if before is None else before.version,
             )
 
-            def write(timed: Offsets) -> Write:
+            def write(timed: OffsetsByTopic) -> Write:
                 nonlocal after
                 known = {} if before is None else before.offsets
                 merged = {topic: dict(partitions) for topic, partitions in known.items()}
@@ -171,14 +134,13 @@ class TransactionalOffsets:
                 return put(after, is_logged=False)
 
             error = await self._guarded(
-                index,
                 shard,
                 self._groups.commit_transactional(
                     group_id,
                     offsets,
                     caller,
                     write=write,
-                    checks=[_claim_check(index, shard)],
+                    checks=[shard.claim_check],
                 ),
             )
             if error is ErrorCode.none:
@@ -207,7 +169,6 @@ class TransactionalOffsets:
         for _ in range(ATTEMPTS_MAX):
             shard = await self._shard(shard_index)
             if await self._complete(
-                shard_index,
                 shard,
                 producer_id,
                 producer_epoch,
@@ -215,14 +176,13 @@ class TransactionalOffsets:
                 coordinator_epoch=coordinator_epoch,
             ):
                 return
-            self._forget(shard_index, shard)
+            self._forget(shard)
             await self._node.view.refresh()
         raise CoordinatorNotAvailable(f"group shard {shard_index} keeps being claimed")
 
     async def _complete(
         self,
-        index: int,
-        shard: _Shard,
+        shard: PendingShard,
         producer_id: int,
         producer_epoch: int,
         *,
@@ -230,24 +190,15 @@ class TransactionalOffsets:
         coordinator_epoch: int,
     ) -> bool:
         """End the pending transactions; return whether the shard is still this node's."""
-        async with _exclusive(shard, producer_id):
-            if self._shards.get(index) is not shard:
+        async with shard.exclusive(producer_id):
+            if self._shards.get(shard.index) is not shard:
                 raise CoordinatorNotAvailable("the shard is being read again")
-            last = shard.markers.get(producer_id)
-            pending = [p for (id_, _), p in shard.pending.items() if id_ == producer_id]
-            newest = max((p.producer_epoch for p in pending), default=-1)
-            if producer_epoch < max(newest, -1 if last is None else last.epoch):
-                raise InvalidProducerEpoch(f"producer {producer_id} has a newer epoch")
-            if last is not None and coordinator_epoch < last.coordinator_epoch:
-                raise TransactionCoordinatorFenced(
-                    f"coordinator epoch {last.coordinator_epoch} has ended transactions of "
-                    f"producer {producer_id}"
-                )
-            _note_marker(shard, producer_id, producer_epoch, coordinator_epoch)
+            shard.take_marker(producer_id, producer_epoch, coordinator_epoch)
+            pending = shard.of_producer(producer_id)
             if not pending:
-                return await self._has_claim(index, shard)
+                return await self._has_claim(shard)
             for each in pending:
-                check = _claim_check(index, shard)
+                check = shard.claim_check
                 ending = delete(each, is_logged=False)
                 if is_commit:
                     work = self._groups.commit_pending(
@@ -255,13 +206,13 @@ class TransactionalOffsets:
                     )
                 else:
                     work = self._node.store.commit([ending], checks=[check])
-                await self._guarded(index, shard, work)
+                await self._guarded(shard, work)
                 del shard.pending[producer_id, each.group_id]
             return True
 
-    async def _has_claim(self, index: int, shard: _Shard) -> bool:
+    async def _has_claim(self, shard: PendingShard) -> bool:
         """Return whether no other node has claimed the shard since."""
-        claim = await self._node.store.get(pending_offsets_claim_key(index))
+        claim = await self._node.store.get(pending_offsets_claim_key(shard.index))
         return claim is not None and claim.version == shard.claim_version
 
     async def unstable(self, group_id: str) -> frozenset[tuple[str, UUID, int]]:
@@ -291,14 +242,14 @@ class TransactionalOffsets:
                 for (topic, topic_id), partitions in pending.offsets.items()
                 for partition in partitions
             )
-            if await self._has_claim(index, shard):
+            if await self._has_claim(shard):
                 return found
-            self._forget(index, shard)
+            self._forget(shard)
             # By the newest image another node has the shard, or this one must claim it again.
             await self._node.view.refresh()
         raise CoordinatorNotAvailable(f"group shard {index} keeps being claimed")
 
-    async def _shard(self, index: int) -> _Shard:
+    async def _shard(self, index: int) -> PendingShard:
         """Return the shard in this leader term; claim and read it if it is not in memory."""
         for _ in range(ATTEMPTS_MAX):
             leadership = self._groups.shard_leadership(index)
@@ -311,7 +262,7 @@ class TransactionalOffsets:
                     self._shards[index] = await self._load(index, leadership)
         raise CoordinatorNotAvailable(f"group shard {index} keeps changing hands")
 
-    async def _load(self, index: int, leadership: Leadership) -> _Shard:
+    async def _load(self, index: int, leadership: Leadership) -> PendingShard:
         key = pending_offsets_claim_key(index)
         item = await self._node.store.get(key)
         version = ABSENT if item is None else item.version
@@ -322,7 +273,7 @@ class TransactionalOffsets:
             version=version,
         )
         await self._node.store.commit([put(claim, is_logged=False)])
-        shard = _Shard(leadership, version + 1)
+        shard = PendingShard(index, leadership, claim_version=version + 1)
         for found in await self._node.store.list(pending_offsets_collection(index)):
             pending = _read(found)
             if pending is not None:
@@ -337,33 +288,19 @@ class TransactionalOffsets:
             if shard is not None and shard.of_group(key.key):
                 del self._shards[int(number)]
 
-    async def _guarded(self, index: int, shard: _Shard, work: Awaitable[T]) -> T:
+    async def _guarded(self, shard: PendingShard, work: Awaitable[T]) -> T:
         """Return the result of the work; forget the shard if memory may be wrong."""
         try:
             return await work
         except (VersionConflict, OutcomeUnknown, asyncio.CancelledError):
             # A cancelled request may have written too; the outcome is not known here.
-            self._forget(index, shard)
+            self._forget(shard)
             raise
 
-    def _forget(self, index: int, shard: _Shard) -> None:
+    def _forget(self, shard: PendingShard) -> None:
         """Forget the shard, so that it is read again before it is used."""
-        if self._shards.get(index) is shard:
-            del self._shards[index]
-
-
-@asynccontextmanager
-async def _exclusive(shard: _Shard, producer_id: int) -> AsyncIterator[None]:
-    """Hold the producer's lock in a shard; an unused lock is forgotten."""
-    turn = shard.turns.setdefault(producer_id, _Turn())
-    turn.user_count += 1
-    try:
-        async with turn.lock:
-            yield
-    finally:
-        turn.user_count -= 1
-        if turn.user_count == 0:
-            del shard.turns[producer_id]
+        if self._shards.get(shard.index) is shard:
+            del self._shards[shard.index]
 
 
 def _read(item: Item) -> PendingOffsets | None:
@@ -372,28 +309,6 @@ def _read(item: Item) -> PendingOffsets | None:
     except CorruptItem as error:
         logger.error("pending offsets cannot be read", extra={"reason": str(error)})
         return None
-
-
-def _is_open(shard: _Shard, producer_id: int, producer_epoch: int) -> bool:
-    """Whether the shard is known to be part of the producer's open transaction."""
-    return any(
-        pending.producer_epoch == producer_epoch
-        for (id_, _), pending in shard.pending.items()
-        if id_ == producer_id
-    )
-
-
-def _claim_check(index: int, shard: _Shard) -> Check:
-    key: ItemKey = pending_offsets_claim_key(index)
-    return Check(key, shard.claim_version)
-
-
-def _note_marker(shard: _Shard, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
-    shard.marker_total += 1
-    shard.markers.pop(producer_id, None)
-    shard.markers[producer_id] = _LastMarker(epoch, coordinator_epoch, shard.marker_total)
-    if len(shard.markers) > MARKERS_KEPT_MAX:
-        del shard.markers[next(iter(shard.markers))]
 
 
 def _for_committer(code: ErrorCode, api_version: int) -> ErrorCode:
