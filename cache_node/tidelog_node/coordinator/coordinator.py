@@ -14,7 +14,7 @@ from tidelog_core.errors import (
     GroupIdNotFound,
     NonEmptyGroup,
 )
-from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.groups import CommittedOffset, OffsetsByTopic
 from tidelog_core.metadata.store import Check, Write
 from tidelog_core.model import TopicPartition
 
@@ -73,7 +73,7 @@ class GroupCoordinator:
         """
         await self._groups.close()
 
-    # Membership.
+    # -- members --
 
     def new_member_id(self, prefix: str | None) -> str:
         """Return a new unique id: the client's or instance's id and a random part."""
@@ -161,7 +161,7 @@ class GroupCoordinator:
         """Return the topic's name, ``None`` if it was deleted."""
         return self._node.view.image.topic_names.get(topic_id)
 
-    # Groups as a whole.
+    # -- groups as a whole --
 
     async def describe(self, group_id: str) -> Group | None:
         """Return the group, to be read before the next ``await``, or ``None``."""
@@ -176,12 +176,12 @@ class GroupCoordinator:
         error = await self._groups.use(group_id, self._delete_if_empty)
         return ErrorCode.group_id_not_found if error is None else error
 
-    # Offsets.
+    # -- offsets --
 
     async def commit_offsets(
         self,
         group_id: str,
-        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        offsets: OffsetsByTopic,
         caller: GroupCaller,
         *,
         knows_epochs: bool = True,
@@ -284,7 +284,7 @@ class GroupCoordinator:
         await self._groups.refresh_view()
         return found
 
-    # Offsets that wait for the end of a transaction: ``TransactionalOffsets`` keeps them.
+    # -- offsets that wait for the end of a transaction; ``TransactionalOffsets`` keeps them --
 
     def shard_leadership(self, index: int) -> Leadership:
         """Return this node's leader term of a shard. Raises ``NotCoordinator`` without one."""
@@ -297,10 +297,10 @@ class GroupCoordinator:
     async def commit_transactional(
         self,
         group_id: str,
-        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        offsets: OffsetsByTopic,
         caller: GroupCaller,
         *,
-        write: Callable[[Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]], Write],
+        write: Callable[[OffsetsByTopic], Write],
         checks: Sequence[Check],
     ) -> ErrorCode:
         """Make the ``write`` of a transaction's offsets if the caller may commit for the group.
@@ -320,7 +320,7 @@ class GroupCoordinator:
     async def commit_pending(
         self,
         group_id: str,
-        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        offsets: OffsetsByTopic,
         *,
         also: Write,
         checks: Sequence[Check],
@@ -333,7 +333,7 @@ class GroupCoordinator:
 
         await self._groups.use(group_id, commit, create=True)
 
-    # Parts of the requests above.
+    # -- parts of requests --
 
     async def _delete_if_empty(self, loaded: LoadedGroup) -> ErrorCode:
         async def delete() -> ErrorCode:

@@ -167,7 +167,7 @@ class GroupItems:
         self.version, self._record, self._old_body = ABSENT, None, None
         self._members = MemberTable(members_per_page=self._limits.members_per_page)
 
-    # Writing.
+    # -- writes --
 
     async def _save_at_once(self, record: GroupRecord, pages: Sequence[Write]) -> None:
         record = dataclasses.replace(record, stamp=self._stamp, version=self.version)

@@ -41,6 +41,7 @@ from tidelog_core.metadata.groups import (
     CommittedOffset,
     GroupOffsets,
     GroupRecord,
+    OffsetsByTopic,
     offset_item_id,
 )
 from tidelog_core.metadata.member_pages import StoredGroup
@@ -130,9 +131,7 @@ class GroupStorage:
             await self._items.claim()
             await self._items.save(record)
 
-    async def commit_offsets(
-        self, offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
-    ) -> None:
+    async def commit_offsets(self, offsets: OffsetsByTopic) -> None:
         """Store the offsets, by topic and partition. Durable on return.
 
         Raises ``VersionConflict`` if another coordinator has stored the group.
@@ -159,7 +158,7 @@ class GroupStorage:
             await self._commit(writes, created_ms=created_ms, checks=checks)
 
     async def after_committed(
-        self, offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
+        self, offsets: OffsetsByTopic
     ) -> dict[tuple[str, UUID], dict[int, CommittedOffset]]:
         """Return the offsets, each with a time after the committed one of its partition."""
         timed: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
@@ -171,7 +170,7 @@ class GroupStorage:
 
     async def commit_pending(
         self,
-        offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        offsets: OffsetsByTopic,
         *,
         also: Write,
         checks: Sequence[Check],

@@ -187,7 +187,7 @@ class HostedGroups:
         with contextlib.suppress(StoreUnavailable):
             await self._node.view.refresh()
 
-    # Shards and groups that come and go.
+    # -- shards and groups that come and go --
 
     def _open_shard(self, index: int, leadership: Leadership) -> GroupShard:
         return GroupShard(index, leadership, self._node.store, restore=self._restored)
@@ -288,7 +288,7 @@ class HostedGroups:
         elif loaded.group.wake_at_ms is not None:
             self._wakeups.schedule(loaded, loaded.group.wake_at_ms)
 
-    # Clocks: events and deadlines use a clock that never jumps, stored times the wall clock.
+    # -- clocks: events and deadlines use one that never jumps, stored times the wall clock --
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

@@ -5,21 +5,18 @@ Each asks the group's state machine whether the caller may commit, and then writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import OutcomeUnknown, VersionConflict
-from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.groups import OffsetsByTopic
 from tidelog_core.metadata.store import Check, Write
 
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.loaded_group import LoadedGroup
 from tidelog_node.groups import any_group
 from tidelog_node.groups.classic_messages import GroupCaller
-
-OffsetsByTopic = Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
 
 
 async def commit_offsets(

@@ -70,6 +70,7 @@ from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.groups import (
     CommittedOffset,
     GroupRecord,
+    OffsetsByTopic,
     shard_of_group,
 )
 from tidelog_core.metadata.image import ClusterImage
@@ -82,7 +83,6 @@ from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-OffsetsByTopic = dict[tuple[str, UUID], dict[int, CommittedOffset]]  # by name and id, partition
 
 EMPTY = "Empty"
 GROUP_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
@@ -279,7 +279,7 @@ class GroupAdmin:
         self, image: ClusterImage, offsets: Mapping[TopicPartition, int]
     ) -> OffsetsByTopic:
         now_ms = self._clock_ms()
-        committed: OffsetsByTopic = {}
+        committed: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
         for name, offset in offsets.items():
             topic = image.topic(name.topic)
             if topic is None or image.partition(name) is None:

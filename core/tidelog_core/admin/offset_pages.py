@@ -10,6 +10,7 @@ from uuid import UUID
 from tidelog_core.metadata.groups import (
     CommittedOffset,
     GroupOffsets,
+    OffsetsByTopic,
     offset_collection,
     offset_item_id,
     offset_page,
@@ -33,7 +34,7 @@ class PageKey:
 
 
 def by_page(
-    offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+    offsets: OffsetsByTopic,
 ) -> dict[PageKey, dict[int, CommittedOffset]]:
     """Return the offsets of topics' partitions by the page that holds them."""
     pages: dict[PageKey, dict[int, CommittedOffset]] = {}

@@ -215,6 +215,10 @@ class CommittedOffset:
     expires_ms: int | None = None  # only set by OffsetCommit before version 5
 
 
+OffsetsByTopic = Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
+"""Committed offsets by the topic's name and id, then by partition."""
+
+
 @key_form
 def offset_item_id(group_id: str, topic: str, page: int) -> ItemKey:
     """Return the key of a page of committed offsets."""

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from tidelog_core.metadata.fields import InKey, Natural, OrMinusOne, Stored, typed_rows
-from tidelog_core.metadata.groups import CommittedOffset, shard_of_group
+from tidelog_core.metadata.groups import CommittedOffset, OffsetsByTopic, shard_of_group
 from tidelog_core.metadata.packed_members import whole_number
 from tidelog_core.metadata.record import Record, key_form
 from tidelog_core.metadata.store import ItemKey, JsonValue
@@ -162,7 +162,7 @@ class PendingOffsets(Record):
     producer_epoch: Natural
     # By topic and its id, by partition.
     offsets: Annotated[
-        Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
+        OffsetsByTopic,
         Stored(_read_pending, _write_pending),
     ]
 
