@@ -27,7 +27,8 @@ class MetricSpec:
     name: str  # a counter's ends with ``_total``
     kind: Kind
     labels: tuple[str, ...]
-    meaning: str  # one sentence for an operator, without a full stop
+    # For an operator who sees this one alone, as in a query or ``# HELP``; without a full stop.
+    meaning: str
 
 
 def _counter(name: str, meaning: str, *labels: str) -> MetricSpec:
@@ -81,7 +82,7 @@ _REQUESTS = (
     ),
     _gauge(
         "tidelog_kafka_request_memory_limit_bytes",
-        "The limit of that memory: queued.max.request.bytes",
+        "The limit of the memory for requests and answers: queued.max.request.bytes",
     ),
     _gauge(
         "tidelog_kafka_request_memory_waiting",
@@ -93,7 +94,7 @@ _CONNECTIONS = (
     _counter("tidelog_rpc_connections_accepted_total", "Connections that were let in", "listener"),
     _counter(
         "tidelog_rpc_connections_refused_total",
-        "Connections over a limit of connections",
+        "Connections that were refused because a limit of connections was reached",
         "listener",
     ),
     _counter(
@@ -102,7 +103,11 @@ _CONNECTIONS = (
         "listener",
     ),
     _counter("tidelog_security_logins_total", "Clients that proved who they are", "listener"),
-    _counter("tidelog_security_logins_refused_total", "Clients that did not", "listener"),
+    _counter(
+        "tidelog_security_logins_refused_total",
+        "Clients that did not prove who they are",
+        "listener",
+    ),
     _counter(
         "tidelog_security_denials_total",
         "Operations that ACLs deny; with authorizer.dry.run those that they would deny",
@@ -119,8 +124,14 @@ _CONNECTIONS = (
         " queue_full, refused by the receiver, or unreachable",
         "outcome",
     ),
-    _counter("tidelog_client_metrics_forwarded_bytes_total", "Bytes that the receiver has"),
-    _gauge("tidelog_client_metrics_waiting_bytes", "Bytes that wait for the receiver"),
+    _counter(
+        "tidelog_client_metrics_forwarded_bytes_total",
+        "Bytes of clients' metrics that the receiver took",
+    ),
+    _gauge(
+        "tidelog_client_metrics_waiting_bytes",
+        "Bytes of clients' metrics that wait for the receiver",
+    ),
 )
 _TOPICS = (
     _counter(
@@ -134,7 +145,11 @@ _TOPICS = (
         "Records that clients produced, by the headers of their batches, without duplicates",
         "topic",
     ),
-    _counter("tidelog_kafka_batches_produced_total", "Batches of those records", "topic"),
+    _counter(
+        "tidelog_kafka_batches_produced_total",
+        "Record batches that clients produced, without duplicates",
+        "topic",
+    ),
     _counter(
         "tidelog_kafka_records_consumed_total",
         "Offsets of the records in answers to consumers: records, removed ones of compacted topics,"
@@ -149,7 +164,7 @@ _TOPICS = (
     ),
     _counter(
         "tidelog_kafka_tier_bytes_consumed_total",
-        "The part of the consumed bytes that came from the tier",
+        "Bytes of record batches that clients consumed here and that came from the tier",
         "topic",
     ),
     _counter(
@@ -195,12 +210,18 @@ _PARTITIONS = (
 )
 _CLUSTER = (
     _gauge("tidelog_cluster_brokers", "Brokers that are registered, as this node knows them"),
-    _gauge("tidelog_cluster_live_brokers", "Those that can serve, as far as this node knows"),
-    _gauge("tidelog_cluster_topics", "Topics"),
+    _gauge(
+        "tidelog_cluster_live_brokers",
+        "Registered brokers that can serve, as far as this node knows",
+    ),
+    _gauge("tidelog_cluster_topics", "Topics of the cluster"),
     _gauge("tidelog_cluster_partitions", "Partitions of all topics"),
     _gauge("tidelog_cluster_unavailable_partitions", "Partitions without a leader that can serve"),
     _histogram("tidelog_lease_renewal_seconds", "Time that a renewal of this node's lease took"),
-    _counter("tidelog_lease_renewal_failures_total", "Renewals that failed or took too long"),
+    _counter(
+        "tidelog_lease_renewal_failures_total",
+        "Renewals of this node's lease that failed or took too long",
+    ),
     _counter(
         "tidelog_wrong_suspicions_total",
         "Times that this node suspected another broker which was alive",
@@ -212,7 +233,11 @@ _GROUPS = (
         "Groups that this node coordinates; type is classic, consumer or share",
         "type",
     ),
-    _gauge("tidelog_kafka_consumer_group_consumers", "Members of these groups", "type"),
+    _gauge(
+        "tidelog_kafka_consumer_group_consumers",
+        "Members of the groups that this node coordinates; type is classic, consumer or share",
+        "type",
+    ),
     _gauge(
         "tidelog_kafka_consumer_group_lag",
         "Offsets from a group's committed offsets to the ends of a topic's partitions, in all."
@@ -221,7 +246,8 @@ _GROUPS = (
     ),
     _gauge(
         "tidelog_kafka_consumer_group_lag_max",
-        "The same for the partition with the most",
+        "Offsets from a group's committed offset to the end of a partition, for the topic's"
+        " partition with the most",
         *("group", "topic"),
     ),
     _gauge(
@@ -232,20 +258,20 @@ _GROUPS = (
     ),
     _gauge(
         "tidelog_kafka_consumer_groups_left_out",
-        "Groups that lack some of these three: a node follows 1,000 groups, 10,000 partitions of"
-        " them, and shows 2,000 of their topics",
+        "Groups that lack some of the metrics of their lag: a node follows 1,000 groups and 10,000"
+        " partitions of them, and shows 2,000 of their topics",
     ),
 )
 _TRANSACTIONS = (
     _gauge("tidelog_kafka_transactional_ids", "Transactional ids that this node coordinates"),
-    _gauge("tidelog_kafka_open_transactions", "Open transactions of these ids"),
+    _gauge("tidelog_kafka_open_transactions", "Open transactions that this node coordinates"),
     _gauge(
         "tidelog_kafka_ending_transactions",
         "Transactions that are decided, and whose markers are not written everywhere yet",
     ),
     _gauge(
         "tidelog_kafka_oldest_open_transaction_seconds",
-        "Age of the oldest open transaction; 0 without any",
+        "Age of the oldest open transaction that this node coordinates; 0 without any",
     ),
     _gauge(
         "tidelog_kafka_partitions_with_late_transactions",
@@ -261,7 +287,7 @@ _STORE = (
     ),
     _counter(
         "tidelog_metadata_store_request_seconds_total",
-        "Time spent waiting for them",
+        "Time spent waiting for the metadata store",
         "operation",
     ),
     _counter(
@@ -272,10 +298,11 @@ _STORE = (
 )
 _DISK = (
     _gauge("tidelog_storage_disk_free_bytes", "Free space on the disk of the data directory"),
-    _gauge("tidelog_storage_disk_total_bytes", "Size of that disk"),
+    _gauge("tidelog_storage_disk_total_bytes", "Size of the disk of the data directory"),
     _gauge(
         "tidelog_storage_disk_reserve_bytes",
-        "Space that stays free: with less the disk counts as full (log.dir.reserve.bytes)",
+        "Space that stays free on the disk of the data directory: with less it counts as full"
+        " (log.dir.reserve.bytes)",
     ),
     _gauge(
         "tidelog_storage_disk_free_space_alert",
@@ -289,16 +316,24 @@ _DISK = (
     _counter("tidelog_storage_scrubbed_bytes_total", "Bytes of segments that the scrubber read"),
     _counter("tidelog_storage_damaged_segments_total", "Damaged local segments that were found"),
     _counter("tidelog_storage_compactions_total", "Compactions of local logs that succeeded"),
-    _counter("tidelog_storage_compaction_failures_total", "Compactions that failed"),
-    _counter("tidelog_storage_compaction_read_bytes_total", "Bytes that compactions read"),
-    _counter("tidelog_storage_compaction_written_bytes_total", "Bytes that compactions wrote"),
+    _counter("tidelog_storage_compaction_failures_total", "Compactions of local logs that failed"),
+    _counter(
+        "tidelog_storage_compaction_read_bytes_total", "Bytes that compactions of local logs read"
+    ),
+    _counter(
+        "tidelog_storage_compaction_written_bytes_total",
+        "Bytes that compactions of local logs wrote",
+    ),
 )
 _TIER = (
     _gauge("tidelog_cloud_storage_backlog_bytes", "Size of sealed local segments yet to be tiered"),
-    _gauge("tidelog_cloud_storage_backlog_segments", "Number of these segments"),
+    _gauge(
+        "tidelog_cloud_storage_backlog_segments", "Number of sealed local segments yet to be tiered"
+    ),
     _gauge(
         "tidelog_cloud_storage_backlog_seconds",
-        "Age of the oldest of them, from its last write; 0 if there is none",
+        "Age of the oldest sealed local segment yet to be tiered, from its last write; 0 if there"
+        " is none",
     ),
     _counter("tidelog_cloud_storage_copied_segments_total", "Segments that were tiered"),
     _counter("tidelog_cloud_storage_deleted_segments_total", "Tiered segments that expired"),
@@ -317,19 +352,31 @@ _TIER = (
         *("method", "outcome"),
     ),
     _counter(
-        "tidelog_cloud_storage_request_seconds_total", "Time spent waiting for them", "method"
+        "tidelog_cloud_storage_request_seconds_total",
+        "Time spent waiting for the object store",
+        "method",
     ),
     _counter("tidelog_cloud_storage_uploaded_bytes_total", "Bytes sent to the object store"),
-    _counter("tidelog_cloud_storage_downloaded_bytes_total", "Bytes read from it"),
+    _counter("tidelog_cloud_storage_downloaded_bytes_total", "Bytes read from the object store"),
     _histogram(
         "tidelog_cloud_storage_cold_read_seconds",
         "Time that a Fetch waited for records from the tier",
     ),
-    _counter("tidelog_cloud_storage_cache_hits_total", "Chunks that were in the cache"),
-    _counter("tidelog_cloud_storage_cache_misses_total", "Chunks that had to be fetched"),
-    _gauge("tidelog_cloud_storage_cache_size_bytes", "Size of the cache on the disk"),
+    _counter(
+        "tidelog_cloud_storage_cache_hits_total", "Chunks of tiered segments that were in the cache"
+    ),
+    _counter(
+        "tidelog_cloud_storage_cache_misses_total",
+        "Chunks of tiered segments that had to be fetched from the object store",
+    ),
+    _gauge(
+        "tidelog_cloud_storage_cache_size_bytes", "Size of the cache of tiered chunks on the disk"
+    ),
     _gauge("tidelog_cloud_storage_worker_up", "1 if the tier worker is connected, else 0"),
-    _counter("tidelog_cloud_storage_worker_restarts_total", "Ends of the tier worker"),
+    _counter(
+        "tidelog_cloud_storage_worker_restarts_total",
+        "Times that the tier worker ended and was started again",
+    ),
 )
 _DISKLESS = (
     _gauge(
@@ -337,16 +384,33 @@ _DISKLESS = (
         "Records of diskless topics that wait for the object store; at diskless.buffer.max.bytes"
         " their producers are not read",
     ),
-    _counter("tidelog_diskless_objects_total", "Objects that were committed"),
-    _counter("tidelog_diskless_object_bytes_total", "Bytes of records in them"),
-    _histogram("tidelog_diskless_put_seconds", "Time of the PUTs that have stored an object"),
+    _counter(
+        "tidelog_diskless_objects_total",
+        "Objects with records of diskless topics that were committed",
+    ),
+    _counter(
+        "tidelog_diskless_object_bytes_total",
+        "Bytes of records in the committed objects of diskless topics",
+    ),
+    _histogram(
+        "tidelog_diskless_put_seconds", "Time of the PUTs that stored an object of diskless topics"
+    ),
     _counter(
         "tidelog_diskless_hedges_total",
-        "PUTs that were sent once more before the first one was answered",
+        "PUTs of objects of diskless topics that were sent once more before the first was answered",
     ),
-    _counter("tidelog_diskless_retries_total", "PUTs after one that has failed"),
-    _counter("tidelog_diskless_throttled_total", "PUTs that the object store has refused"),
-    _counter("tidelog_diskless_unknown_total", "PUTs that got no answer, or not in time"),
+    _counter(
+        "tidelog_diskless_retries_total", "PUTs of objects of diskless topics after one that failed"
+    ),
+    _counter(
+        "tidelog_diskless_throttled_total",
+        "PUTs of objects of diskless topics that the object store refused, because they were too"
+        " many",
+    ),
+    _counter(
+        "tidelog_diskless_unknown_total",
+        "PUTs of objects of diskless topics without a known outcome: no answer, or not in time",
+    ),
     _counter(
         "tidelog_diskless_deposed_chains_total",
         "Chains of this node that another node has sealed, or that could not go on",
@@ -355,7 +419,10 @@ _DISKLESS = (
         "tidelog_diskless_kept_objects",
         "Objects of the node's chain that some partition needs until its records are tiered",
     ),
-    _counter("tidelog_diskless_collected_objects_total", "Objects deleted after that"),
+    _counter(
+        "tidelog_diskless_collected_objects_total",
+        "Objects of the node's chain that were deleted: no partition needed them any more",
+    ),
     _gauge(
         "tidelog_diskless_refused_partitions",
         "Partitions that this node should lead and refuses to: the bucket has records that the"
@@ -373,29 +440,41 @@ _DISKLESS = (
     ),
     _gauge(
         "tidelog_diskless_unfilled_seconds",
-        "Time since the first of these partitions was led, 0 if there is none",
+        "Time since this node began to lead the first partition of which its log lacks records, 0"
+        " without one",
     ),
     _counter(
         "tidelog_diskless_gateway_batches_total",
         "Batches that this node has taken as a gateway, for leaders in other zones",
     ),
-    _counter("tidelog_diskless_gateway_bytes_total", "Bytes of them"),
+    _counter(
+        "tidelog_diskless_gateway_bytes_total",
+        "Bytes of batches that this node has taken as a gateway",
+    ),
     _histogram(
         "tidelog_diskless_gateway_ack_seconds",
         "Time from a batch at the gateway to the commit of its leader",
     ),
     _counter(
         "tidelog_diskless_gateway_lost_batches_total",
-        "Of them: those that a leader has refused, or has not answered. Their producers send them"
-        " again",
+        "Batches at this gateway that a leader has refused, or has not answered. Their producers"
+        " send them again",
     ),
-    _gauge("tidelog_diskless_gateway_pending_bytes", "Bytes of batches that have no answer yet"),
-    _gauge("tidelog_diskless_gateway_waiting_batches", "Batches that wait for a leader"),
+    _gauge(
+        "tidelog_diskless_gateway_pending_bytes",
+        "Bytes of batches at this gateway that have no answer yet",
+    ),
+    _gauge(
+        "tidelog_diskless_gateway_waiting_batches", "Batches at this gateway that wait for a leader"
+    ),
     _counter(
         "tidelog_diskless_gateway_referenced_batches_total",
         "Batches that this node has appended as a leader from the objects of gateways",
     ),
-    _counter("tidelog_diskless_gateway_referenced_bytes_total", "Bytes of them"),
+    _counter(
+        "tidelog_diskless_gateway_referenced_bytes_total",
+        "Bytes of batches that this node has appended as a leader from the objects of gateways",
+    ),
     _counter(
         "tidelog_diskless_gateway_refused_batches_total",
         "Batches of gateways that this node has refused as a leader",
@@ -420,7 +499,8 @@ _SCHEMAS = (
     ),
     _histogram(
         "tidelog_schema_registry_request_seconds",
-        "Time from such a request to its answer, with the time that it waited for its turn",
+        "Time from a request to this node's schema registry to its answer, with the time that it"
+        " waited for its turn",
         "kind",
     ),
     _gauge(
@@ -450,36 +530,38 @@ _COSTS = (
     ),
     _gauge(
         "tidelog_cost_dollars_per_hour",
-        "The same for an hour at the pace of the last ten minutes; the sum of all nodes is the"
-        " cluster's, without functions. The live node with the lowest id shows what stands there"
-        " all the time too",
+        "What this node costs in an hour at the pace of the last ten minutes; the sum of all nodes"
+        " is the cluster's, without functions. The live node with the lowest id also shows what"
+        " is paid for by the hour",
         "item",
     ),
     _gauge(
         "tidelog_cost_topic_dollars_per_hour",
-        "The part of it that belongs to a topic, for the most expensive ones",
+        "The part of a node's costs an hour that belongs to a topic, for the most expensive topics",
         "topic",
     ),
     _gauge(
         "tidelog_cost_spent_dollars",
         "What the cluster has cost in this calendar month, or on this day; shown by the live node"
-        " with the lowest id, as are the next three",
+        " with the lowest id",
         "period",
     ),
     _gauge(
         "tidelog_cost_forecast_dollars",
-        "What the month or the day will have cost, if it goes on as in the last 24 hours",
+        "What the cluster will have cost in this calendar month, or on this day, if it goes on as"
+        " in the last 24 hours; shown by the live node with the lowest id",
         "period",
     ),
     _gauge(
         "tidelog_cost_budget_dollars",
-        "The budget: cost.budget.month.dollars or cost.budget.day.dollars; no series without one",
+        "The budget: cost.budget.month.dollars or cost.budget.day.dollars; no series without one;"
+        " shown by the live node with the lowest id",
         "period",
     ),
     _gauge(
         "tidelog_cost_budget_passed",
-        "1 if the forecast is above the budget, or while the ledger is younger than an hour what"
-        " was spent, else 0",
+        "1 if the forecast is above the budget, else 0; while the ledger is younger than an hour,"
+        " what was spent counts; shown by the live node with the lowest id",
         "period",
     ),
 )
