@@ -297,10 +297,10 @@ def _publisher(node: NodeContext, audit: AuditLog | None) -> AuditPublisher | No
     if audit is None:
         return None
     from tidelog_node.audit.publisher import AuditPublisher
-    from tidelog_node.handlers.administration import cluster_admin
+    from tidelog_node.handlers.administration import topic_admin
 
     count = node.static_config.audit_topic_num_partitions
-    return AuditPublisher(node, audit, cluster_admin(node), partition_count=count)
+    return AuditPublisher(node, audit, topic_admin(node), partition_count=count)
 
 
 def _start_kernel_tls(stack: AsyncExitStack, settings: NodeSettings) -> dict[str, ReadWatch]:

@@ -18,8 +18,8 @@ from time import monotonic
 from kio.schema.produce.v12.request import PartitionProduceData, ProduceRequest, TopicProduceData
 from tidelog.wire.connection import Connection
 from tidelog.wire.requests import PRODUCE
-from tidelog_core.admin.service import ClusterAdmin
-from tidelog_core.admin.topics import NewTopic
+from tidelog_core.admin.topic_admin import TopicAdmin
+from tidelog_core.admin.topic_plans import NewTopic
 from tidelog_core.audit.events import AUDIT_TOPIC, EventSource, encode_event
 from tidelog_core.errors import (
     ErrorCode,
@@ -55,7 +55,7 @@ class AuditPublisher:
     """The one writer of a node's events."""
 
     def __init__(
-        self, node: NodeContext, log: AuditLog, admin: ClusterAdmin, *, partition_count: int
+        self, node: NodeContext, log: AuditLog, admin: TopicAdmin, *, partition_count: int
     ) -> None:
         self._node = node
         self.log = log

@@ -1,11 +1,11 @@
-"""Applies changes of topics and settings for the handlers, and answers them."""
+"""The administration of topics in a node, and how handlers answer for one change."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
 from tidelog_core.admin.failures import admin_error_code
-from tidelog_core.admin.service import ClusterAdmin
+from tidelog_core.admin.topic_admin import TopicAdmin
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.node_context import NodeContext
@@ -14,9 +14,9 @@ from tidelog_node.wire.messages import build
 T = TypeVar("T")
 
 
-def cluster_admin(node: NodeContext) -> ClusterAdmin:
-    """Return the admin of topics and settings, which places replicas on the live brokers."""
-    return ClusterAdmin(
+def topic_admin(node: NodeContext) -> TopicAdmin:
+    """Return the administration of topics, which places replicas on the live brokers."""
+    return TopicAdmin(
         store=node.store,
         view=node.view,
         node_config=node.config,

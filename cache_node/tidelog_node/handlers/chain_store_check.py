@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from tidelog_core.admin.diskless_topics import ENABLE
-from tidelog_core.admin.topics import NewTopic
+from tidelog_core.admin.topic_plans import NewTopic
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import InvalidConfig, TidelogError
 

@@ -22,6 +22,7 @@ from kio.schema.incremental_alter_configs.v1 import response as incremental_resp
 from kio.schema.list_config_resources.v1 import request as list_request
 from kio.schema.list_config_resources.v1 import response as list_response
 from tidelog_core.admin.client_metrics import ClientMetricsAdmin
+from tidelog_core.admin.config_admin import ConfigAdmin
 from tidelog_core.admin.configs import Alteration, AlterOperation, check_names
 from tidelog_core.admin.describe import (
     CONFIG_TYPE_NUMBERS,
@@ -45,7 +46,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.image import ClusterImage
 
 from tidelog_node.groups.consumer.topic_pattern import TopicPattern
-from tidelog_node.handlers.administration import admin_outcome, cluster_admin
+from tidelog_node.handlers.administration import admin_outcome
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
@@ -87,7 +88,7 @@ class ConfigHandlers:
     def __init__(self, node: NodeContext, *, chain_store: ChainStoreCheck) -> None:
         self._node = node
         self._chain_store = chain_store
-        self._admin = cluster_admin(node)
+        self._admin = ConfigAdmin(store=node.store, view=node.view, node_config=node.config)
         self._subscriptions = ClientMetricsAdmin(node.store, node.view, check_pattern=TopicPattern)
 
     def routes(self) -> list[Route]:

@@ -23,7 +23,7 @@ from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
-from tidelog_node.handlers.administration import cluster_admin
+from tidelog_node.handlers.administration import topic_admin
 from tidelog_node.handlers.reachable_brokers import ReachableBrokers
 from tidelog_node.handlers.shard_topics import ensure_shards
 from tidelog_node.node_context import NodeContext
@@ -54,7 +54,7 @@ class FindCoordinatorHandlers:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._reachable_brokers = ReachableBrokers(node.membership)
-        self._admin = cluster_admin(node)
+        self._admin = topic_admin(node)
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from tidelog_core.admin.service import ClusterAdmin
+from tidelog_core.admin.topic_admin import TopicAdmin
 from tidelog_core.errors import CoordinatorNotAvailable, TidelogError
 
 logger = logging.getLogger(__name__)
 
 
-async def ensure_shards(admin: ClusterAdmin, topic: str) -> None:
+async def ensure_shards(admin: TopicAdmin, topic: str) -> None:
     """Create the topic whose partitions are shards. Raises ``CoordinatorNotAvailable``."""
     try:
         await admin.ensure_topic(topic)

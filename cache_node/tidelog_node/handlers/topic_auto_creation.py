@@ -19,7 +19,7 @@ from tidelog_core.errors import (
 from tidelog_core.security.acl import AclOperation, ResourceType
 
 from tidelog_node.authorization.access import Access
-from tidelog_node.handlers.administration import cluster_admin
+from tidelog_node.handlers.administration import topic_admin
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.shown_topics import unknown_name_error
 from tidelog_node.node_context import NodeContext
@@ -46,7 +46,7 @@ class TopicAutoCreation:
         self._throttle = throttle
         self._access = access
         self._chain_store = chain_store
-        self._admin = cluster_admin(node)
+        self._admin = topic_admin(node)
 
     async def create(
         self,

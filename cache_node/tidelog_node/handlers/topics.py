@@ -16,10 +16,10 @@ from kio.schema.create_topics.v7 import request as create_request
 from kio.schema.delete_topics.v5 import request as delete_request_v5
 from kio.schema.delete_topics.v6 import request as delete_request
 from kio.schema.delete_topics.v6 import response as delete_response
-from tidelog_core.admin.commit import Deletion
 from tidelog_core.admin.describe import NodeLayers
 from tidelog_core.admin.failures import admin_error_code
-from tidelog_core.admin.topics import NewTopic, WiderTopic, wanted_partition_count
+from tidelog_core.admin.topic_commits import Deletion
+from tidelog_core.admin.topic_plans import NewTopic, WiderTopic, wanted_partition_count
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -36,7 +36,7 @@ from tidelog_core.security.acl import AclOperation, ResourceType
 
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.refusals import REFUSED
-from tidelog_node.handlers.administration import admin_outcome, cluster_admin
+from tidelog_node.handlers.administration import admin_outcome, topic_admin
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.create_topics_response import CREATE_TOPICS_KEY, CreateTopicsResponse
 from tidelog_node.node_context import NodeContext
@@ -71,7 +71,7 @@ class TopicHandlers:
         self._chain_store = chain_store
         self._access = access
         self._throttle = throttle
-        self._admin = cluster_admin(node)
+        self._admin = topic_admin(node)
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""

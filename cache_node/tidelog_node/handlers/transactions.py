@@ -23,7 +23,7 @@ from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
-from tidelog_node.handlers.administration import cluster_admin
+from tidelog_node.handlers.administration import topic_admin
 from tidelog_node.handlers.shard_topics import ensure_shards
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
@@ -56,7 +56,7 @@ class TransactionHandlers:
         writer: MarkerWriter,
     ) -> None:
         self._node = node
-        self._admin = cluster_admin(node)
+        self._admin = topic_admin(node)
         self._coordinator = coordinator
         self._writer = writer
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tidelog_core.admin.each_change import commit_each
+from tidelog_core.admin.batch_changes import commit_each
 from tidelog_core.errors import InvalidRequest, PolicyViolation, StoreUnavailable, TidelogError
 from tidelog_core.metadata.acls import acl_id, acl_key, stored_acl
 from tidelog_core.metadata.cluster_view import ClusterView

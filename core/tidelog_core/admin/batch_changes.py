@@ -1,15 +1,31 @@
-"""Applies many changes of one request independently: decide, commit, decide conflicts again."""
+"""Applies many changes of one request independently: decide, commit, decide conflicts again.
+
+Changes that share a transaction fail or succeed independently: a conflicting one is taken out, and
+the others are written again.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
-from tidelog_core.errors import TidelogError, VersionConflict
+from tidelog_core.errors import (
+    CommitTooLarge,
+    ItemTooLarge,
+    RequestTimedOut,
+    StoreUnavailable,
+    TidelogError,
+    VersionConflict,
+)
+from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore, Write
 from tidelog_core.turns import Turn
 
 K = TypeVar("K")
@@ -19,6 +35,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 ATTEMPTS_MAX = 10
 RETRY_DELAY_MAX = 0.05  # seconds
+TOO_LATE = "The time for the request was over before this change was begun."
 
 
 class Commit(Protocol[K, T_contra]):
@@ -69,6 +86,80 @@ async def change_each(
     return outcomes
 
 
+async def commit_each(
+    store: MetadataStore,
+    view: ClusterView,
+    wanted: Mapping[K, V],
+    decide: Callable[[ClusterImage, V], list[Write]],
+    *,
+    validate_only: bool = False,
+) -> dict[K, TidelogError | None]:
+    """Commit what ``decide`` returns for each change; return its error, ``None`` if it is done.
+
+    A change is committed wholly or not at all. Durable on return, and the view's image shows it.
+    """
+    if not wanted:
+        return {}
+    outcomes = await change_each(
+        wanted,
+        lambda image: partial(decide, image),
+        partial(commit_together, store, writes_of=lambda writes: writes, write_count=len),
+        newest=view.refresh,
+        validate_only=validate_only,
+    )
+    # The committed changes are done, even if the store is unavailable now.
+    with contextlib.suppress(StoreUnavailable):
+        await view.refresh()
+    return {
+        key: outcome if isinstance(outcome, TidelogError) else None
+        for key, outcome in outcomes.items()
+    }
+
+
+async def commit_together(
+    store: MetadataStore,
+    decided: Mapping[K, V],
+    writes_of: Callable[[V], Sequence[Write]],
+    *,
+    write_count: Callable[[V], int],
+    is_late: Callable[[], bool],
+) -> dict[K, TidelogError]:
+    """Commit each key's writes, all of them or none, those of many keys in one transaction.
+
+    Writes are computed when their transaction begins: for thousands of topics that takes long.
+    """
+    failed: dict[K, TidelogError] = {}
+    groups = _pack(decided, write_count)
+    again: deque[list[K]] = deque()  # parts of groups that failed as a whole
+    is_begun = False
+    while keys := again.popleft() if again else next(groups, None):
+        if is_begun and is_late():
+            failed.update((key, RequestTimedOut(TOO_LATE)) for key in keys)
+            continue
+        is_begun = True
+        writes = {key: writes_of(decided[key]) for key in keys}
+        try:
+            await store.commit([write for key in keys for write in writes[key]])
+        except VersionConflict as conflict:
+            lost = [key for key in keys if _touches(writes[key], conflict)] or keys
+            failed.update((key, conflict) for key in lost)
+            if len(lost) < len(keys):
+                again.appendleft([key for key in keys if key not in failed])
+        except (CommitTooLarge, ItemTooLarge) as error:
+            if len(keys) == 1:
+                failed[keys[0]] = error
+            else:
+                middle = len(keys) // 2
+                again.extendleft((keys[middle:], keys[:middle]))
+        except StoreUnavailable as error:
+            # The other writes would fail as well, and each attempt takes time.
+            failed.update((key, error) for some in (keys, *again, *groups) for key in some)
+            break
+        except TidelogError as error:
+            failed.update((key, error) for key in keys)
+    return failed
+
+
 async def _decide_each(
     wanted: Mapping[K, V], decide: Callable[[V], T], is_large: Callable[[V], bool]
 ) -> tuple[dict[K, T], dict[K, TidelogError]]:
@@ -84,3 +175,22 @@ async def _decide_each(
             # Its traceback holds this frame, and with it all requested changes.
             refused[key] = error.with_traceback(None)
     return decided, refused
+
+
+def _pack(decided: Mapping[K, V], write_count: Callable[[V], int]) -> Iterator[list[K]]:
+    """Yield the keys in order, in runs whose writes fit into one transaction."""
+    keys: list[K] = []
+    total = 0
+    for key, one in decided.items():
+        count = write_count(one)
+        if total + count > COMMIT_WRITES_MAX:
+            yield keys
+            keys, total = [], 0
+        keys.append(key)
+        total += count
+    if keys:
+        yield keys
+
+
+def _touches(writes: Iterable[Write], conflict: VersionConflict) -> bool:
+    return any((write.id.collection, write.id.key) in conflict.keys for write in writes)

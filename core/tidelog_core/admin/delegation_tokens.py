@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
-from tidelog_core.admin.commit import commit_together
+from tidelog_core.admin.batch_changes import commit_together
 from tidelog_core.admin.scram_users import ensure_decoy_secret
 from tidelog_core.errors import (
     DelegationTokenAuthDisabled,

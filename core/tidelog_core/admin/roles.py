@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidelog_core.admin.each_change import commit_each
+from tidelog_core.admin.batch_changes import commit_each
 from tidelog_core.errors import (
     DuplicateResource,
     InvalidRequest,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tidelog_core.admin.each_change import commit_each
+from tidelog_core.admin.batch_changes import commit_each
 from tidelog_core.errors import (
     CorruptItem,
     DuplicateResource,

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Self
 
+from tidelog_core.admin.config_admin import ConfigAdmin
 from tidelog_core.admin.groups import GroupAdmin
-from tidelog_core.admin.service import ClusterAdmin
+from tidelog_core.admin.topic_admin import TopicAdmin
 from tidelog_core.config import NodeConfig
 from tidelog_core.cost.overview import CostReader
 from tidelog_core.errors import (
@@ -109,13 +110,14 @@ class AdminCluster:
         self.peers = PeerLeases(lease_times(settings.node_config))
         self._objects_url = settings.objects_url
         self._objects: ObjectStore | None = None
-        self.admin = ClusterAdmin(
+        self.topic_admin = TopicAdmin(
             store=store,
             view=self.view,
             node_config=self.node_config,
             live=self.live,
             see_peers=self.see_peers,
         )
+        self.config_admin = ConfigAdmin(store=store, view=self.view, node_config=self.node_config)
         self.groups = GroupAdmin(store=store, view=self.view)
         self.costs = CostReader(store, self.node_config)
 

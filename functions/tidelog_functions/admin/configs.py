@@ -68,7 +68,7 @@ async def alter_topic_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
     await cluster.topic(name)
     alterations = _alterations(call)
     await require_chains(cluster, {one.name: one.value for one in alterations})
-    await cluster.admin.alter_topic(name, alterations, validate_only=not is_applied)
+    await cluster.config_admin.alter_topic(name, alterations, validate_only=not is_applied)
     topic = cluster.view.image.topic(name)
     return _altered({} if topic is None else topic.configs, is_applied=is_applied)
 
@@ -76,7 +76,9 @@ async def alter_topic_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
 async def alter_group_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
     """Change settings of a group; the group need not exist yet."""
     group_id, is_applied = call.parameters["group_id"], _is_applied(call)
-    await cluster.admin.alter_group(group_id, _alterations(call), validate_only=not is_applied)
+    await cluster.config_admin.alter_group(
+        group_id, _alterations(call), validate_only=not is_applied
+    )
     return _altered(_set_for_group(cluster, group_id), is_applied=is_applied)
 
 
@@ -93,7 +95,9 @@ async def alter_every_broker_configs(cluster: AdminCluster, call: Call) -> HttpA
 
 async def _alter_brokers(cluster: AdminCluster, call: Call, broker_id: int | None) -> HttpAnswer:
     is_applied = _is_applied(call)
-    await cluster.admin.alter_node(broker_id, _alterations(call), validate_only=not is_applied)
+    await cluster.config_admin.alter_node(
+        broker_id, _alterations(call), validate_only=not is_applied
+    )
     overrides = cluster.view.image.node_configs.get(broker_id)
     return _altered({} if overrides is None else overrides.configs, is_applied=is_applied)
 

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any
 
 from tidelog_core.admin.diskless_topics import with_diskless_default
-from tidelog_core.admin.topics import USE_DEFAULT, NewTopic
+from tidelog_core.admin.topic_plans import USE_DEFAULT, NewTopic, WiderTopic
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
 from tidelog_core.model import NO_LEADER, TopicPartition
 from tidelog_core.security.acl import ResourceType
@@ -47,7 +47,7 @@ async def create_topic(cluster: AdminCluster, call: Call) -> HttpAnswer:
     await require_chains(
         cluster, with_diskless_default(configs, cluster.node_config(), is_own=False)
     )
-    plan = await cluster.admin.create_topic(
+    plan = await cluster.topic_admin.create_topic(
         NewTopic(
             name=body["name"],
             partition_count=body.get("partition_count", USE_DEFAULT),
@@ -75,18 +75,16 @@ async def describe_topic(cluster: AdminCluster, call: Call) -> HttpAnswer:
 async def delete_topic(cluster: AdminCluster, call: Call) -> HttpAnswer:
     """Delete a topic and return its last state."""
     topic = await cluster.topic(call.parameters["topic"])
-    return HttpAnswer(_topic(await cluster.admin.delete_topic(topic.topic_id)))
+    return HttpAnswer(_topic(await cluster.topic_admin.delete_topic(topic.topic_id)))
 
 
 async def create_partitions(cluster: AdminCluster, call: Call) -> HttpAnswer:
     """Add partitions to a topic."""
     is_applied = not call.body.get("validate_only", False)
-    plan = await cluster.admin.create_partitions(
-        call.parameters["topic"],
-        call.body["partition_count"],
-        assignments=call.body.get("assignments"),
-        validate_only=not is_applied,
+    wider = WiderTopic(
+        call.parameters["topic"], call.body["partition_count"], call.body.get("assignments")
     )
+    plan = await cluster.topic_admin.widen_topic(wider, validate_only=not is_applied)
     return HttpAnswer(
         {
             "name": plan.topic.name,

@@ -15,7 +15,7 @@ from tidelog_core.admin.configs import (
     replace_topic_configs,
 )
 from tidelog_core.admin.reassignments import reassignment
-from tidelog_core.admin.topics import NewTopic, TopicPlan, TopicPlanner
+from tidelog_core.admin.topic_plans import NewTopic, TopicPlan, TopicPlanner
 from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.cluster_view import ClusterView

@@ -7,8 +7,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tidelog_core.admin.commit import Deletion, commit_deletions
-from tidelog_core.admin.topics import plan_deletion
+from tidelog_core.admin.topic_commits import Deletion, commit_deletions
+from tidelog_core.admin.topic_plans import plan_deletion
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import ChainTombstone, DeletedTopic, Partition, Topic
 from tidelog_core.metadata.store import (
@@ -117,7 +117,9 @@ async def deleted(store: MemoryMetadataStore, objects: FolderObjectStore) -> Del
     await store.commit([records.put(DISKLESS)])
     topic = dataclasses.replace(DISKLESS, version=1)
     tombstone = plan_deletion(topic, now_ms=5)
-    assert not await commit_deletions(store, {"t": Deletion(topic, tombstone)})
+    assert not await commit_deletions(
+        store, {"t": Deletion(topic, tombstone)}, is_late=lambda: False
+    )
     await persist_deletion(objects, "c", tombstone)
     return tombstone
 

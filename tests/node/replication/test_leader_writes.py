@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tidelog_core import turns
-from tidelog_core.admin.service import ClusterAdmin
-from tidelog_core.admin.topics import NewTopic
+from tidelog_core.admin.topic_admin import TopicAdmin
+from tidelog_core.admin.topic_plans import NewTopic
 from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS
 from tidelog_core.replication.lease_times import LeaseTimes
 from tidelog_core.replication.peer_leases import PeerLeases
@@ -176,7 +176,7 @@ async def test_no_turn_of_the_loop_is_about_all_partitions_that_a_dead_node_foll
 
     async with led_node(tmp_path) as node:
         assignments = [(number, (1, 2, 3)) for number in range(WIDE_COUNT)]
-        admin = ClusterAdmin(store=node.store, view=node.view, node_config=lambda: node.config)
+        admin = TopicAdmin(store=node.store, view=node.view, node_config=lambda: node.config)
         await admin.create_topic(NewTopic(name="wide", assignments=assignments))
         led = list(node.replicas.replicas())
         one = Leading(node)

@@ -6,8 +6,8 @@ import gc
 from pathlib import Path
 
 import pytest
-from tidelog_core.admin.service import ClusterAdmin
-from tidelog_core.admin.topics import NewTopic
+from tidelog_core.admin.topic_admin import TopicAdmin
+from tidelog_core.admin.topic_plans import NewTopic
 from tidelog_core.model import TopicPartition
 from tidelog_node.logs.log_opener import OPEN_HERE_MAX
 from tidelog_node.replica import Replica
@@ -19,8 +19,8 @@ from tests.support.waiting import eventually_async
 SECONDS_MAX = 30.0
 
 
-def admin_of(node: LedNode) -> ClusterAdmin:
-    return ClusterAdmin(store=node.store, view=node.view, node_config=lambda: node.config)
+def admin_of(node: LedNode) -> TopicAdmin:
+    return TopicAdmin(store=node.store, view=node.view, node_config=lambda: node.config)
 
 
 def replicas_of(node: LedNode, topic: str) -> list[Replica]:

@@ -5,24 +5,18 @@ wider topic, the partition items are written first, which are ignored until a to
 them, and the topic item last: that write is the commit point. Every transaction before it
 expects the topic item at the version of the decision. So a writer that conflicts cannot change
 the winner's partitions, and the next attempt overwrites what a crash left behind.
-
-Topics that share a transaction fail or succeed independently: a conflicting topic is taken out,
-and the others are written again.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tidelog_core.admin.topics import TopicPlan
+from tidelog_core.admin.batch_changes import TOO_LATE, commit_together
+from tidelog_core.admin.topic_plans import TopicPlan
 from tidelog_core.errors import (
-    CommitTooLarge,
-    ItemTooLarge,
     RequestTimedOut,
-    StoreUnavailable,
     TidelogError,
     VersionConflict,
 )
@@ -42,7 +36,6 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _PARTITIONS_PER_COMMIT = COMMIT_WRITES_MAX - 1  # one place is for the topic item
-_LATE = "The time for the request was over before this topic was begun."
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +68,7 @@ async def commit_topics(
     store: MetadataStore,
     plans: Mapping[K, TopicPlan],
     *,
-    is_late: Callable[[], bool] = lambda: False,
+    is_late: Callable[[], bool],
 ) -> dict[K, TidelogError]:
     """Store each topic as ``commit_topic`` does; return the failed ones with their errors.
 
@@ -97,7 +90,7 @@ async def commit_topics(
             continue
         try:
             if is_begun and is_late():
-                raise RequestTimedOut(_LATE)
+                raise RequestTimedOut(TOO_LATE)
             is_begun = True
             await commit_topic(store, plan)
         except TidelogError as error:
@@ -109,7 +102,7 @@ async def commit_deletions(
     store: MetadataStore,
     deletions: Mapping[K, Deletion],
     *,
-    is_late: Callable[[], bool] = lambda: False,
+    is_late: Callable[[], bool],
 ) -> dict[K, TidelogError]:
     """Replace the topics by their tombstones; return the failed ones, as ``commit_topics``."""
     return await commit_together(
@@ -128,69 +121,6 @@ def deletion_writes(deletion: Deletion) -> list[Write]:
         mark = ChainTombstone(topic_id=deletion.topic.topic_id)
         writes.append(records.put(mark, is_logged=False))
     return writes
-
-
-async def commit_together(
-    store: MetadataStore,
-    decided: Mapping[K, V],
-    writes_of: Callable[[V], Sequence[Write]],
-    *,
-    write_count: Callable[[V], int],
-    is_late: Callable[[], bool],
-) -> dict[K, TidelogError]:
-    """Commit each key's writes, all of them or none, those of many keys in one transaction.
-
-    Writes are computed when their transaction begins: for thousands of topics that takes long.
-    """
-    failed: dict[K, TidelogError] = {}
-    groups = _pack(decided, write_count)
-    again: deque[list[K]] = deque()  # parts of groups that failed as a whole
-    is_begun = False
-    while keys := again.popleft() if again else next(groups, None):
-        if is_begun and is_late():
-            failed.update((key, RequestTimedOut(_LATE)) for key in keys)
-            continue
-        is_begun = True
-        writes = {key: writes_of(decided[key]) for key in keys}
-        try:
-            await store.commit([write for key in keys for write in writes[key]])
-        except VersionConflict as conflict:
-            lost = [key for key in keys if _touches(writes[key], conflict)] or keys
-            failed.update((key, conflict) for key in lost)
-            if len(lost) < len(keys):
-                again.appendleft([key for key in keys if key not in failed])
-        except (CommitTooLarge, ItemTooLarge) as error:
-            if len(keys) == 1:
-                failed[keys[0]] = error
-            else:
-                middle = len(keys) // 2
-                again.extendleft((keys[middle:], keys[:middle]))
-        except StoreUnavailable as error:
-            # The other writes would fail as well, and each attempt takes time.
-            failed.update((key, error) for some in (keys, *again, *groups) for key in some)
-            break
-        except TidelogError as error:
-            failed.update((key, error) for key in keys)
-    return failed
-
-
-def _pack(decided: Mapping[K, V], write_count: Callable[[V], int]) -> Iterator[list[K]]:
-    """Yield the keys in order, in runs whose writes fit into one transaction."""
-    keys: list[K] = []
-    total = 0
-    for key, one in decided.items():
-        count = write_count(one)
-        if total + count > COMMIT_WRITES_MAX:
-            yield keys
-            keys, total = [], 0
-        keys.append(key)
-        total += count
-    if keys:
-        yield keys
-
-
-def _touches(writes: Iterable[Write], conflict: VersionConflict) -> bool:
-    return any((write.id.collection, write.id.key) in conflict.keys for write in writes)
 
 
 def _writes(topic: Topic, partitions: Sequence[Partition]) -> list[Write]:
