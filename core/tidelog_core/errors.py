@@ -35,11 +35,86 @@ _START_REPLICAS = (
 )
 
 
+# -- any request --
+
+
+class InvalidRequest(TidelogError):
+    """The request contradicts itself or lacks a part."""
+
+    code = ErrorCode.invalid_request
+
+
+class UnsupportedVersion(TidelogError):
+    """Client and server share no version of the API with the requested feature."""
+
+    code = ErrorCode.unsupported_version
+    hint = "update the older of the two"
+
+
+class PolicyViolation(TidelogError):
+    """A rule of this cluster forbids the change."""
+
+    code = ErrorCode.policy_violation
+
+
+class ThrottlingQuotaExceeded(TidelogError):
+    """The client has created and deleted too many partitions, and must wait."""
+
+    code = ErrorCode.throttling_quota_exceeded
+
+
+class RequestTimedOut(TidelogError):
+    """The caller's timeout has passed.
+
+    On a node, this part of the request was not begun. For a client, no answer came: the
+    request may still have been carried out.
+    """
+
+    code = ErrorCode.request_timed_out
+    hint = _CHECK_FIRST
+
+
+class OutcomeUnknown(TidelogError):
+    """A write to a store may or may not have happened; read before trying again."""
+
+    code = ErrorCode.request_timed_out
+    hint = _CHECK_FIRST
+
+
 class Interrupted(TidelogError):
     """The work has stopped at the end of a step, to be continued from there."""
 
     code = ErrorCode.request_timed_out
     hint = "run it again: it continues"
+
+
+# -- messages and records --
+
+
+class MalformedMessage(TidelogError, ValueError):
+    """The bytes are no valid protocol message of the expected type.
+
+    ``field`` is the path of the field at fault, from the message's name on.
+    """
+
+    code = ErrorCode.invalid_request
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field} {reason}")
+        self.field, self.reason = field, reason
+
+
+class TooManyElements(TidelogError):
+    """A protocol message has more array elements than its reader allows.
+
+    ``field`` is the array that begins before the limit and ends behind it.
+    """
+
+    code = ErrorCode.invalid_request
+
+    def __init__(self, field: str, elements_max: int) -> None:
+        super().__init__(f"{field} has more elements than the {elements_max} that are allowed")
+        self.field, self.elements_max = field, elements_max
 
 
 class OffsetOutOfRange(TidelogError):
@@ -69,32 +144,6 @@ class InvalidRecord(TidelogError):
     def __init__(self, problem: str, *, record_indexes: Sequence[int] = ()) -> None:
         super().__init__(problem)
         self.record_indexes = tuple(record_indexes)
-
-
-class MalformedMessage(TidelogError, ValueError):
-    """The bytes are no valid protocol message of the expected type.
-
-    ``field`` is the path of the field at fault, from the message's name on.
-    """
-
-    code = ErrorCode.invalid_request
-
-    def __init__(self, field: str, reason: str) -> None:
-        super().__init__(f"{field} {reason}")
-        self.field, self.reason = field, reason
-
-
-class TooManyElements(TidelogError):
-    """A protocol message has more array elements than its reader allows.
-
-    ``field`` is the array that begins before the limit and ends behind it.
-    """
-
-    code = ErrorCode.invalid_request
-
-    def __init__(self, field: str, elements_max: int) -> None:
-        super().__init__(f"{field} has more elements than the {elements_max} that are allowed")
-        self.field, self.elements_max = field, elements_max
 
 
 class UnsupportedMagic(TidelogError):
@@ -128,6 +177,9 @@ class InvalidTimestamp(TidelogError):
     code = ErrorCode.invalid_timestamp
 
 
+# -- producers and transactions --
+
+
 class OutOfOrderSequence(TidelogError):
     """An idempotent producer's batch does not follow its last one."""
 
@@ -146,78 +198,19 @@ class UnknownProducerId(TidelogError):
     code = ErrorCode.unknown_producer_id
 
 
-class TopicAuthorizationFailed(TidelogError):
-    """The caller may not do this with the topic."""
-
-    code = ErrorCode.topic_authorization_failed
-
-
-class GroupAuthorizationFailed(TidelogError):
-    """The caller may not do this with the group."""
-
-    code = ErrorCode.group_authorization_failed
-
-
-class ClusterAuthorizationFailed(TidelogError):
-    """The caller may not do this with the cluster."""
-
-    code = ErrorCode.cluster_authorization_failed
-
-
-class TransactionalIdAuthorizationFailed(TidelogError):
-    """The caller may not use the transactional id, or gave none although one is needed."""
-
-    code = ErrorCode.transactional_id_authorization_failed
-
-
 class InvalidProducerIdMapping(TidelogError):
     """The transactional id belongs to no producer, or to another one."""
 
     code = ErrorCode.invalid_producer_id_mapping
 
 
-class AuthenticationFailed(TidelogError):
-    """The client has not proved who it is.
-
-    The message is for the client and does not show whether the user exists. ``reason`` is for
-    the node's log; neither has any part of the client's data.
-    """
-
-    code = ErrorCode.sasl_authentication_failed
-
-    def __init__(self, message: str, *, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-class UnsupportedSaslMechanism(TidelogError):
-    """There is no such mechanism, or it may not be used here."""
-
-    code = ErrorCode.unsupported_sasl_mechanism
-
-
-class UnacceptableCredential(TidelogError):
-    """The credential must not be stored: its user or its numbers are not allowed."""
-
-    code = ErrorCode.unacceptable_credential
-
-
-class ResourceNotFound(TidelogError):
-    """There is nothing of this name."""
-
-    code = ErrorCode.resource_not_found
-
-
-class DuplicateResource(TidelogError):
-    """A request names something twice."""
-
-    code = ErrorCode.duplicate_resource
-
-
 class InvalidTxnState(TidelogError):
     """The transaction is not in a state that allows this."""
 
     code = ErrorCode.invalid_txn_state
+
+
+# -- partitions and their leaders --
 
 
 class NotLeaderOrFollower(TidelogError):
@@ -246,6 +239,13 @@ class NotEnoughReplicas(TidelogError):
     hint = _START_REPLICAS
 
 
+class NotEnoughReplicasAfterAppend(TidelogError):
+    """The records were written, but fewer replicas than ``min.insync.replicas`` have them."""
+
+    code = ErrorCode.not_enough_replicas_after_append
+    hint = _START_REPLICAS
+
+
 class FencedLeaderEpoch(TidelogError):
     """The caller's leader epoch is older than ours."""
 
@@ -258,10 +258,31 @@ class UnknownLeaderEpoch(TidelogError):
     code = ErrorCode.unknown_leader_epoch
 
 
-class ClusterNotFound(TidelogError):
-    """The store has no cluster, not the requested one, or several and none was requested."""
+class NoReassignmentInProgress(TidelogError):
+    """There is no reassignment of the partition to cancel."""
 
-    code = ErrorCode.inconsistent_cluster_id
+    code = ErrorCode.no_reassignment_in_progress
+
+
+class ElectionNotNeeded(TidelogError):
+    """The partition is led as the election would have it."""
+
+    code = ErrorCode.election_not_needed
+
+
+class PreferredLeaderNotAvailable(TidelogError):
+    """The first replica is dead or not in sync."""
+
+    code = ErrorCode.preferred_leader_not_available
+
+
+class EligibleLeadersNotAvailable(TidelogError):
+    """No live replica may lead."""
+
+    code = ErrorCode.eligible_leaders_not_available
+
+
+# -- topics, settings and brokers --
 
 
 class UnknownTopicOrPartition(TidelogError):
@@ -320,16 +341,176 @@ class InvalidReplicaAssignment(TidelogError):
     code = ErrorCode.invalid_replica_assignment
 
 
-class InvalidRequest(TidelogError):
-    """The request contradicts itself or lacks a part."""
+class TopicDeletionDisabled(TidelogError):
+    """``delete.topic.enable`` is false."""
 
-    code = ErrorCode.invalid_request
+    code = ErrorCode.topic_deletion_disabled
+    hint = "set delete.topic.enable to true on the nodes"
+
+
+class InvalidConfig(TidelogError):
+    """One or more settings are unknown or out of bounds; all are reported together."""
+
+    code = ErrorCode.invalid_config
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = tuple(problems)
+
+
+class ClusterNotFound(TidelogError):
+    """The store has no cluster, not the requested one, or several and none was requested."""
+
+    code = ErrorCode.inconsistent_cluster_id
+
+
+class BrokerNotAvailable(TidelogError):
+    """The broker cannot be reached by other nodes."""
+
+    code = ErrorCode.broker_not_available
+    hint = "stop it, and start it with the program that the other nodes run"
+
+
+class BrokerIdNotRegistered(TidelogError):
+    """No broker of this id has ever been part of the cluster."""
+
+    code = ErrorCode.broker_id_not_registered
+
+
+# -- groups --
+
+
+class NotCoordinator(TidelogError):
+    """Another node coordinates this group."""
+
+    code = ErrorCode.not_coordinator
+
+
+class CoordinatorNotAvailable(TidelogError):
+    """The group's coordinator is not known just now."""
+
+    code = ErrorCode.coordinator_not_available
+
+
+class InvalidGroupId(TidelogError):
+    """The group id is empty or too long."""
+
+    code = ErrorCode.invalid_group_id
+
+
+class GroupIdNotFound(TidelogError):
+    """There is no such group."""
+
+    code = ErrorCode.group_id_not_found
+    hint = "`tidelog group list` shows the groups there are"
+
+
+class NonEmptyGroup(TidelogError):
+    """The group has members, which would not learn of the change."""
+
+    code = ErrorCode.non_empty_group
+    hint = "stop its members, and try again"
+
+
+class InvalidRecordState(TidelogError):
+    """The member has not acquired the records that it acknowledges, or has lost them."""
+
+    code = ErrorCode.invalid_record_state
+
+
+class ShareSessionNotFound(TidelogError):
+    """There is no such share session: it was closed, or never opened."""
+
+    code = ErrorCode.share_session_not_found
+
+
+class InvalidShareSessionEpoch(TidelogError):
+    """The request does not follow the last one of its share session."""
+
+    code = ErrorCode.invalid_share_session_epoch
+
+
+class ShareSessionLimitReached(TidelogError):
+    """This node keeps as many share sessions as it may."""
+
+    code = ErrorCode.share_session_limit_reached
+
+
+# -- logins and rights --
+
+
+class AuthenticationFailed(TidelogError):
+    """The client has not proved who it is.
+
+    The message is for the client and does not show whether the user exists. ``reason`` is for
+    the node's log; neither has any part of the client's data.
+    """
+
+    code = ErrorCode.sasl_authentication_failed
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class UnsupportedSaslMechanism(TidelogError):
+    """There is no such mechanism, or it may not be used here."""
+
+    code = ErrorCode.unsupported_sasl_mechanism
+
+
+class UnacceptableCredential(TidelogError):
+    """The credential must not be stored: its user or its numbers are not allowed."""
+
+    code = ErrorCode.unacceptable_credential
+
+
+class ResourceNotFound(TidelogError):
+    """There is nothing of this name."""
+
+    code = ErrorCode.resource_not_found
+
+
+class DuplicateResource(TidelogError):
+    """A request names something twice."""
+
+    code = ErrorCode.duplicate_resource
 
 
 class SecurityDisabled(TidelogError):
     """The cluster has no authorizer, so it has no ACLs."""
 
     code = ErrorCode.security_disabled
+
+
+class TopicAuthorizationFailed(TidelogError):
+    """The caller may not do this with the topic."""
+
+    code = ErrorCode.topic_authorization_failed
+
+
+class GroupAuthorizationFailed(TidelogError):
+    """The caller may not do this with the group."""
+
+    code = ErrorCode.group_authorization_failed
+
+
+class ClusterAuthorizationFailed(TidelogError):
+    """The caller may not do this with the cluster."""
+
+    code = ErrorCode.cluster_authorization_failed
+
+
+class TransactionalIdAuthorizationFailed(TidelogError):
+    """The caller may not use the transactional id, or gave none although one is needed."""
+
+    code = ErrorCode.transactional_id_authorization_failed
+
+
+class InvalidPrincipalType(TidelogError):
+    """Only users own and renew delegation tokens."""
+
+    code = ErrorCode.invalid_principal_type
 
 
 class DelegationTokenAuthDisabled(TidelogError):
@@ -371,115 +552,7 @@ class DelegationTokenExpired(TidelogError):
     code = ErrorCode.delegation_token_expired
 
 
-class InvalidPrincipalType(TidelogError):
-    """Only users own and renew delegation tokens."""
-
-    code = ErrorCode.invalid_principal_type
-
-
-class InvalidRecordState(TidelogError):
-    """The member has not acquired the records that it acknowledges, or has lost them."""
-
-    code = ErrorCode.invalid_record_state
-
-
-class ShareSessionNotFound(TidelogError):
-    """There is no such share session: it was closed, or never opened."""
-
-    code = ErrorCode.share_session_not_found
-
-
-class InvalidShareSessionEpoch(TidelogError):
-    """The request does not follow the last one of its share session."""
-
-    code = ErrorCode.invalid_share_session_epoch
-
-
-class ShareSessionLimitReached(TidelogError):
-    """This node keeps as many share sessions as it may."""
-
-    code = ErrorCode.share_session_limit_reached
-
-
-class ThrottlingQuotaExceeded(TidelogError):
-    """The client has created and deleted too many partitions, and must wait."""
-
-    code = ErrorCode.throttling_quota_exceeded
-
-
-class UnsupportedVersion(TidelogError):
-    """Client and server share no version of the API with the requested feature."""
-
-    code = ErrorCode.unsupported_version
-    hint = "update the older of the two"
-
-
-class InvalidConfig(TidelogError):
-    """One or more settings are unknown or out of bounds; all are reported together."""
-
-    code = ErrorCode.invalid_config
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = tuple(problems)
-
-
-class PolicyViolation(TidelogError):
-    """A rule of this cluster forbids the change."""
-
-    code = ErrorCode.policy_violation
-
-
-class BrokerNotAvailable(TidelogError):
-    """The broker cannot be reached by other nodes."""
-
-    code = ErrorCode.broker_not_available
-    hint = "stop it, and start it with the program that the other nodes run"
-
-
-class NotCoordinator(TidelogError):
-    """Another node coordinates this group."""
-
-    code = ErrorCode.not_coordinator
-
-
-class CoordinatorNotAvailable(TidelogError):
-    """The group's coordinator is not known just now."""
-
-    code = ErrorCode.coordinator_not_available
-
-
-class InvalidGroupId(TidelogError):
-    """The group id is empty or too long."""
-
-    code = ErrorCode.invalid_group_id
-
-
-class GroupIdNotFound(TidelogError):
-    """There is no such group."""
-
-    code = ErrorCode.group_id_not_found
-    hint = "`tidelog group list` shows the groups there are"
-
-
-class NonEmptyGroup(TidelogError):
-    """The group has members, which would not learn of the change."""
-
-    code = ErrorCode.non_empty_group
-    hint = "stop its members, and try again"
-
-
-class TopicDeletionDisabled(TidelogError):
-    """``delete.topic.enable`` is false."""
-
-    code = ErrorCode.topic_deletion_disabled
-    hint = "set delete.topic.enable to true on the nodes"
-
-
-class BrokerIdNotRegistered(TidelogError):
-    """No broker of this id has ever been part of the cluster."""
-
-    code = ErrorCode.broker_id_not_registered
+# -- disks and stores --
 
 
 class StorageError(TidelogError):
@@ -510,14 +583,45 @@ class StoreFull(StoreUnavailable):
     hint = "make room on its disk, and try again"
 
 
-class TierRewritten(TidelogError):
-    """A partition's tiered segments were replaced every time they were read.
+class VersionConflict(TidelogError):
+    """A conditional write lost: the item is not at the version it was read at."""
 
-    The segments that were read may lack records that the tier has.
-    """
+    code = ErrorCode.invalid_update_version
 
-    code = ErrorCode.kafka_storage_error
-    hint = "try again"
+    def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
+        super().__init__(f"changed by another writer: {', '.join('/'.join(key) for key in keys)}")
+        self.keys = tuple(keys)
+
+
+class CommitTooLarge(TidelogError):
+    """The items of one commit are together larger than the stores allow."""
+
+    code = ErrorCode.policy_violation
+
+    def __init__(self, size_bytes: int, *, limit: int) -> None:
+        super().__init__(f"the commit's items are {size_bytes} bytes, the limit is {limit}")
+        self.size_bytes, self.limit = size_bytes, limit
+
+
+class ItemTooLarge(TidelogError):
+    """A metadata item would be larger than the stores take."""
+
+    code = ErrorCode.policy_violation
+
+    def __init__(self, key: tuple[str, str], size_bytes: int, *, limit: int) -> None:
+        super().__init__(f"item {'/'.join(key)} would be {size_bytes} bytes, the limit is {limit}")
+        self.key, self.size_bytes, self.limit = key, size_bytes, limit
+
+
+class CorruptItem(TidelogError):
+    """A metadata item's body does not match its record."""
+
+    code = ErrorCode.unknown_server_error
+    hint = "docs/restore.md says which value is used until then, and how to repair an item"
+
+    def __init__(self, key: tuple[str, str], problem: str) -> None:
+        super().__init__(f"metadata item {'/'.join(key)} is corrupt: {problem}")
+        self.key, self.problem = key, problem
 
 
 class MetadataSetBack(TidelogError):
@@ -538,68 +642,15 @@ class MetadataSetBack(TidelogError):
         self.partition, self.known, self.found = partition, known, found
 
 
-class SchemasMovedOn(TidelogError):
-    """The bucket's journal of schemas does not continue the schemas of this metadata store.
+class StoreNotEmpty(TidelogError):
+    """The metadata store holds something already, so no cluster is restored into it."""
 
-    The store was set back, or the journal was restored into another one. An id that was given out
-    now could have been given to another schema.
-    """
-
-    code = ErrorCode.kafka_storage_error
-    hint = "stop all nodes, and run `tidelog restore` into an empty metadata store"
+    code = ErrorCode.invalid_request
+    hint = "name a store that is empty"
 
     def __init__(self, problem: str) -> None:
-        super().__init__(f"no schema can be changed: {problem}")
+        super().__init__(f"the metadata store is not empty: {problem}")
         self.problem = problem
-
-
-class SchemaJournalDamaged(TidelogError):
-    """An entry of the registry's journal is lost, and is not written again yet."""
-
-    code = ErrorCode.kafka_storage_error
-    hint = "put the object back from an older version of the bucket, or see docs/schema-registry.md"
-
-    def __init__(self, key: str) -> None:
-        super().__init__(f"entry {key!r} of the schema journal is damaged or missing")
-        self.key = key
-
-
-class OutcomeUnknown(TidelogError):
-    """A write to a store may or may not have happened; read before trying again."""
-
-    code = ErrorCode.request_timed_out
-    hint = _CHECK_FIRST
-
-
-class RequestTimedOut(TidelogError):
-    """The caller's timeout has passed.
-
-    On a node, this part of the request was not begun. For a client, no answer came: the
-    request may still have been carried out.
-    """
-
-    code = ErrorCode.request_timed_out
-    hint = _CHECK_FIRST
-
-
-class VersionConflict(TidelogError):
-    """A conditional write lost: the item is not at the version it was read at."""
-
-    code = ErrorCode.invalid_update_version
-
-    def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
-        super().__init__(f"changed by another writer: {', '.join('/'.join(key) for key in keys)}")
-        self.keys = tuple(keys)
-
-
-class CommitTooLarge(TidelogError):
-    """The items of one commit are together larger than the stores allow."""
-
-    code = ErrorCode.policy_violation
-
-    def __init__(self, size_bytes: int, *, limit: int) -> None:
-        super().__init__(f"the commit's items are {size_bytes} bytes, the limit is {limit}")
-        self.size_bytes, self.limit = size_bytes, limit
 
 
 class ObjectNotFound(TidelogError):
@@ -633,38 +684,6 @@ class CorruptObject(TidelogError):
         self.key, self.problem = key, problem
 
 
-class CorruptItem(TidelogError):
-    """A metadata item's body does not match its record."""
-
-    code = ErrorCode.unknown_server_error
-    hint = "docs/restore.md says which value is used until then, and how to repair an item"
-
-    def __init__(self, key: tuple[str, str], problem: str) -> None:
-        super().__init__(f"metadata item {'/'.join(key)} is corrupt: {problem}")
-        self.key, self.problem = key, problem
-
-
-class ItemTooLarge(TidelogError):
-    """A metadata item would be larger than the stores take."""
-
-    code = ErrorCode.policy_violation
-
-    def __init__(self, key: tuple[str, str], size_bytes: int, *, limit: int) -> None:
-        super().__init__(f"item {'/'.join(key)} would be {size_bytes} bytes, the limit is {limit}")
-        self.key, self.size_bytes, self.limit = key, size_bytes, limit
-
-
-class StoreNotEmpty(TidelogError):
-    """The metadata store holds something already, so no cluster is restored into it."""
-
-    code = ErrorCode.invalid_request
-    hint = "name a store that is empty"
-
-    def __init__(self, problem: str) -> None:
-        super().__init__(f"the metadata store is not empty: {problem}")
-        self.problem = problem
-
-
 class InvalidObjectKey(TidelogError):
     """No object may have this key."""
 
@@ -682,32 +701,37 @@ class TierUnavailable(TidelogError):
     hint = "try again in a few seconds"
 
 
-class NotEnoughReplicasAfterAppend(TidelogError):
-    """The records were written, but fewer replicas than ``min.insync.replicas`` have them."""
+class TierRewritten(TidelogError):
+    """A partition's tiered segments were replaced every time they were read.
 
-    code = ErrorCode.not_enough_replicas_after_append
-    hint = _START_REPLICAS
+    The segments that were read may lack records that the tier has.
+    """
 
-
-class NoReassignmentInProgress(TidelogError):
-    """There is no reassignment of the partition to cancel."""
-
-    code = ErrorCode.no_reassignment_in_progress
+    code = ErrorCode.kafka_storage_error
+    hint = "try again"
 
 
-class ElectionNotNeeded(TidelogError):
-    """The partition is led as the election would have it."""
+class SchemasMovedOn(TidelogError):
+    """The bucket's journal of schemas does not continue the schemas of this metadata store.
 
-    code = ErrorCode.election_not_needed
+    The store was set back, or the journal was restored into another one. An id that was given out
+    now could have been given to another schema.
+    """
+
+    code = ErrorCode.kafka_storage_error
+    hint = "stop all nodes, and run `tidelog restore` into an empty metadata store"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"no schema can be changed: {problem}")
+        self.problem = problem
 
 
-class PreferredLeaderNotAvailable(TidelogError):
-    """The first replica is dead or not in sync."""
+class SchemaJournalDamaged(TidelogError):
+    """An entry of the registry's journal is lost, and is not written again yet."""
 
-    code = ErrorCode.preferred_leader_not_available
+    code = ErrorCode.kafka_storage_error
+    hint = "put the object back from an older version of the bucket, or see docs/schema-registry.md"
 
-
-class EligibleLeadersNotAvailable(TidelogError):
-    """No live replica may lead."""
-
-    code = ErrorCode.eligible_leaders_not_available
+    def __init__(self, key: str) -> None:
+        super().__init__(f"entry {key!r} of the schema journal is damaged or missing")
+        self.key = key
