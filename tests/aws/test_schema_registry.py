@@ -44,7 +44,7 @@ class TestRegistryOnDynamoDbLocal(SchemaRegistryContract):
         """The recovery went through a change: two of its items are as they were before."""
         objects = MemoryObjectStore()
         async with open() as store:
-            first = SchemaRegistry(store, changes=RegistryJournal(store, objects, "c"))
+            first = SchemaRegistry(store, committer=RegistryJournal(store, objects, "c"))
             await first.register("a", Wanted(record("A")))
             before = await store.get(schema_context_key("."))
             assert before is not None
@@ -52,7 +52,7 @@ class TestRegistryOnDynamoDbLocal(SchemaRegistryContract):
             behind = Write(before.id, before.body, ANY_VERSION, is_logged=False)
             lost = Write(schema_text_key(".", 2), None, ANY_VERSION, is_logged=False)
             await store.commit([behind, lost])
-            again = SchemaRegistry(store, changes=RegistryJournal(store, objects, "c"))
+            again = SchemaRegistry(store, committer=RegistryJournal(store, objects, "c"))
             assert (await again.register("b", Wanted(record("B")))).schema_id == 3
             assert (await again.schema(2)).text == record("A", "x").text
             assert await require_whole(store) == 3

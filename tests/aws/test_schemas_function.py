@@ -40,7 +40,7 @@ async def test_functions_and_nodes_write_one_registry(
     async with opened(table, dynamodb_local_endpoint) as store:
         await store.commit([put(Cluster(cluster_id="c1"))])
         journal = RegistryJournal(store, FolderObjectStore(tmp_path), "c1")
-        node = SchemaRegistry(store, changes=journal)
+        node = SchemaRegistry(store, committer=journal)
 
         async def by_function(*fields: str) -> int:
             body = {"schema": record("R", *fields).text}

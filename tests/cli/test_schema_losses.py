@@ -26,7 +26,7 @@ async def register(folder: Path, *, is_new: bool) -> int:
         await store.commit([put(Cluster(cluster_id=CLUSTER))])
     journal = RegistryJournal(store, FolderObjectStore(folder / "objects"), CLUSTER)
     await journal.adopt()
-    registry = SchemaRegistry(store, changes=journal)
+    registry = SchemaRegistry(store, committer=journal)
     found = await registry.register("a", Wanted(record("R", *(("x",) if is_new else ("x", "y")))))
     await journal.settled()
     await store.close()

@@ -55,7 +55,7 @@ class Registry:
         async def run() -> list[int]:
             store = SqliteMetadataStore(self._database)
             journal = RegistryJournal(store, FolderObjectStore(self._bucket), CLUSTER_ID)
-            registry = SchemaRegistry(store, changes=journal)
+            registry = SchemaRegistry(store, committer=journal)
             try:
                 ids = []
                 for step in steps:

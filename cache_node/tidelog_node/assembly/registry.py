@@ -67,7 +67,7 @@ async def start_registry(
     journal = RegistryJournal(node.store, objects, node.view.image.cluster_id)
     stack.push_async_callback(journal.close)
     api = RegistryApi(
-        SchemaRegistry(node.store, executor, changes=journal),
+        SchemaRegistry(node.store, executor, committer=journal),
         cluster_id=node.view.image.cluster_id,
         version=tidelog_version(),
     )

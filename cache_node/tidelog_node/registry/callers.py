@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tidelog_core.errors import AuthenticationFailed
 from tidelog_core.model import USER_KIND, Principal
-from tidelog_core.schema_registry.calls import Everything, Permissions, Right
+from tidelog_core.schema_registry.calls import AllPermissions, Permissions, Right
 from tidelog_core.schema_registry.rights import of_cluster, of_subject
 from tidelog_core.schemas.refusals import RegistryRefusal
 from tidelog_core.security.acl import AclOperation, ResourceType
@@ -42,7 +42,7 @@ class RequestOfCaller:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownCaller(Everything):
+class KnownCaller(AllPermissions):
     """A caller of whom is known who it is. It may do everything."""
 
     session: Session

@@ -20,8 +20,8 @@ from typing import Protocol
 
 from aiohttp import web
 from tidelog_core.schema_registry.api import RegistryApi, interrupted
+from tidelog_core.schema_registry.audited_changes import Change
 from tidelog_core.schema_registry.calls import Answer, Call, Permissions
-from tidelog_core.schema_registry.changes import Change
 from tidelog_core.schemas.refusals import TIMEOUT_ERROR, RegistryRefusal
 
 from tidelog_node.bounded_http_server import BoundedHttpServer, HttpLimits

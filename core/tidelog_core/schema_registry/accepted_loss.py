@@ -14,7 +14,7 @@ from tidelog_core.metadata.records import check, put
 from tidelog_core.metadata.schema_records import SchemaJournal
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.schema_registry.change_log import JOURNAL, JOURNAL_NAME
+from tidelog_core.schema_registry.committer import JOURNAL, JOURNAL_NAME
 from tidelog_core.schema_registry.journal_gaps import LostChanges
 from tidelog_core.schema_registry.journal_objects import JournalEntry, void_object
 from tidelog_core.schema_registry.journal_repair import WRITTEN_AT_ONCE

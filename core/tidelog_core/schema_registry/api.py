@@ -14,6 +14,7 @@ from typing import Any
 
 from tidelog_core.errors import OutcomeUnknown, TidelogError
 from tidelog_core.metadata.schema_records import SchemaSubject
+from tidelog_core.schema_registry.audited_changes import Change, Unchanged, change_of
 from tidelog_core.schema_registry.calls import (
     V1_JSON,
     Answer,
@@ -25,7 +26,6 @@ from tidelog_core.schema_registry.calls import (
     parse_version,
     parse_wanted,
 )
-from tidelog_core.schema_registry.changes import Change, Unchanged, change_of
 from tidelog_core.schema_registry.deletion import SchemaDeletion
 from tidelog_core.schema_registry.ids_api import IdsApi
 from tidelog_core.schema_registry.registration import ANY_ID

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote
 
-from tidelog_core.schema_registry.changes import Change
+from tidelog_core.schema_registry.audited_changes import Change
 from tidelog_core.schema_registry.reading import LATEST
 from tidelog_core.schema_registry.registration import ANY_ID, NEXT_VERSION
 from tidelog_core.schema_registry.registry import Wanted
@@ -60,7 +60,7 @@ class Permissions(Protocol):
         """Return the same for one of a list, whose others the caller gets."""
 
 
-class Everything:
+class AllPermissions:
     """The permissions of a caller where there is no authorizer."""
 
     def may(self, right: Right, subject: str) -> bool:
@@ -83,7 +83,7 @@ class Call:
     body: bytes = b""
     content_type: str = ""
     accept: str = ""
-    permissions: Permissions = field(default_factory=Everything)
+    permissions: Permissions = field(default_factory=AllPermissions)
 
     @property
     def segments(self) -> list[str]:

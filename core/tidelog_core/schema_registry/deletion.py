@@ -53,7 +53,7 @@ class SchemaDeletion:
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
         self._read = registry.read
-        self._changes = registry.changes
+        self._committer = registry.committer
 
     async def delete_version(self, subject: str, version: int, *, is_permanent: bool) -> int:
         """Return the version that was deleted, ``LATEST`` for the newest.
@@ -63,7 +63,7 @@ class SchemaDeletion:
         name = SubjectName.parse(subject)
 
         async def attempt() -> int:
-            begun = await self._changes.begin()
+            begun = await self._committer.begin()
             settings = await self._writable(name)
             context = await self._read.context(name.context)
             found = await self._read.subject(name)
@@ -91,7 +91,7 @@ class SchemaDeletion:
         name = SubjectName.parse(subject)
 
         async def attempt() -> list[int]:
-            begun = await self._changes.begin()
+            begun = await self._committer.begin()
             settings = await self._writable(name)
             context = await self._read.context(name.context)
             found = await self._read.subject(name)
@@ -136,7 +136,7 @@ class SchemaDeletion:
         left = replace(subject, versions=marked)
         writes = [put(left, is_logged=False)]
         checks = [check(context), *_checks(settings, left, writes, is_last=not left.live)]
-        await self._changes.commit(begun, writes, checks)
+        await self._committer.commit(begun, writes, checks)
 
     async def _require_unreferenced(
         self, subject: SchemaSubject, version: int, *, but: str | None
@@ -170,7 +170,7 @@ class SchemaDeletion:
 
     async def _remove_one(self, name: SubjectName, version: int) -> None:
         """Remove a version, unless that is done already."""
-        begun = await self._changes.begin()
+        begun = await self._committer.begin()
         settings = await self._writable(name)
         context = await self._read.context(name.context)
         found = await self._read.subject(name)
@@ -217,7 +217,7 @@ class SchemaDeletion:
             is_empty = not record.versions and not record.referrers
             writes.append((delete if is_empty else put)(record, is_logged=False))
         checks = _checks(settings, left, writes, is_last=not left.versions)
-        await self._changes.commit(begun, writes, checks)
+        await self._committer.commit(begun, writes, checks)
 
     async def _forget_referrer(
         self, name: SubjectName, text: SchemaText, changed: dict[str, SchemaSubject]

@@ -62,7 +62,7 @@ from tidelog_core.metadata.schema_records import SchemaJournal
 from tidelog_core.metadata.store import ABSENT, Check, Item, MetadataStore, Write
 from tidelog_core.metadata.update import LOST, retried
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.schema_registry.change_log import JOURNAL, JOURNAL_NAME
+from tidelog_core.schema_registry.committer import JOURNAL, JOURNAL_NAME
 from tidelog_core.schema_registry.journal_checkpoints import (
     KEPT,
     JournalCheckpoints,
@@ -165,7 +165,7 @@ class RegistryJournal:
         """
         begun = await self.begin()
         found = await read_journal(self._objects, self._cluster_id, up_to=begun.sequence)
-        if found.problems or found.homeless_texts:
+        if found.problems or found.orphaned_texts:
             self._checkpoints.request(begun.sequence)
 
     async def warm_up(self) -> None:

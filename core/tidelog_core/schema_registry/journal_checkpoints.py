@@ -93,7 +93,7 @@ class JournalCheckpoints:
         for key, problem in found.problems:
             logger.warning(DAMAGED, extra={"key": key, "reason": problem})
         self.health.damaged_object_count += len(found.problems)
-        if found.lost or found.homeless_texts:
+        if found.lost or found.orphaned_texts:
             number = (await self._repair.repair(found)).sequence
             found = await read_journal(self._objects, self._cluster_id, up_to=number)
         if found.lost:

@@ -44,7 +44,7 @@ class FoundJournal:
     lost: list[int] = field(default_factory=list)  # the entries whose writes the state lacks
 
     @property
-    def homeless_texts(self) -> list[ItemKey]:
+    def orphaned_texts(self) -> list[ItemKey]:
         """The texts whose entry is not in the bucket."""
         here = set(self.listing.numbers[SchemaObject.ENTRY])
         return [key for key, home in self.state.texts.items() if home not in here]

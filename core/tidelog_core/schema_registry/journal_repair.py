@@ -24,7 +24,7 @@ from tidelog_core.metadata.schema_records import (
 from tidelog_core.metadata.store import ANY_VERSION, Item, ItemKey, KeyRange, MetadataStore, Write
 from tidelog_core.metadata.update import retried
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.schema_registry.change_log import ChangeLog
+from tidelog_core.schema_registry.committer import Committer
 from tidelog_core.schema_registry.journal_objects import is_text, same_body, void_object
 from tidelog_core.schema_registry.journal_reading import FoundJournal
 from tidelog_core.schema_registry.stored_records import record_in, record_of
@@ -68,7 +68,7 @@ async def compare(store: MetadataStore, journal: FoundJournal) -> Comparison:
 
     Of a malformed item the journal has what counts, so that stays there.
     """
-    state, homeless = journal.state, set(journal.homeless_texts)
+    state, orphaned = journal.state, set(journal.orphaned_texts)
     differing: list[ItemKey] = []
     malformed: list[ItemKey] = []
     seen, used = set[ItemKey](), set[ItemKey]()
@@ -85,7 +85,7 @@ async def compare(store: MetadataStore, journal: FoundJournal) -> Comparison:
                     malformed.append(item.id)
                     record = record_in(state.items, item.id)
                 elif is_text(item.id):
-                    if item.id not in state.texts or item.id in homeless:
+                    if item.id not in state.texts or item.id in orphaned:
                         differing.append(item.id)
                 elif not same_body(item.body, state.items.get(item.id)):
                     differing.append(item.id)
@@ -106,9 +106,9 @@ class JournalRepair:
     """Writes items into a journal again. For the tasks of one event loop."""
 
     def __init__(
-        self, changes: ChangeLog, store: MetadataStore, objects: ObjectStore, cluster_id: str
+        self, committer: Committer, store: MetadataStore, objects: ObjectStore, cluster_id: str
     ) -> None:
-        self._changes = changes
+        self._committer = committer
         self._store = store
         self._objects = objects
         self._cluster_id = cluster_id
@@ -125,7 +125,7 @@ class JournalRepair:
 
         A text that the metadata store has lost too stays lost. Raises the stores' errors.
         """
-        wanted = await (self._differing(journal) if journal.lost else self._homeless(journal))
+        wanted = await (self._differing(journal) if journal.lost else self._orphaned(journal))
         for start in range(0, len(wanted), WRITTEN_AT_ONCE):
             keys = wanted[start : start + WRITTEN_AT_ONCE]
             await retried(
@@ -133,16 +133,16 @@ class JournalRepair:
                 attempts_max=ATTEMPTS_MAX,
                 pause_seconds_max=PAUSE_SECONDS_MAX,
             )
-        position = await self._changes.begin()
+        position = await self._committer.begin()
         assert position is not None
         for number in journal.lost:
             key = schema_key(self._cluster_id, number, SchemaObject.VOID)
             await persist(self._objects, key, void_object(number, position.store_id))
         return position
 
-    async def _homeless(self, found: FoundJournal) -> Sequence[ItemKey]:
+    async def _orphaned(self, found: FoundJournal) -> Sequence[ItemKey]:
         """Return the texts that the metadata store has, and whose entry the bucket has not."""
-        texts = found.homeless_texts
+        texts = found.orphaned_texts
         here: list[ItemKey] = []
         for start in range(0, len(texts), WRITTEN_AT_ONCE):
             here += await self._store.get_many(texts[start : start + WRITTEN_AT_ONCE])
@@ -154,7 +154,7 @@ class JournalRepair:
 
     async def _write_some(self, collection: str, after: str) -> str | None:
         """Return the key of the last item that was written, ``None`` at the end."""
-        begun = await self._changes.begin()
+        begun = await self._committer.begin()
         some = await _listed(self._store, collection, after, WRITTEN_AT_ONCE)
         if not some:
             return None
@@ -163,7 +163,7 @@ class JournalRepair:
 
     async def _write(self, keys: Sequence[ItemKey]) -> None:
         """Write the items as they are now; those that are not there are removed."""
-        begun = await self._changes.begin()
+        begun = await self._committer.begin()
         items = await self._store.get_many(keys)
         # None can come up before the commit: each change moves the position, which it expects.
         gone = [Write(one, None, ANY_VERSION, False) for one in keys if one not in items]
@@ -178,7 +178,7 @@ class JournalRepair:
             if record_of(one) is not None
         ]
         if writes or gone:
-            await self._changes.commit(begun, [*writes, *gone])
+            await self._committer.commit(begun, [*writes, *gone])
 
 
 def _texts_of(subject: SchemaSubject) -> set[ItemKey]:

@@ -21,7 +21,7 @@ from tidelog_core.metadata.schema_records import (
 )
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.metadata.update import retried
-from tidelog_core.schema_registry.change_log import ChangeLog, StoreLog
+from tidelog_core.schema_registry.committer import Committer, StoreCommitter
 from tidelog_core.schema_registry.compatibility import SubjectCompatibility
 from tidelog_core.schema_registry.reading import LATEST, TEXTS_AT_ONCE, RegistryReader
 from tidelog_core.schema_registry.registration import (
@@ -82,14 +82,14 @@ class SchemaRegistry:
         store: MetadataStore,
         executor: Executor | None = None,
         *,
-        changes: ChangeLog | None = None,
+        committer: Committer | None = None,
     ) -> None:
         """``executor`` parses and compares; ``None``: the loop's own.
 
-        ``changes`` commits; ``None``: to the metadata store, with no copy in a bucket.
+        Without ``committer`` commits go to the metadata store, with no copy in a bucket.
         """
         self.store = store
-        self.changes: ChangeLog = changes or StoreLog(store)
+        self.committer: Committer = committer or StoreCommitter(store)
         self.read = RegistryReader(store)
         self.parsing = SchemaParsing(self.read, executor)
         self.compatibility = SubjectCompatibility(self.read, self.parsing)
@@ -113,7 +113,7 @@ class SchemaRegistry:
 
         async def attempt() -> StoredVersion:
             nonlocal is_new
-            begun = await self.changes.begin()
+            begun = await self.committer.begin()
             settings = await self.read.settings_of(name)
             parsed, reading = await self._read_for(name, wanted, settings, normalize)
             decision = registered(reading)
@@ -175,7 +175,7 @@ class SchemaRegistry:
         checks = [*settings.checks(), check(reading.context)]
         written = {one.id for one in decision.writes}
         checks = [one for one in checks if one.id not in written]
-        await self.changes.commit(begun, decision.writes, checks)
+        await self.committer.commit(begun, decision.writes, checks)
 
     async def _reading(
         self, name: SubjectName, schema: Schema, wanted: Wanted, mode: Mode

@@ -160,14 +160,14 @@ class RegistrySettings:
         scope = scope_of(SubjectName.parse(subject))
 
         async def attempt() -> None:
-            begun = await self._registry.changes.begin()
+            begun = await self._registry.committer.begin()
             before = await self._read.settings(scope)
             after = change(before)
             if after == before:
                 return
             is_empty = after == SchemaSettings(scope=after.scope)
             write = (delete if is_empty else put)(after, is_logged=False)
-            await self._registry.changes.commit(begun, [write])
+            await self._registry.committer.commit(begun, [write])
 
         async with self._registry.turn:
             await retried(attempt, attempts_max=ATTEMPTS_MAX, pause_seconds_max=PAUSE_SECONDS_MAX)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from tidelog_core.schemas.model import SchemaType
 
@@ -46,8 +46,24 @@ class ParsedSchema(Protocol):
         """
 
 
-class Steps:
-    """Counts the steps of one comparison."""
+class Problem(NamedTuple):
+    """A change after which data may not be readable, as Confluent's ``Difference`` names it."""
+
+    kind: str
+    path: tuple[str, ...]  # from the schema to the part that has changed
+
+    @property
+    def place(self) -> str:
+        """The path as a message names it."""
+        return "#/" + "/".join(self.path)
+
+    def message(self, description: str) -> str:
+        """Return the message with a description, as Confluent's registry answers it."""
+        return f'{{errorType:"{self.kind}", description:"{description}\'}}'
+
+
+class StepBudget:
+    """The steps that one comparison may take."""
 
     __slots__ = ("_left",)
 
@@ -55,7 +71,7 @@ class Steps:
         self._left = steps_max
 
     def take(self, count: int = 1) -> None:
-        """Count steps. Raises ``TooComplex`` after too many."""
+        """Take steps. Raises ``TooComplex`` after too many."""
         self._left -= count
         if self._left < 0:
             raise TooComplex("it takes too long to check: it nests too many choices or defaults")

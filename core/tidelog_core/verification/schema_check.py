@@ -76,7 +76,7 @@ async def _differences(
     problems = {_name(one): LOST_TEXT for one in compared.lost_texts[:NAMED_MAX]}
     problems |= {_name(one): MALFORMED for one in compared.malformed[:NAMED_MAX]}
     if not found.lost and position.is_whole:
-        named = set(found.homeless_texts)  # by the entry that they miss
+        named = set(found.orphaned_texts)  # by the entry that they miss
         differing = [one for one in compared.differing if one not in named]
         problems |= {_name(one): DIFFERS for one in differing[:NAMED_MAX]}
     return problems

@@ -13,8 +13,8 @@ from urllib.parse import quote
 from tidelog_core.errors import StoreUnavailable, TidelogError
 from tidelog_core.metadata.records import Cluster, cluster_key
 from tidelog_core.schema_registry.api import RegistryApi, interrupted
+from tidelog_core.schema_registry.audited_changes import Change
 from tidelog_core.schema_registry.calls import Answer, Call, Right
-from tidelog_core.schema_registry.changes import Change
 from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_core.schema_registry.rights import NeededAcl, of_cluster, of_subject
@@ -100,7 +100,7 @@ class SchemasFunction:
             journal = RegistryJournal(store, self._cluster.objects(), cluster_id)
             self._journal = journal
             self._api = RegistryApi(
-                SchemaRegistry(store, changes=journal),
+                SchemaRegistry(store, committer=journal),
                 cluster_id=cluster_id,
                 version=tidelog_version(),
             )

@@ -24,13 +24,13 @@ Items = dict[ItemKey, tuple[int, str]]  # of a store in memory: version and body
 
 def registry_on(store: Any, objects: Any) -> SchemaRegistry:
     """Return the registry of one process."""
-    return SchemaRegistry(store, changes=RegistryJournal(store, objects, CLUSTER))
+    return SchemaRegistry(store, committer=RegistryJournal(store, objects, CLUSTER))
 
 
 async def settled(registry: SchemaRegistry) -> SchemaRegistry:
     """Return the registry once it has written its checkpoints."""
-    assert isinstance(registry.changes, RegistryJournal)
-    await registry.changes.settled()
+    assert isinstance(registry.committer, RegistryJournal)
+    await registry.committer.settled()
     return registry
 
 

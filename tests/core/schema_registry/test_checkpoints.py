@@ -136,8 +136,8 @@ async def test_a_process_that_ends_leaves_its_checkpoint_to_the_next(
     for number in range(2):
         await id_of(registry, record(f"R{number}"), f"s{number}")
     await asyncio.wait_for(objects.has_begun.wait(), 60)
-    assert isinstance(registry.changes, journal_module.RegistryJournal)
-    await registry.changes.close()
+    assert isinstance(registry.committer, journal_module.RegistryJournal)
+    await registry.committer.close()
     objects.may_go_on.set()
     for number in range(2):
         await set_level(store, objects, number)

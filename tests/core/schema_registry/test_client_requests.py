@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 from tidelog_core.schema_registry.api import RegistryApi
+from tidelog_core.schema_registry.audited_changes import Operation
 from tidelog_core.schema_registry.calls import V1_JSON, Call, Right
-from tidelog_core.schema_registry.changes import Operation
 from tidelog_core.schema_registry.registry import SchemaRegistry
 
 from tests.support.memory_store import MemoryMetadataStore

@@ -187,7 +187,7 @@ async def test_a_restoration_fences_old_nodes_that_have_registered_nothing(
     await journal.begin()
     again, _ = await restored(objects)
     with pytest.raises(SchemasMovedOn, match="of another metadata store"):
-        await id_of(SchemaRegistry(store, changes=journal), A)
+        await id_of(SchemaRegistry(store, committer=journal), A)
     assert await id_of(registry_on(again, objects), B) == 1
 
 
@@ -399,8 +399,8 @@ async def test_a_failed_checkpoint_fails_no_registration(
     registry = registry_on(store, failing)
     assert [await id_of(registry, one) for one in (A, B, C)] == [1, 2, 3]
     await settled(registry)
-    assert isinstance(registry.changes, RegistryJournal)
-    assert registry.changes.health.failed_checkpoint_count == 1
+    assert isinstance(registry.committer, RegistryJournal)
+    assert registry.committer.health.failed_checkpoint_count == 1
     again, found = await restored(failing)
     assert not found.problems
     assert await items_of(again) == await items_of(store)
@@ -565,7 +565,7 @@ async def main(folder):
     STEP = ""
     store = Store(folder / "metadata.db")
     registry = SchemaRegistry(
-        store, changes=RegistryJournal(store, Objects(folder / "objects"), "c"))
+        store, committer=RegistryJournal(store, Objects(folder / "objects"), "c"))
     first = await registry.register("s-value", Wanted(record("R")))
     STEP = sys.argv[2]
     found = await registry.register("s-value", Wanted(record("R", "x")))

@@ -64,7 +64,7 @@ class TestJournaledRegistryInMemory(TestRegistryInMemory):
         self.objects = MemoryObjectStore()
 
     def registry(self, store: MetadataStore) -> SchemaRegistry:
-        return SchemaRegistry(store, changes=RegistryJournal(store, self.objects, "c"))
+        return SchemaRegistry(store, committer=RegistryJournal(store, self.objects, "c"))
 
 
 class TestRegistryInSqlite(SchemaRegistryContract):

@@ -56,7 +56,7 @@ async def test_the_next_change_after_a_kill_takes_few_calls_and_no_waiting(
     calls: Counter[str] = Counter()
     reads: Counter[str] = Counter()
     survivor = registry_on(Counted(store, reads), Counted(objects, calls))
-    await survivor.changes.begin()
+    await survivor.committer.begin()
     counts: Counter[str] = Counter()
     ends = {"ends": step, "after": after}
     killed = registry_on(Counted(store, counts, **ends), Counted(objects, counts, **ends))

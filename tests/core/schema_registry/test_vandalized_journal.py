@@ -67,8 +67,8 @@ class World:
         for _ in range(CHANGES):
             if registry is None:
                 registry = registry_on(KilledStore(self.store, chance), self.objects)
-                assert isinstance(registry.changes, RegistryJournal)
-                self.journals.append(registry.changes)
+                assert isinstance(registry.committer, RegistryJournal)
+                self.journals.append(registry.committer)
             schema = record("R", *(f"f{i}" for i in range(chance.randrange(12))))
             try:
                 found = await registry.register(f"s{chance.randrange(3)}", Wanted(schema))

@@ -15,7 +15,7 @@ from tests.support.memory_store import MemoryMetadataStore
 async def test_damaged_and_missing_entries_are_named() -> None:
     store, objects = MemoryMetadataStore(latency=0), MemoryObjectStore()
     assert await check_schemas(objects, "c", store) == []
-    registry = SchemaRegistry(store, changes=RegistryJournal(store, objects, "c"))
+    registry = SchemaRegistry(store, committer=RegistryJournal(store, objects, "c"))
     for fields in ((), ("x",), ("x", "y")):
         await registry.register("a", Wanted(record("R", *fields)))
     assert await check_schemas(objects, "c", store) == []

@@ -15,8 +15,9 @@ from tidelog_core.metadata.store import Check, Write
 from tidelog_core.model import USER_KIND, Principal
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.schema_registry.api import RegistryApi
+from tidelog_core.schema_registry.audited_changes import Change, Operation, change_of
+from tidelog_core.schema_registry.call_kinds import CallKind, kind_of
 from tidelog_core.schema_registry.calls import Permissions, Right
-from tidelog_core.schema_registry.changes import CallKind, Change, Operation, change_of, kind_of
 from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.journal_checkpoints import JournalHealth
 from tidelog_core.schema_registry.registry import SchemaRegistry
@@ -65,7 +66,9 @@ class World:
 
     def server(self) -> RegistryServer:
         journal = RegistryJournal(self.store, MemoryObjectStore(), "c")
-        api = RegistryApi(SchemaRegistry(self.store, changes=journal), cluster_id="c", version="1")
+        api = RegistryApi(
+            SchemaRegistry(self.store, committer=journal), cluster_id="c", version="1"
+        )
         records = CallRecords(self.traffic, self.audit, is_mandatory=True)
         return RegistryServer(api, NamedDesk(), lambda: None, records=records)
 

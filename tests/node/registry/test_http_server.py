@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from tidelog_core.schema_registry.api import RegistryApi
-from tidelog_core.schema_registry.calls import Everything, Permissions
+from tidelog_core.schema_registry.calls import AllPermissions, Permissions
 from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_node.registry import http_server
 from tidelog_node.registry.callers import RequestOfCaller, unauthorized
@@ -27,7 +27,7 @@ class OpenDesk:
 
     async def admit(self, request: RequestOfCaller) -> Permissions:
         assert request.host == "127.0.0.1"
-        return Everything()
+        return AllPermissions()
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ class HostsDesk:
 
     async def admit(self, request: RequestOfCaller) -> Permissions:
         del request
-        return Everything()
+        return AllPermissions()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ kinds of problems, places and messages these are; the texts around them are thos
 from __future__ import annotations
 
 from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroField, AvroType
-from tidelog_core.schemas.parsed_schema import PARTS_PER_STEP, PROBLEMS_MAX, Steps
+from tidelog_core.schemas.parsed_schema import PARTS_PER_STEP, PROBLEMS_MAX, StepBudget
 
 # The kinds of data that a reader of another kind takes.
 _PROMOTIONS = {
@@ -29,12 +29,12 @@ class _Comparison:
     """The pairs that were compared. One that is under way counts as readable, as in Avro Java."""
 
     def __init__(self) -> None:
-        self._steps = Steps()
+        self._budget = StepBudget()
         self._known: dict[tuple[int, int], list[str]] = {}
 
     def compare(self, reader: AvroType, writer: AvroType, path: tuple[str, ...]) -> list[str]:
         """Return the problems of a pair at a place of the reader."""
-        self._steps.take()
+        self._budget.take()
         pair = id(reader), id(writer)
         known = self._known.get(pair)
         if known is None:
@@ -77,7 +77,7 @@ class _Comparison:
         if not reader.name:
             return []
         parts = (reader.symbols, writer.symbols, reader.fields, writer.fields, reader.aliases)
-        self._steps.take(sum(map(len, parts)) // PARTS_PER_STEP)
+        self._budget.take(sum(map(len, parts)) // PARTS_PER_STEP)
         found = _name_problems(reader, writer, path)
         if reader.kind == "fixed" and reader.size != writer.size:
             found.append(_size_mismatch(reader, writer, (*path, "size")))
@@ -89,7 +89,7 @@ class _Comparison:
         by_name = {one.name: one for one in writer.fields}
         for index, field in enumerate(reader.fields):
             place = (*path, "fields", str(index))
-            self._steps.take(len(field.aliases) // PARTS_PER_STEP)
+            self._budget.take(len(field.aliases) // PARTS_PER_STEP)
             names = (field.name, *field.aliases)  # The field's own name counts first.
             written = next((by_name[name] for name in names if name in by_name), None)
             if written is not None:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from tidelog_core.schemas.avro.defaults import is_default_of
 from tidelog_core.schemas.avro.types import NAMED, NO_DEFAULT, PRIMITIVES, AvroField, AvroType
 from tidelog_core.schemas.model import compact_json
-from tidelog_core.schemas.parsed_schema import DEPTH_MAX, InvalidSchema, Steps
+from tidelog_core.schemas.parsed_schema import DEPTH_MAX, InvalidSchema, StepBudget
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = frozenset(
@@ -77,7 +77,7 @@ class _Parser:
 
     def __init__(self) -> None:
         self.names: dict[str, AvroType] = {}
-        self._steps = Steps(_DEFAULT_STEPS_MAX)
+        self._budget = StepBudget(_DEFAULT_STEPS_MAX)
 
     def parse(self, value: Any, namespace: str, depth: int) -> AvroType:
         """Return the type that a JSON value declares in the namespace."""
@@ -181,7 +181,7 @@ class _Parser:
         for made in fields.values():
             if made.default is NO_DEFAULT:
                 continue
-            if not is_default_of(made.type, made.default, self._steps):
+            if not is_default_of(made.type, made.default, self._budget):
                 raise InvalidSchema(
                     f"the default of {_shown(made.name)}, {_shown(made.default)}, is not of its"
                     f" type {made.type.full_name or made.type.kind}"

@@ -13,9 +13,14 @@ from typing import Any
 from tidelog_core.schemas.json_schema.matching import largest_matching_size
 from tidelog_core.schemas.json_schema.nodes import Node
 from tidelog_core.schemas.model import compact_json
-from tidelog_core.schemas.parsed_schema import PARTS_PER_STEP, PROBLEMS_MAX, InvalidSchema, Steps
+from tidelog_core.schemas.parsed_schema import (
+    PARTS_PER_STEP,
+    PROBLEMS_MAX,
+    InvalidSchema,
+    Problem,
+    StepBudget,
+)
 
-Problem = tuple[str, tuple[str, ...]]  # the kind, and the place
 Pair = tuple[int, int]
 _UNION = ("anyOf", "oneOf")
 PATTERN_BYTES_MAX = 256 << 10  # of memory, when compiled; the library keeps 128 of them
@@ -28,10 +33,10 @@ def compare(written: Node, reader: Node) -> list[Problem]:
     Raises ``TooComplex``. A pair that is under way counts as compatible, and what followed from
     that is compared again until it no longer changes anything.
     """
-    steps = Steps()
+    budget = StepBudget()
     known_bad: dict[Pair, list[Problem]] = {}
     while True:
-        comparison = _Comparison(steps, known_bad)
+        comparison = _Comparison(budget, known_bad)
         found = comparison.compare(written, reader)
         bad = {pair: problems for pair, problems in comparison.known.items() if problems}
         if not comparison.has_assumed or bad.keys() == known_bad.keys():
@@ -42,18 +47,18 @@ def compare(written: Node, reader: Node) -> list[Problem]:
 class _Comparison:
     """One pass over two schemas."""
 
-    def __init__(self, steps: Steps, known_bad: dict[Pair, list[Problem]]) -> None:
+    def __init__(self, budget: StepBudget, known_bad: dict[Pair, list[Problem]]) -> None:
         self.known: dict[Pair, list[Problem]] = {}
         self.has_assumed = False
-        self._steps = steps
+        self._budget = budget
         self._known_bad = known_bad
         self._open: set[Pair] = set()
 
     def compare(self, old: Node | None, new: Node | None, *path: str) -> list[Problem]:
         """Return the problems of a pair at a place."""
-        self._steps.take()  # For known pairs too: many references may name one.
+        self._budget.take()  # For known pairs too: many references may name one.
         if old is None:
-            return [] if new is None else [("SCHEMA_ADDED", path)]
+            return [] if new is None else [Problem("SCHEMA_ADDED", path)]
         if new is None:
             return []
         old, new = _followed(old), _followed(new)
@@ -64,13 +69,13 @@ class _Comparison:
             self.has_assumed = self.has_assumed or found is None
             found = found or []
         elif found is None:
-            self._steps.take((_part_count(old) + _part_count(new)) // PARTS_PER_STEP)
+            self._budget.take((_part_count(old) + _part_count(new)) // PARTS_PER_STEP)
             self._open.add(pair)
             try:
                 found = self.known[pair] = self._compare(old, new)[:PROBLEMS_MAX]
             finally:
                 self._open.discard(pair)
-        return [(kind, (*path, *place)) for kind, place in found]
+        return [Problem(kind, (*path, *place)) for kind, place in found]
 
     def _compare(self, old: Node, new: Node) -> list[Problem]:
         if self._is_widened(old, new):
@@ -80,7 +85,7 @@ class _Comparison:
                 return []
             if old.says("connect.type") == new.says("connect.type") == _BYTES:
                 return []
-            return [("TYPE_CHANGED", ())]
+            return [Problem("TYPE_CHANGED", ())]
         compare: Callable[[Node, Node], list[Problem]] | None = {
             "string": _compare_strings,
             "number": _compare_numbers,
@@ -107,24 +112,24 @@ class _Comparison:
 
     def _compare_combined(self, old: Node, new: Node) -> list[Problem]:
         if not _may_become(old, new):
-            return [("COMBINED_TYPE_CHANGED", ())]
+            return [Problem("COMBINED_TYPE_CHANGED", ())]
         olds, news = _distinct(old.parts), _distinct(new.parts)
         found: list[Problem] = []
         if len(olds) < len(news) and new.criterion == "allOf":
-            found.append(("PRODUCT_TYPE_EXTENDED", ()))
+            found.append(Problem("PRODUCT_TYPE_EXTENDED", ()))
         if len(olds) > len(news) and old.criterion in _UNION:
-            found.append(("SUM_TYPE_NARROWED", ()))
+            found.append(Problem("SUM_TYPE_NARROWED", ()))
         edges = [
             [index for index, one in enumerate(news) if not self.compare(part, one)]
             for part in olds
         ]
         if largest_matching_size(edges) < min(len(olds), len(news)):
-            found.append(("COMBINED_TYPE_SUBSCHEMAS_CHANGED", ()))
+            found.append(Problem("COMBINED_TYPE_SUBSCHEMAS_CHANGED", ()))
         return found
 
     def _compare_not(self, old: Node, new: Node) -> list[Problem]:
         if self.compare(new.parts[0], old.parts[0]):
-            return [("NOT_TYPE_EXTENDED", ("not",))]
+            return [Problem("NOT_TYPE_EXTENDED", ("not",))]
         return []
 
     # -- objects ---------------------------------------------------------------------------
@@ -134,7 +139,7 @@ class _Comparison:
         for name in sorted(old.properties.keys() & new.properties.keys()):
             is_added = name in new.required and name not in old.required
             if is_added and not _followed(new.properties[name]).has_default:
-                found.append(("REQUIRED_ATTRIBUTE_ADDED", ("required", name)))
+                found.append(Problem("REQUIRED_ATTRIBUTE_ADDED", ("required", name)))
         for name in sorted(old.properties.keys() | new.properties.keys()):
             found += self._compare_property(old, new, name)
         found += self._compare_dependencies(old, new)
@@ -158,12 +163,12 @@ class _Comparison:
                 return []
             is_required = name in new.required
             if is_required and not _followed(after).has_default:
-                return [("REQUIRED_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", path)]
+                return [Problem("REQUIRED_PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL", path)]
             which = "REQUIRED_PROPERTY_WITH_DEFAULT" if is_required else "OPTIONAL_PROPERTY"
-            return [(f"{which}_ADDED_TO_OPEN_CONTENT_MODEL", path)]
+            return [Problem(f"{which}_ADDED_TO_OPEN_CONTENT_MODEL", path)]
         found = self._covered(self._cover(old, name), after, path, "PROPERTY")
         if name in new.required and not _followed(after).has_default:
-            found.append(("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", path))
+            found.append(Problem("REQUIRED_PROPERTY_ADDED_TO_UNOPEN_CONTENT_MODEL", path))
         return found
 
     def _removed(
@@ -174,11 +179,11 @@ class _Comparison:
             return []
         if cover is None:
             is_false = _followed(before).kind == "false"
-            return [] if is_false else [(f"{what}_REMOVED_FROM_CLOSED_CONTENT_MODEL", path)]
+            return [] if is_false else [Problem(f"{what}_REMOVED_FROM_CLOSED_CONTENT_MODEL", path)]
         found = self.compare(before, cover, *path)
         if found:
             kind = f"{what}_REMOVED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL"
-            found.append((kind, path))
+            found.append(Problem(kind, path))
         return found
 
     def _covered(
@@ -189,13 +194,13 @@ class _Comparison:
             return []
         found = self.compare(cover, after, *path)
         if found:
-            found.append((f"{what}_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path))
+            found.append(Problem(f"{what}_ADDED_NOT_COVERED_BY_PARTIALLY_OPEN_CONTENT_MODEL", path))
         return found
 
     def _cover(self, node: Node, name: str) -> Node | None:
         """Return the schema of an unlisted property; ``None``: it is not allowed."""
         for pattern, one in node.patterns.items():
-            self._steps.take()
+            self._budget.take()
             if _matches(pattern, name):
                 return one
         if node.additional is not None:
@@ -211,21 +216,21 @@ class _Comparison:
             before, path = old.dependencies.get(name), ("dependencies", name)
             if isinstance(after, frozenset):
                 if not isinstance(before, frozenset):
-                    found.append(("DEPENDENCY_ARRAY_ADDED", path))
+                    found.append(Problem("DEPENDENCY_ARRAY_ADDED", path))
                 elif not after <= before:
                     kind = "EXTENDED" if after > before else "CHANGED"
-                    found.append((f"DEPENDENCY_ARRAY_{kind}", path))
+                    found.append(Problem(f"DEPENDENCY_ARRAY_{kind}", path))
             elif isinstance(before, Node):
                 found += self.compare(before, after, *path)
             else:
-                found.append(("DEPENDENCY_SCHEMA_ADDED", path))
+                found.append(Problem("DEPENDENCY_SCHEMA_ADDED", path))
         return found
 
     def _compare_additional(self, old: Node, new: Node, keyword: str, kind: str) -> list[Problem]:
         if old.is_closed != new.is_closed:
-            return [(f"{kind}_REMOVED", (keyword,))] if new.is_closed else []
+            return [Problem(f"{kind}_REMOVED", (keyword,))] if new.is_closed else []
         if old.additional is None and new.additional is not None:
-            return [(f"{kind}_NARROWED", (keyword,))]
+            return [Problem(f"{kind}_NARROWED", (keyword,))]
         return self.compare(old.additional, new.additional, keyword) if new.additional else []
 
     def _compare_unevaluated(self, old: Node, new: Node, keyword: str, kind: str) -> list[Problem]:
@@ -233,9 +238,9 @@ class _Comparison:
         if after is None or (before is not None and before.kind == "false"):
             return []
         if after.kind == "false":
-            return [(f"{kind}_REMOVED", (keyword,))]
+            return [Problem(f"{kind}_REMOVED", (keyword,))]
         if before is None or (before.kind == "empty" and after.kind != "empty"):
-            return [(f"{kind}_NARROWED", (keyword,))]
+            return [Problem(f"{kind}_NARROWED", (keyword,))]
         return [] if after.kind == "empty" else self.compare(before, after, keyword)
 
     # -- arrays ----------------------------------------------------------------------------
@@ -253,11 +258,11 @@ class _Comparison:
                 cover = self._cover(old, "")
                 found += self._covered(cover, new.items[index], path, "ITEM")
             elif _followed(new.items[index]).kind != "empty":
-                found.append(("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", path))
+                found.append(Problem("ITEM_ADDED_TO_OPEN_CONTENT_MODEL", path))
         found += self._compare_additional(old, new, "additionalItems", "ADDITIONAL_ITEMS")
         found += self._compare_unevaluated(old, new, "unevaluatedItems", "UNEVALUATED_ITEMS")
         if new.source.get("uniqueItems") is True and old.source.get("uniqueItems") is not True:
-            found.append(("UNIQUE_ITEMS_ADDED", ("uniqueItems",)))
+            found.append(Problem("UNIQUE_ITEMS_ADDED", ("uniqueItems",)))
         for keyword, kind in (("maxItems", "MAX_ITEMS"), ("maxContains", "MAX_CONTAINS")):
             found += _limits(old, new, keyword, kind, is_upper=True)
         for keyword, kind in (("minItems", "MIN_ITEMS"), ("minContains", "MIN_CONTAINS")):
@@ -324,7 +329,7 @@ def _compare_strings(old: Node, new: Node) -> list[Problem]:
     before, after = old.source.get("pattern"), new.source.get("pattern")
     if after is not None and before != after:
         kind = "PATTERN_ADDED" if before is None else "PATTERN_CHANGED"
-        found.append((kind, ("pattern",)))
+        found.append(Problem(kind, ("pattern",)))
     return found
 
 
@@ -337,9 +342,9 @@ def _compare_numbers(old: Node, new: Node) -> list[Problem]:
     if after is not None and before != after:
         kind = "MULTIPLE_OF_ADDED" if before is None else _multiple_change(before, after)
         if kind:
-            found.append((kind, ("multipleOf",)))
+            found.append(Problem(kind, ("multipleOf",)))
     if new.is_integer and not old.is_integer:
-        found.append(("TYPE_NARROWED", ()))
+        found.append(Problem("TYPE_NARROWED", ()))
     return found
 
 
@@ -358,12 +363,12 @@ def _compare_enums(old: Node, new: Node) -> list[Problem]:
     olds, news = ({compact_json(one) for one in node.source["enum"]} for node in (old, new))
     if olds <= news:
         return []
-    return [("ENUM_ARRAY_NARROWED" if olds > news else "ENUM_ARRAY_CHANGED", ("enum",))]
+    return [Problem("ENUM_ARRAY_NARROWED" if olds > news else "ENUM_ARRAY_CHANGED", ("enum",))]
 
 
 def _compare_consts(old: Node, new: Node) -> list[Problem]:
     is_same = compact_json(old.source["const"]) == compact_json(new.source["const"])
-    return [] if is_same else [("ENUM_ARRAY_CHANGED", ("const",))]
+    return [] if is_same else [Problem("ENUM_ARRAY_CHANGED", ("const",))]
 
 
 def _limits(old: Node, new: Node, keyword: str, kind: str, *, is_upper: bool) -> list[Problem]:
@@ -372,9 +377,9 @@ def _limits(old: Node, new: Node, keyword: str, kind: str, *, is_upper: bool) ->
     if isinstance(after, bool) or after is None or before == after:
         return []  # ``exclusiveMaximum`` is true or false in draft 4.
     if before is None or isinstance(before, bool):
-        return [(f"{kind}_ADDED", (keyword,))]
+        return [Problem(f"{kind}_ADDED", (keyword,))]
     if is_upper and after < before:
-        return [(f"{kind}_DECREASED", (keyword,))]
+        return [Problem(f"{kind}_DECREASED", (keyword,))]
     if not is_upper and after > before:
-        return [(f"{kind}_INCREASED", (keyword,))]
+        return [Problem(f"{kind}_INCREASED", (keyword,))]
     return []

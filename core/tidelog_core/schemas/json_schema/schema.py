@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog_core.schemas.avro.parsing import load_json
-from tidelog_core.schemas.json_schema.comparison import Problem, compare
+from tidelog_core.schemas.json_schema.comparison import compare
 from tidelog_core.schemas.json_schema.nodes import Node, load_tree
 from tidelog_core.schemas.model import SchemaType, compact_json
-from tidelog_core.schemas.parsed_schema import InvalidSchema
+from tidelog_core.schemas.parsed_schema import InvalidSchema, Problem
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ def _sorted(value: Any) -> Any:
 
 def _text(problem: Problem) -> str:
     """Return a message as Confluent's ``Difference`` has it."""
-    kind, path = problem
-    place = "#/" + "/".join(path)
+    kind, place = problem.kind, problem.place
     if "CONTENT_MODEL" in kind:
         text = f"A property or item at path '{place}' differs between the %s and the %s schema"
     elif kind.endswith(("_ADDED", "_REMOVED")):
@@ -83,4 +82,4 @@ def _text(problem: Problem) -> str:
         text += " than the %s schema"
     else:
         text = f"A type at path '{place}' is different between the %s schema and the %s schema"
-    return f'{{errorType:"{kind}", description:"{text}\'}}'
+    return problem.message(text)

@@ -7,15 +7,14 @@ changes that are incompatible are collected.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pb2 as pb
 
-from tidelog_core.schemas.parsed_schema import PROBLEMS_MAX, Steps
+from tidelog_core.schemas.parsed_schema import PROBLEMS_MAX, Problem, StepBudget
 from tidelog_core.schemas.protobuf.names import NamedType, TypeNames
 from tidelog_core.schemas.protobuf.parsing import SCALARS
 
-Problem = tuple[str, tuple[str, ...]]  # the kind, and the place
 _FIELD = pb.FieldDescriptorProto
 _NUMBER = frozenset({"int32", "int64", "uint32", "uint64", "bool", "enum"})
 # Scalars of one group are read as each other.
@@ -36,7 +35,7 @@ def compare(old: Side, new: Side) -> list[Problem]:
     comparison = _Comparison(old, new)
     if old.file.package != new.file.package:
         comparison.add("PACKAGE_CHANGED", ())
-    comparison.compare_types(old.file, new.file, ((), old.file.package, new.file.package))
+    comparison.compare_types(old.file, new.file, Place((), old.file.package, new.file.package))
     return comparison.found
 
 
@@ -62,7 +61,12 @@ class Side:
         return ("map" if found.is_map_entry else "message"), found
 
 
-Place = tuple[tuple[str, ...], str, str]  # names on the way, and the scopes of both sides
+class Place(NamedTuple):
+    """A place in both schemas; the scopes are the full names of what is around it."""
+
+    path: tuple[str, ...]
+    old_scope: str
+    new_scope: str
 
 
 class _Comparison:
@@ -71,13 +75,13 @@ class _Comparison:
     def __init__(self, old: Side, new: Side) -> None:
         self.found: list[Problem] = []
         self._old, self._new = old, new
-        self._steps = Steps()
+        self._budget = StepBudget()
         self._compared: set[tuple[str, str]] = set()  # messages, by full names
 
     def add(self, kind: str, path: tuple[str, ...]) -> None:
         """Collect a problem, unless there are many."""
         if len(self.found) < PROBLEMS_MAX:
-            self.found.append((kind, path))
+            self.found.append(Problem(kind, path))
 
     def compare_types(self, old: Any, new: Any, place: Place) -> None:
         """Compare the messages that two files, or two messages, declare."""
@@ -89,7 +93,7 @@ class _Comparison:
             if name not in news:
                 self.add("MESSAGE_REMOVED", (*path, name))
                 continue
-            inner = ((*path, name), _join(old_scope, name), _join(new_scope, name))
+            inner = Place((*path, name), _join(old_scope, name), _join(new_scope, name))
             self._compare_messages(message, news[name], inner)
 
     def _compare_messages(self, old: Any, new: Any, place: Place) -> None:
@@ -102,7 +106,7 @@ class _Comparison:
         deleted -= {olds[tag][0] for tag in olds.keys() & news.keys()}
         self._compare_oneofs(olds, news, path)
         for tag in sorted(olds.keys() | news.keys()):
-            self._steps.take()
+            self._budget.take()
             oneof, field = olds.get(tag, ("", None))
             new_oneof, new_field = news.get(tag, ("", None))
             where = (*path, *filter(None, [new_oneof or oneof]), str(tag))
@@ -117,7 +121,7 @@ class _Comparison:
                     self.add("REQUIRED_FIELD_ADDED", where)
             else:
                 labels = _label(field, self._old.file), _label(new_field, self._new.file)
-                self._compare_fields(field, new_field, (where, old_scope, new_scope), labels)
+                self._compare_fields(field, new_field, Place(where, old_scope, new_scope), labels)
         self.compare_types(old, new, place)
 
     def _compare_oneofs(
@@ -150,7 +154,7 @@ class _Comparison:
             assert new_type is not None
             pairs = zip(old_type.descriptor.field, new_type.descriptor.field, strict=False)
             for before, after in pairs:
-                inner = (path, old_type.name, new_type.name)
+                inner = Place(path, old_type.name, new_type.name)
                 self._compare_fields(before, after, inner)
         elif kind == "message":
             self._compare_message_types((old, old_type), (new, new_type), path)
@@ -178,7 +182,7 @@ class _Comparison:
         if reference is not None and reference == self._new.references.get(after.file):
             return
         count = len(self.found)
-        place = ((before.local_name,), before.name, after.name)
+        place = Place((before.local_name,), before.name, after.name)
         self._compare_messages(before.descriptor, after.descriptor, place)
         if len(self.found) > count:
             self.add("FIELD_NAMED_TYPE_CHANGED", path)

@@ -13,8 +13,8 @@ from google.protobuf import descriptor_pb2 as pb
 from google.protobuf.message import DecodeError
 
 from tidelog_core.schemas.model import Reference, SchemaType
-from tidelog_core.schemas.parsed_schema import InvalidSchema
-from tidelog_core.schemas.protobuf.comparison import Problem, Side, compare
+from tidelog_core.schemas.parsed_schema import InvalidSchema, Problem
+from tidelog_core.schemas.protobuf.comparison import Side, compare
 from tidelog_core.schemas.protobuf.names import TypeNames, require_known, resolved
 from tidelog_core.schemas.protobuf.parsing import parse_proto
 from tidelog_core.schemas.protobuf.printing import print_proto
@@ -98,7 +98,7 @@ def _sort_fields(message: Any) -> None:
 
 
 def _text(problem: Problem) -> str:
-    kind, path = problem
-    place = "#/" + "/".join(path)
-    text = f"{kind.replace('_', ' ').lower()} at path '{place}' in the %s schema,"
-    return f'{{errorType:"{kind}", description:"{text} against the %s schema\'}}'
+    what = problem.kind.replace("_", " ").lower()
+    return problem.message(
+        f"{what} at path '{problem.place}' in the %s schema, against the %s schema"
+    )

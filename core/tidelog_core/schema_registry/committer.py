@@ -13,8 +13,8 @@ JOURNAL = schema_journal_key()
 JOURNAL_NAME = (JOURNAL.collection, JOURNAL.key)  # as errors name it
 
 
-class ChangeLog(Protocol):
-    """How the registry's changes are committed."""
+class Committer(Protocol):
+    """Commits the registry's changes, each at the position that it was decided at."""
 
     async def begin(self) -> SchemaJournal | None:
         """Return the position that a change is decided at. Call it before all other reads."""
@@ -25,8 +25,8 @@ class ChangeLog(Protocol):
         """Do all the writes or none. Durable on return. Raises ``VersionConflict``."""
 
 
-class StoreLog:
-    """The changes of a registry without a bucket, which are in its metadata store alone."""
+class StoreCommitter:
+    """Commits to the metadata store alone, for a registry without a bucket."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
