@@ -54,7 +54,7 @@ class KnownSchema:
     ids: frozenset[int]  # imports may give one schema several
     subjects: Mapping[str, frozenset[int]]  # the ids that each has it under; deleted ones too
 
-    def uses_in(self, names: Set[str], ids: Set[int], *, prefix: str = "") -> set[tuple[str, int]]:
+    def uses_in(self, names: Set[str], ids: Set[int], *, prefix: str) -> set[tuple[str, int]]:
         """Return the subjects that have it under one of some ids, with these.
 
         Only subjects with one of the names, after the prefix. It takes as long as there are

@@ -86,7 +86,7 @@ def load_tree(document: Any, known: Iterable[tuple[str, Any]]) -> Node:
     loader = _Loader()
     for name, other in known:
         loader.add(name, other)
-    return loader.load_document("", document)
+    return loader.load_document(document)
 
 
 class _Loader:
@@ -105,13 +105,13 @@ class _Loader:
         if isinstance(document, dict) and isinstance(document.get("$id"), str):
             self._documents.setdefault(_address(document["$id"]), document)
 
-    def load_document(self, base: str, document: Any) -> Node:
+    def load_document(self, document: Any) -> Node:
         """Return the schema of the document, with all references resolved."""
-        self.add(base, document)
+        self.add("", document)
         if isinstance(document, dict):
             draft = str(document.get("$schema", ""))
             self._is_new = any(one in draft for one in _NEW_DRAFTS)
-        root = self.load(document, base, 0)
+        root = self.load(document, "", 0)
         while self._open:
             node = self._open.pop()
             node.target = self._resolve(node.reference)

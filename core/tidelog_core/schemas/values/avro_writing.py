@@ -12,7 +12,7 @@ from typing import Any
 
 from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroField, AvroType
 from tidelog_core.schemas.values.avro_reading import DEPTH_MAX, branch_name
-from tidelog_core.schemas.values.framing import UnreadableValue
+from tidelog_core.schemas.values.framing import UnreadableValue, zigzag_varint
 
 SHOWN_CHARACTERS_MAX = 60
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
@@ -70,7 +70,7 @@ class _Writer:
         if kind.kind == "union":  # Its default is of any of its branches.
             for index, branch in enumerate(kind.branches):
                 start = len(self._parts)
-                self._parts += _long(index)
+                self._parts += zigzag_varint(index)
                 try:
                     self.write(branch, value, where, depth)
                 except UnreadableValue:
@@ -82,18 +82,18 @@ class _Writer:
     def _union(self, of: AvroType, value: Any, where: str, depth: int) -> None:
         names = [branch_name(one) for one in of.branches]
         if value is None and "null" in names:
-            self._parts += _long(names.index("null"))
+            self._parts += zigzag_varint(names.index("null"))
             return
         if isinstance(value, dict) and len(value) == 1:
             ((name, inner),) = value.items()
             if name in names and name != "null":
                 index = names.index(name)
-                self._parts += _long(index)
+                self._parts += zigzag_varint(index)
                 self.write(of.branches[index], inner, where, depth)
                 return
         others = [index for index, name in enumerate(names) if name != "null"]
         if len(others) == 1:
-            self._parts += _long(others[0])
+            self._parts += zigzag_varint(others[0])
             self.write(of.branches[others[0]], value, where, depth)
             return
         raise UnreadableValue(
@@ -105,7 +105,7 @@ class _Writer:
             raise _no(of, value, where)
         assert of.items is not None
         if value:
-            self._parts += _long(len(value))
+            self._parts += zigzag_varint(len(value))
         for number, item in enumerate(value):
             self.write(of.items, item, f"{where}[{number}]", depth)
         self._parts += b"\0"
@@ -115,10 +115,10 @@ class _Writer:
             raise _no(of, value, where)
         assert of.items is not None
         if value:
-            self._parts += _long(len(value))
+            self._parts += zigzag_varint(len(value))
         for name, item in value.items():
             text = _text(name, where)
-            self._parts += _long(len(text)) + text
+            self._parts += zigzag_varint(len(text)) + text
             self.write(of.items, item, f"{where}[{name[:SHOWN_CHARACTERS_MAX]}]", depth)
         self._parts += b"\0"
 
@@ -131,18 +131,18 @@ def _simple(of: AvroType, value: Any, where: str) -> bytes:  # noqa: PLR0911
         return b"\1" if value else b"\0"
     if kind in _BITS and type(value) is int:
         if -(2 ** _BITS[kind]) <= value < 2 ** _BITS[kind]:
-            return _long(value)
+            return zigzag_varint(value)
         raise UnreadableValue(f"{where} is too large for {kind}")
     if kind in ("float", "double"):
         return _number(of, value, where)
     if isinstance(value, str):
         if kind == "string":
             data = _text(value, where)
-            return _long(len(data)) + data
+            return zigzag_varint(len(data)) + data
         if kind in ("bytes", "fixed"):
             return _raw(of, value, where)
         if kind == "enum" and value in of.symbols:
-            return _long(of.symbols.index(value))
+            return zigzag_varint(of.symbols.index(value))
     raise _no(of, value, where)
 
 
@@ -163,7 +163,7 @@ def _raw(of: AvroType, value: str, where: str) -> bytes:
     except UnicodeEncodeError:
         raise UnreadableValue(f"{where} has characters that stand for no byte") from None
     if of.kind == "bytes":
-        return _long(len(data)) + data
+        return zigzag_varint(len(data)) + data
     if len(data) != of.size:
         raise UnreadableValue(f"{where} has {len(data)} bytes, {of.size} are required")
     return data
@@ -174,15 +174,6 @@ def _text(value: str, where: str) -> bytes:
         return value.encode()
     except UnicodeEncodeError:
         raise UnreadableValue(f"{where} has half of a surrogate pair") from None
-
-
-def _long(value: int) -> bytes:
-    rest, parts = (value << 1) ^ (value >> 63), bytearray()
-    while rest > 0x7F:
-        parts.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    parts.append(rest)
-    return bytes(parts)
 
 
 def _no(of: AvroType, value: Any, where: str) -> UnreadableValue:

@@ -120,7 +120,7 @@ def joined_indexes(indexes: Sequence[int]) -> bytes:
     """Return the place of a Protobuf message as it is written before the message."""
     if tuple(indexes) == (0,):
         return b"\0"
-    return b"".join(_written(number) for number in (len(indexes), *indexes))
+    return b"".join(zigzag_varint(number) for number in (len(indexes), *indexes))
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
@@ -135,8 +135,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     raise UnreadableValue("the place of its message is cut off")
 
 
-def _written(number: int) -> bytes:
-    rest, parts = number << 1, bytearray()
+def zigzag_varint(number: int) -> bytes:
+    """Return a signed number of 64 bits as Protobuf and Avro write it."""
+    rest, parts = (number << 1) ^ (number >> 63), bytearray()
     while rest > 0x7F:
         parts.append(rest & 0x7F | 0x80)
         rest >>= 7
