@@ -23,7 +23,6 @@ class GroupLimits:
 
     initial_rebalance_delay_ms: int
     members_max: int
-    new_member_join_timeout_ms: int = 5 * 60 * 1000  # as in Kafka, where it is not a setting either
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

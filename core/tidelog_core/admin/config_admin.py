@@ -51,7 +51,7 @@ class ConfigAdmin:
         self._node_config = node_config
 
     async def alter_topic(
-        self, name: str, alterations: Sequence[Alteration], *, validate_only: bool = False
+        self, name: str, alterations: Sequence[Alteration], *, validate_only: bool
     ) -> None:
         """Change some of the topic's settings.
 
@@ -64,7 +64,7 @@ class ConfigAdmin:
         )
 
     async def replace_topic(
-        self, name: str, configs: Mapping[str, str], *, validate_only: bool = False
+        self, name: str, configs: Mapping[str, str], *, validate_only: bool
     ) -> None:
         """Make ``configs`` all of the topic's settings; raises as ``alter_topic``."""
         await self._alter_topic(
@@ -74,7 +74,7 @@ class ConfigAdmin:
         )
 
     async def alter_group(
-        self, group_id: str, alterations: Sequence[Alteration], *, validate_only: bool = False
+        self, group_id: str, alterations: Sequence[Alteration], *, validate_only: bool
     ) -> None:
         """Change some of a group's own settings; there need be no such group yet.
 
@@ -87,7 +87,7 @@ class ConfigAdmin:
         await self._alter_group(group_id, alter, validate_only)
 
     async def replace_group(
-        self, group_id: str, configs: Mapping[str, str], *, validate_only: bool = False
+        self, group_id: str, configs: Mapping[str, str], *, validate_only: bool
     ) -> None:
         """Make ``configs`` all that is set for a group; raises as ``alter_group``."""
 
@@ -102,7 +102,7 @@ class ConfigAdmin:
         broker_id: int | None,
         alterations: Sequence[Alteration],
         *,
-        validate_only: bool = False,
+        validate_only: bool,
     ) -> None:
         """Change some settings of one node, or with ``None`` of every node.
 
@@ -116,7 +116,7 @@ class ConfigAdmin:
         await self._alter_node(broker_id, alter, validate_only)
 
     async def replace_node(
-        self, broker_id: int | None, configs: Mapping[str, str], *, validate_only: bool = False
+        self, broker_id: int | None, configs: Mapping[str, str], *, validate_only: bool
     ) -> None:
         """Replace all overrides of one node or of every node. Raises ``InvalidRequest``."""
 

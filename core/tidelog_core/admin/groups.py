@@ -130,11 +130,9 @@ class GroupAdmin:
         *,
         store: MetadataStore,
         view: ClusterView,
-        clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._store = store
         self._view = view
-        self._clock_ms = clock_ms
 
     async def list_groups(self) -> list[GroupRecord]:
         """Return every stored group that can be read, by id."""
@@ -278,7 +276,7 @@ class GroupAdmin:
     def _committed(
         self, image: ClusterImage, offsets: Mapping[TopicPartition, int]
     ) -> OffsetsByTopic:
-        now_ms = self._clock_ms()
+        now_ms = wall_clock_ms()
         committed: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
         for name, offset in offsets.items():
             topic = image.topic(name.topic)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tidelog_core.admin.batch_changes import commit_each
@@ -107,17 +107,10 @@ async def describe_users(
 class ScramUserAdmin:
     """Alters credentials. For the tasks of one event loop."""
 
-    def __init__(
-        self,
-        store: MetadataStore,
-        view: ClusterView,
-        *,
-        new_secret: Callable[[int], bytes] = secrets.token_bytes,
-    ) -> None:
-        """The view shows credentials. ``new_secret`` returns as many random bytes."""
+    def __init__(self, store: MetadataStore, view: ClusterView) -> None:
+        """The view shows credentials."""
         self._store = store
         self._view = view
-        self._new_secret = new_secret
 
     async def alter(
         self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
@@ -131,7 +124,7 @@ class ScramUserAdmin:
         try:
             image = await self._view.refresh()
             if upsertions:
-                await ensure_decoy_secret(self._store, image, self._new_secret)
+                await ensure_decoy_secret(self._store, image)
         except TidelogError as error:
             return dict.fromkeys((one.user for one in alterations), error)
         wanted, refused = await _checked(image, alterations)
@@ -139,16 +132,13 @@ class ScramUserAdmin:
         return {**done, **refused}
 
 
-async def ensure_decoy_secret(
-    store: MetadataStore,
-    image: ClusterImage,
-    new_secret: Callable[[int], bytes] = secrets.token_bytes,
-) -> None:
+async def ensure_decoy_secret(store: MetadataStore, image: ClusterImage) -> None:
     """Store the secret of decoys with the first credential. Raises ``StoreUnavailable``."""
     is_there = image.scram_users.decoy_secret is not None
     if not is_there and decoy_secret_key() not in image.unreadable:
         with contextlib.suppress(VersionConflict):  # Another node has stored one.
-            await store.commit([put(ScramDecoySecret(secret=new_secret(SECRET_SIZE_BYTES)))])
+            secret = secrets.token_bytes(SECRET_SIZE_BYTES)
+            await store.commit([put(ScramDecoySecret(secret=secret))])
 
 
 async def _checked(

@@ -233,7 +233,7 @@ def plan_deletion(topic: Topic, *, now_ms: int) -> DeletedTopic:
     )
 
 
-def default_topic(name: str, node: NodeConfig, *, live_count: int = 1) -> NewTopic:
+def default_topic(name: str, node: NodeConfig, *, live_count: int) -> NewTopic:
     """Return the topic to create if a missing topic of this name is needed.
 
     The cluster's own topics get Kafka's replication factor, or the number of live brokers if

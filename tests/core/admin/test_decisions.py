@@ -117,8 +117,8 @@ def test_a_plan_is_complete_and_deletion_keeps_what_cleanup_needs() -> None:
 
 def test_the_clusters_own_topics_have_as_many_partitions_as_shards() -> None:
     node = NodeConfig(offsets_topic_num_partitions=11, num_partitions=2)
-    assert default_topic(CONSUMER_OFFSETS_TOPIC, node).partition_count == 11
-    assert default_topic("other", node).partition_count == -1
+    assert default_topic(CONSUMER_OFFSETS_TOPIC, node, live_count=1).partition_count == 11
+    assert default_topic("other", node, live_count=1).partition_count == -1
 
 
 @given(

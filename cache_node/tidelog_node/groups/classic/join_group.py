@@ -19,6 +19,8 @@ from tidelog_node.groups.classic_messages import (
 )
 from tidelog_node.groups.step import Step
 
+# As in Kafka, where it is not a setting either.
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 PENDING_MEMBERS_MAX = 10_000  # ids of one group, assigned and not yet used
 
 
@@ -118,7 +120,7 @@ def _add(group: ClassicGroup, request: JoinRequest, member_id: str, limits: Grou
         is_new=True,
         awaited_join=request.number,
     )
-    group.add(member, limits.new_member_join_timeout_ms)
+    group.add(member, NEW_MEMBER_JOIN_TIMEOUT_MS)
     group.rebalance_or_complete_join(limits)
 
 

@@ -240,10 +240,10 @@ class ConsumerGroup(EpochGroup):
         """Remove the member unless it acts within the time from now."""
         self._deadlines.set(member_id, wait, self._now_ms + timeout_ms)
 
-    def expect_at_first(self, member_id: str, wait: Wait, timeout_ms: int) -> None:
-        """Do the same unless the member has such a deadline already."""
-        if not self._deadlines.has(member_id, wait):
-            self.expect(member_id, wait, timeout_ms)
+    def expect_join(self, member: ConsumerMember) -> None:
+        """Remove the classic member unless it joins in time, from when it was first asked to."""
+        if not self._deadlines.has(member.member_id, Wait.JOIN):
+            self.expect(member.member_id, Wait.JOIN, member.rebalance_timeout_ms)
 
     def expect_no_more(self, member_id: str, wait: Wait) -> None:
         """Remove the deadline: the member has acted."""

@@ -87,7 +87,7 @@ def heartbeat(group: ConsumerGroup, caller: GroupCaller, *, now_ms: int) -> Erro
         or member.state is MemberState.UNREVOKED_PARTITIONS
         or can_get_more
     ):
-        group.expect_at_first(member.member_id, Wait.JOIN, member.rebalance_timeout_ms)
+        group.expect_join(member)
         return ErrorCode.rebalance_in_progress
     return ErrorCode.none
 
@@ -221,7 +221,7 @@ def _sync(group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
     # A new coordinator may not know all names of the assignment's topics.
     is_outdated = group.epoch > member.epoch or group.has_changed_topics
     if is_outdated and member.state is not MemberState.UNREVOKED_PARTITIONS:
-        group.expect_at_first(member.member_id, Wait.JOIN, member.rebalance_timeout_ms)
+        group.expect_join(member)
         raise Refused(ErrorCode.rebalance_in_progress, "The member has to join again.")
     group.expect_no_more(member.member_id, Wait.SYNC)
     group.expect(member.member_id, Wait.SESSION, member.classic.session_timeout_ms)
