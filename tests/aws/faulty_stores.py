@@ -129,7 +129,7 @@ class FaultyNode:
         try:
             while len(found) < len(expected):
                 assert time.monotonic() < deadline, self.process.log[-3000:]
-                for message in consumer.consume(1000, timeout=0.5):
+                for message in consumer.consume(len(expected) - len(found), timeout=0.5):
                     assert message.error() is None, message.error()
                     assert message.offset() == offset + len(found)
                     found.append(message.value())

@@ -24,6 +24,7 @@ from tidelog_core.records.batch import CompressionType
 
 from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, fetch_body, frame, milliseconds, produce_body
 
 
@@ -393,7 +394,12 @@ def test_a_deleted_topic_leaves_no_files_and_can_be_made_again(
 def test_a_client_may_not_write_to_a_reserved_topic(node: NodeProcess, client: WireClient) -> None:
     consumer = Consumer({"bootstrap.servers": node.address, "group.id": "g"})
     consumer.subscribe(["__consumer_offsets"])
-    consumer.poll(3)
+
+    def is_there() -> bool:
+        consumer.poll(0.05)
+        return "__consumer_offsets" in consumer.list_topics(timeout=60).topics
+
+    eventually(is_there, "the topic is created")
     consumer.close()
     answer = client.produce("__consumer_offsets", batch_of(b"a"))
     assert answer.error_code is ErrorCode.invalid_topic_exception

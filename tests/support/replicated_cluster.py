@@ -180,7 +180,7 @@ class ReplicatedCluster:
         try:
             while len(found) < count:
                 assert time.monotonic() < deadline, f"only {len(found)} of {count} records came"
-                for message in consumer.consume(count, timeout=1):
+                for message in consumer.consume(count - len(found), timeout=1):
                     if message.error() is None:
                         assert message.offset() not in found
                         found[message.offset()] = message.value()

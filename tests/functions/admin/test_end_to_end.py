@@ -273,7 +273,7 @@ def cluster_records(
     try:
         while len(numbers) < count:
             assert time.monotonic() < deadline, f"only {len(numbers)} records came"
-            for message in consumer.consume(count, timeout=1):
+            for message in consumer.consume(count - len(numbers), timeout=1):
                 assert message.error() is None, message.error()
                 numbers.append(int(message.value()[:5]))
     finally:
