@@ -15,7 +15,7 @@ from tidelog_core.admin import (
     names,
     roles,
     scram_users,
-    topics,
+    topic_plans,
 )
 from tidelog_core.config import GroupConfig, ListenerConfig, NodeConfig, TopicConfig, settings_of
 from tidelog_core.log import append_checks
@@ -30,7 +30,7 @@ from tidelog_node.client_metrics import forwarder, instances
 from tidelog_node.handlers.client_metrics import DECOMPRESSED_RATIO_MAX
 from tidelog_node.monitoring import group_lag, http_server
 from tidelog_node.throttling import meters
-from tidelog_node.transactions import coordinator
+from tidelog_node.transactions import hosted_transactions
 
 from tools.places import ROOT
 
@@ -88,8 +88,8 @@ def _topics() -> Iterator[Row]:
         "1",
         "refused, INVALID_TOPIC_EXCEPTION",
     )
-    yield "partitions of a topic", _count(topics.PARTITIONS_MAX), "refused, INVALID_PARTITIONS"
-    yield "new partitions of one request", _count(topics.NEW_PARTITIONS_MAX), POLICY
+    yield "partitions of a topic", _count(topic_plans.PARTITIONS_MAX), "refused, INVALID_PARTITIONS"
+    yield "new partitions of one request", _count(topic_plans.NEW_PARTITIONS_MAX), POLICY
     yield (
         "replicas of a partition",
         "the number of nodes",
@@ -180,7 +180,7 @@ def _groups() -> Iterator[Row]:
 def _transactions() -> Iterator[Row]:
     yield (
         "a transactional id",
-        _size(coordinator.TRANSACTIONAL_ID_SIZE_BYTES_MAX),
+        _size(hosted_transactions.TRANSACTIONAL_ID_SIZE_BYTES_MAX),
         INVALID,
     )
     yield (
