@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import ClassVar
 
 from kio.schema.errors import ErrorCode
@@ -651,6 +652,18 @@ class StoreNotEmpty(TidelogError):
     def __init__(self, problem: str) -> None:
         super().__init__(f"the metadata store is not empty: {problem}")
         self.problem = problem
+
+
+class StoreNotFound(StoreUnavailable):
+    """The folder of an object store is not there: nodes make it when they start."""
+
+    hint = ""  # The message has it, for programs that show no hints.
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"no object store at {folder}: check the path, and that this machine has the folder"
+        )
+        self.folder = folder
 
 
 class ObjectNotFound(TidelogError):

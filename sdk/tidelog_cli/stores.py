@@ -89,7 +89,7 @@ def locate_stores(
     What neither gives is the context's.
 
     Raises ``UsageError`` if a URL is missing, and ``CommandFailed`` for a local path that
-    does not exist, because opening a store creates it.
+    does not exist, before anything is started: opening a metadata store would create it.
     """
     if data_dir is None and (metadata is None or objects is None):
         data_dir, metadata, objects = _in_context(metadata, objects)
@@ -99,7 +99,7 @@ def locate_stores(
     if metadata is None or objects is None:
         raise UsageError(f"no cluster given: give --data-dir, or --metadata and --objects{_OR}")
     require_local(metadata, "sqlite", "metadata store")
-    if data_dir is None:  # In a data directory, the folder appears with the first object.
+    if data_dir is None:  # In a data directory a node makes the folder when it starts.
         require_local(objects, "file", "object store")
     return StoreLocations(metadata, objects)
 
@@ -150,7 +150,7 @@ async def opened_metadata(url: str) -> AsyncIterator[tuple[MetadataStore, Cluste
 
 
 def require_local(url: str, scheme: str, what: str) -> None:
-    """Raise ``CommandFailed`` if a local store does not exist: opening would create it."""
+    """Raise ``CommandFailed`` if a local store does not exist."""
     parts = urlsplit(url)
     if parts.scheme == scheme and not Path(unquote(parts.path)).exists():
         raise CommandFailed(f"no {what} at {unquote(parts.path)}: check the path")

@@ -37,6 +37,7 @@ class SteadyClock:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> FunctionSettings:
+    (tmp_path / "objects").mkdir()
     return FunctionSettings(
         metadata_url=f"sqlite://{tmp_path}/metadata.db",
         objects_url=f"file://{tmp_path}/objects",

@@ -16,6 +16,7 @@ from tidelog_core.errors import (
     CorruptObject,
     InvalidConfig,
     ObjectNotFound,
+    StoreNotFound,
     UnknownTopicOrPartition,
 )
 from tidelog_core.log.local_log import LocalLog
@@ -318,9 +319,12 @@ def test_a_store_of_another_cluster_is_never_an_empty_topic(cluster, tmp_path, l
     """As on an executor that lacks the driver's folder."""
     cluster.create_topic("t")
     cluster.add_segment("t", batches(0, 50))
-    elsewhere = (tmp_path / "elsewhere").as_uri()
+    elsewhere = tmp_path / "elsewhere"
+    with pytest.raises(StoreNotFound, match=f"no object store at {elsewhere}: check the path"):
+        offsets(cluster, objects=elsewhere.as_uri(), failOnDataLoss=loss)
+    elsewhere.mkdir()
     with pytest.raises(InvalidConfig, match="without any object of cluster tiered-test"):
-        offsets(cluster, objects=elsewhere, failOnDataLoss=loss)
+        offsets(cluster, objects=elsewhere.as_uri(), failOnDataLoss=loss)
 
 
 def test_metadata_that_are_not_there_are_refused_and_not_made(cluster, tmp_path):

@@ -34,6 +34,7 @@ class TieredCluster:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.objects = folder / "objects"
+        self.objects.mkdir(parents=True)  # as nodes do
         self._topics: dict[str, Topic] = {}
         self._hashes: dict[tuple[str, int], dict[int, bytes]] = {}  # by base offset
         asyncio.run(self._commit(put(Cluster(cluster_id=CLUSTER_ID))))

@@ -134,7 +134,8 @@ async def _lay_all_producers(
     laid: Sequence[tuple[TopicPartition, Path, SegmentMeta]], cluster_id: str, objects_url: str
 ) -> None:
     slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
-    objects = open_object_store(objects_url)
+    # A tier that is gone leaves these logs without producers, and does not keep the node down.
+    objects = open_object_store(objects_url, may_be_new=True)
 
     async def lay_producers(held: TopicPartition, directory: Path, last: SegmentMeta) -> None:
         async with slots:

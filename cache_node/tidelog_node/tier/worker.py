@@ -223,7 +223,9 @@ def _send(
 
 async def run_worker(settings: WorkerSettings) -> None:
     """Serve until SIGTERM, SIGINT or, if enabled, the end of standard input."""
-    store = open_object_store(settings.objects, multipart_threshold=settings.multipart_threshold)
+    store = open_object_store(
+        settings.objects, may_be_new=True, multipart_threshold=settings.multipart_threshold
+    )
     worker = TierWorker(store, settings)
     connections: set[asyncio.Task[None]] = set()
 

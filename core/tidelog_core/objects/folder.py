@@ -6,7 +6,12 @@
 A write goes to a staging file, is fsynced, and then gets its name with ``link``, which fails if
 the name exists. So of several writers one wins, and a reader that sees the name sees all the
 bytes. Last the folder is fsynced, and every folder above it that may be new, so the name survives
-a power failure. A staging file without a lock was left by a crash; opening the store removes it.
+a power failure. A staging file without a lock was left by a crash; opening the store removes it, if
+it may.
+
+A missing folder is an empty store, and the first write makes it: ``open_object_store`` refuses it
+to those that only read. A folder that is gone later, as with a file system that is not mounted any
+more, is not made again.
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ import errno
 import fcntl
 import itertools
 import os
+import stat
+import threading
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +30,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from tidelog_core.errors import (
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreNotFound,
+    StoreUnavailable,
+)
 from tidelog_core.objects.filled_store import Fill
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
 from tidelog_core.objects.kms_keys import refuse_kms_key
@@ -45,13 +58,15 @@ class FolderObjectStore:
     """An ``ObjectStore`` on a local file system. Durable on return."""
 
     def __init__(self, folder: Path) -> None:
+        """Open the folder. Nothing is made before the first write."""
         self._folder = folder.absolute()
         self._staging = self._folder / STAGING
         self._executor = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="folder-store")
         # Folders whose names are known to be durable, by inode: a folder that was removed
         # and created again is another one.
         self._durable_folders: dict[str, int] = {}
-        _make_durable_folder(self._staging)
+        self._making = threading.Lock()
+        self._is_made = False  # whether this object has made the folder, or found it
         self._remove_abandoned()
 
     async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
@@ -138,6 +153,10 @@ class FolderObjectStore:
 
     @contextmanager
     def _staged(self) -> Iterator[tuple[Path, BinaryIO]]:
+        with self._making:
+            if not self._is_made:
+                _make_durable_folder(self._staging)
+                self._is_made = True
         for _ in range(STAGING_ATTEMPTS_MAX):
             staged = self._staging / uuid.uuid4().hex
             with staged.open("xb") as file:
@@ -272,14 +291,32 @@ class FolderObjectStore:
                 folder = folder.parent  # Another delete has found it empty just now.
 
     def _remove_abandoned(self) -> None:
-        for path in self._staging.iterdir():
+        try:
+            left = list(self._staging.iterdir())
+        except OSError:
+            return  # Nothing has been written yet, or this process may not read it.
+        for path in left:
             try:
                 with path.open("rb") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     # Unlinked under the lock: a writer that was about to lock sees it.
                     path.unlink(missing_ok=True)
-            except (BlockingIOError, FileNotFoundError):
-                continue  # Its writer is still writing it, or has finished.
+            except OSError:
+                # Its writer is still writing it, or has finished; or this process only reads, and
+                # a writer will remove it.
+                continue
+
+
+def require_folder(folder: Path) -> None:
+    """Raise ``StoreNotFound`` if there is no folder, ``StoreUnavailable`` if that is unknown."""
+    try:
+        is_folder = stat.S_ISDIR(folder.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_folder = False
+    except OSError as error:
+        raise StoreUnavailable(f"the object store's folder cannot be seen: {error}") from error
+    if not is_folder:
+        raise StoreNotFound(folder)
 
 
 def read_object(folder: Path, key: str, start: int, end: int | None) -> bytes:

@@ -2,7 +2,7 @@
 
 s3://bucket/prefix      S3; endpoint, region and credentials from the AWS environment. The prefix is
                         that of the keys as it is: nothing in it is decoded
-file:///absolute/path   a folder on this machine
+file:///absolute/path   a folder on this machine, which the nodes make
 memory:                 this process's memory; tests and trials
 """
 
@@ -68,7 +68,7 @@ def parse_object_location(url: str) -> ObjectLocation:
 def make_local_folder(url: str) -> None:
     """Make the folder of a store on this machine; do nothing for others. Raises ``OSError``.
 
-    Tools take a missing folder for a wrong path, and the first object may come late.
+    A missing folder is a wrong path to all that only read, and the first object may come late.
     """
     location = parse_object_location(url)
     if location.scheme == "file":
@@ -76,9 +76,14 @@ def make_local_folder(url: str) -> None:
 
 
 def open_object_store(
-    url: str, *, multipart_threshold: int = MULTIPART_THRESHOLD_BYTES
+    url: str, *, may_be_new: bool = False, multipart_threshold: int = MULTIPART_THRESHOLD_BYTES
 ) -> ObjectStore:
-    """Return the store of the URL. Raises ``InvalidConfig`` with the allowed forms."""
+    """Return the store of the URL. Raises ``InvalidConfig`` with the allowed forms.
+
+    Raises ``StoreNotFound`` for a folder that is missing, unless the store ``may_be_new``: then it
+    is empty, and the first write makes the folder. Raises ``StoreUnavailable`` for a folder that
+    this process may not see.
+    """
     location = parse_object_location(url)
     match location.scheme:
         case "s3":
@@ -91,9 +96,12 @@ def open_object_store(
                 location.name, prefix=location.prefix, multipart_threshold=multipart_threshold
             )
         case "file":
-            from tidelog_core.objects.folder import FolderObjectStore
+            from tidelog_core.objects.folder import FolderObjectStore, require_folder
 
-            return FolderObjectStore(Path(location.name))
+            folder = Path(location.name)
+            if not may_be_new:
+                require_folder(folder)
+            return FolderObjectStore(folder)
         case _:
             from tidelog_core.objects.memory import MemoryObjectStore
 
@@ -101,9 +109,9 @@ def open_object_store(
 
 
 @asynccontextmanager
-async def opened_object_store(url: str) -> AsyncIterator[ObjectStore]:
-    """Open the store for the length of the block. Raises ``InvalidConfig``."""
-    store = open_object_store(url)
+async def opened_object_store(url: str, *, may_be_new: bool = False) -> AsyncIterator[ObjectStore]:
+    """Open the store for the length of the block. Raises as ``open_object_store``."""
+    store = open_object_store(url, may_be_new=may_be_new)
     try:
         yield store
     finally:

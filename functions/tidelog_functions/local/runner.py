@@ -81,6 +81,9 @@ class LocalRunner:
         """Call handlers until stopped."""
         wait_s = 0.0
         while not self._wait(wait_s):
+            if self._watch is not None and not Path(self._bucket).is_dir():
+                wait_s = POLL_INTERVAL_S  # The first node makes the folder.
+                continue
             self._call_for_objects()
             if time.monotonic() >= self._retention_due:
                 self._retention_due = time.monotonic() + self._retain()

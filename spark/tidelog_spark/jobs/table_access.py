@@ -45,7 +45,9 @@ class named_permission:  # used as a function
         if not isinstance(error, self._caught):
             return
         is_denied = any(one in str(error) for one in _TEXTS)
-        if not is_denied and getattr(error, "errno", None) not in _NUMBERS:
+        # A folder's store has the system's error as its cause.
+        numbers = {getattr(one, "errno", None) for one in (error, error.__cause__)}
+        if not is_denied and numbers.isdisjoint(_NUMBERS):
             return
         reason = " ".join(str(error).split())[:500]
         needed = _PERMISSIONS[self._action]

@@ -27,13 +27,13 @@ T = TypeVar("T")
 def with_state(location: str, call: Callable[[ObjectStore], Awaitable[T]]) -> T:
     """Return the call's result on the store of a table's state. Blocks; not for a loop's thread.
 
-    Raises ``TableAccessDenied``, also for reads: a folder's store makes the folder.
+    Raises ``TableAccessDenied``. A folder is made by the first write.
     """
 
     async def run() -> T:
         # A catalog may give its tables paths of this machine as locations.
         url = f"{table_url(plain_url(location))}/{STATE_FOLDER}"
-        async with opened_object_store(url) as store:
+        async with opened_object_store(url, may_be_new=True) as store:
             return await call(store)
 
     with named_permission(location, "write", StoreUnavailable):

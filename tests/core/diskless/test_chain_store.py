@@ -21,4 +21,4 @@ class TestMemoryChains(ChainStoreContract):
 class TestFolderChains(ChainStoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> ObjectStore:
-        return open_object_store(f"file://{tmp_path}/objects")
+        return open_object_store(f"file://{tmp_path}/objects", may_be_new=True)

@@ -21,7 +21,7 @@ async def test_a_store_that_keeps_the_first_object_passes_and_is_left_empty(
 
         store = MemoryObjectStore()
     else:
-        store = open_object_store(f"file://{tmp_path}/objects")
+        store = open_object_store(f"file://{tmp_path}/objects", may_be_new=True)
     for _ in range(2):
         await check_creates_once(store, "c", uuid4())
     assert [meta async for meta in store.list("")] == []

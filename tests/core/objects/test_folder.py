@@ -115,13 +115,24 @@ async def test_opening_removes_what_a_dead_writer_left_and_spares_what_is_being_
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "objects"
-    await FolderObjectStore(folder).close()
+    (folder / ".staging").mkdir(parents=True)
     (folder / ".staging" / "left").write_bytes(b"half")
     store = FolderObjectStore(folder)
     with store._staged() as (staged, _):
         second = FolderObjectStore(folder)
         assert list((folder / ".staging").iterdir()) == [staged]
         await second.close()
+    await store.close()
+
+
+async def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
+    """As with a file system that is not mounted any more: its objects would be hidden later."""
+    store = FolderObjectStore(tmp_path / "objects")
+    await store.put("a", b"1")
+    (tmp_path / "objects").rename(tmp_path / "elsewhere")
+    with pytest.raises(StoreUnavailable, match="'b' was not written"):
+        await store.put("b", b"2")
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
     await store.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tidelog_core.errors import InvalidConfig
+from tidelog_core.errors import InvalidConfig, ObjectNotFound, StoreNotFound
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.location import (
     ObjectLocation,
@@ -18,12 +18,45 @@ from tidelog_core.objects.s3 import S3ObjectStore
 
 
 async def test_each_scheme_opens_its_store(tmp_path: Path) -> None:
+    (tmp_path / "with blank").mkdir()
     folder = open_object_store(f"file://{tmp_path}/with%20blank")
     assert isinstance(folder, FolderObjectStore)
-    assert (tmp_path / "with blank").is_dir()
     assert isinstance(open_object_store("memory:"), MemoryObjectStore)
     assert isinstance(open_object_store("s3://bucket/some/prefix"), S3ObjectStore)
     await folder.close()
+
+
+def test_a_folder_that_is_missing_is_refused_and_not_made(tmp_path: Path) -> None:
+    missing = tmp_path / "bucked"
+    with pytest.raises(StoreNotFound, match=f"no object store at {missing}: check") as raised:
+        open_object_store(f"file://{missing}")
+    assert raised.value.folder == missing
+    (tmp_path / "file").touch()
+    for path in ("file", "file/below"):
+        with pytest.raises(StoreNotFound):
+            open_object_store(f"file://{tmp_path}/{path}")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+async def test_a_store_that_may_be_new_is_empty_and_its_first_write_makes_the_folder(
+    tmp_path: Path,
+) -> None:
+    store = open_object_store(f"file://{tmp_path}/new/bucket", may_be_new=True)
+    assert [meta async for meta in store.list("")] == []
+    with pytest.raises(ObjectNotFound):
+        await store.get("a")
+    await store.delete(["a"])
+    assert list(tmp_path.iterdir()) == []
+    await store.put("a", b"1")
+    assert (tmp_path / "new" / "bucket" / "a").read_bytes() == b"1"
+    await store.close()
+
+
+async def test_a_store_that_is_only_read_leaves_nothing_in_its_folder(tmp_path: Path) -> None:
+    store = open_object_store(f"file://{tmp_path}")
+    assert [meta async for meta in store.list("")] == []
+    await store.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_folder_of_a_local_store_can_be_made_before_anything_is_put(tmp_path: Path) -> None:

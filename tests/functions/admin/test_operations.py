@@ -602,6 +602,7 @@ def test_a_damaged_index_object_is_500_and_named(tmp_path: Path) -> None:
         "topics": [{"topic": "t", "partitions": [0]}],
         "validate_only": True,
     }
+    (tmp_path / "objects").mkdir()
     with new_cluster(tmp_path, objects_url=f"file://{tmp_path}/objects") as api:
         api.done("POST", "/topics", {"name": "__consumer_offsets", "partition_count": GROUP_SHARDS})
         api.done("POST", "/topics", {"name": "t", "partition_count": 2})

@@ -132,6 +132,16 @@ def test_a_written_index_object_brings_retention_about(
     assert left == [[0], [], [], []]
 
 
+def test_no_function_is_called_before_a_node_has_made_the_folder(
+    tmp_path: Path,
+    run_runner: Callable[[Callable[[int], bool]], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run_runner(lambda rounds: rounds == 3)
+    assert "function failed" not in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_function_that_fails_is_called_again(
     tmp_path: Path,
     run_runner: Callable[[Callable[[int], bool]], None],

@@ -198,7 +198,8 @@ def test_missing_settings_are_all_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(raised.value.problems) == 3
 
 
-def test_nothing_is_done_before_a_node_has_started(folder: Path) -> None:
+def test_nothing_is_done_before_there_is_a_cluster(folder: Path) -> None:
+    (folder / "objects").mkdir()
     assert handle(SCHEDULE, Steps())["partition_count"] == 0
 
 

@@ -286,6 +286,7 @@ def test_leftovers_of_writes_go_when_the_folder_is_opened(folder: Path) -> None:
 
     in_world(folder, run)
     leftover = folder / "objects" / ".staging" / "0123456789abcdef"
+    leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half")
     handle(SCHEDULE, Steps())
     assert not leftover.exists()
