@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -254,11 +255,14 @@ def test_no_receipt_says_that_files_are_deleted_which_are_at_another_key(
     run(opened(decoded), TimePartitions.DAY, 0, 5)
     run_id = erase_all(opened(decoded))
     move_state(ministack_endpoint, decoded, encoded)
-    metadata, objects = f"sqlite://{tmp_path}/metadata.db", f"file://{tmp_path}/objects"
+    metadata, objects = f"sqlite://{tmp_path}/metadata.db", tmp_path.as_uri()
     request = EraseRequest(metadata=metadata, objects=objects, topics=(), expires=True)
     with pytest.raises(InvalidConfig, match="a%20b: it has '%'"):
         apply_erasures(LocalTasks(), request, opened(encoded))
     assert not stored_receipt(encoded, run_id)["files_deleted_ms"]
+    # The receipt is not looked for in vain either.
+    with pytest.raises(InvalidConfig, match=f"below {encoded}/_tidelog: move that folder to"):
+        apply_erasures(LocalTasks(), request, opened(decoded))
     # The move that the message asks for.
     move_state(ministack_endpoint, encoded, decoded)
     below = decoded.removeprefix(f"s3://{BUCKET}/")
@@ -266,6 +270,33 @@ def test_no_receipt_says_that_files_are_deleted_which_are_at_another_key(
     apply_erasures(LocalTasks(), request, opened(decoded))
     assert stored_receipt(decoded, run_id)["files_deleted_ms"]
     assert not any(key.endswith(".parquet") for key in keys(ministack_endpoint, below))
+
+
+def test_a_parquet_table_whose_commits_an_earlier_version_left_elsewhere_is_not_begun_again(
+    location: str, ministack_endpoint: str
+) -> None:
+    """It took the URL literally for them, and decoded it for the files."""
+    place, earlier = f"{location}/a b", f"{location}/a%20b"
+    run(ParquetTable(place), TimePartitions.DAY, 0, 5)
+    move_state(ministack_endpoint, place, earlier)
+    with pytest.raises(InvalidConfig, match=f"{earlier}/_tidelog: move that folder to {place}/_t"):
+        ParquetTable(place).prepare(SCHEMA)
+    move_state(ministack_endpoint, earlier, place)
+    run(ParquetTable(place), TimePartitions.DAY, 5, 7)
+    assert sorted(parquet_rows(place)) == list(range(7))
+
+
+def test_a_delta_table_goes_on_at_the_place_that_the_refusal_of_options_names(
+    location: str,
+) -> None:
+    """Earlier versions gave Arrow the options, and both it and delta-rs wrote to this place."""
+    place = f"{location}/t"
+    run(DeltaLakeTable(place, TimePartitions.DAY), TimePartitions.DAY, 0, 5)
+    with pytest.raises(InvalidConfig, match="a Delta table at s3://") as raised:
+        DeltaLakeTable(f"{place}?region=us-east-1", TimePartitions.DAY).prepare(SCHEMA)
+    (named,) = re.findall("a Delta table at (.*?): to go on", str(raised.value))
+    run(DeltaLakeTable(named, TimePartitions.DAY), TimePartitions.DAY, 5, 7)
+    assert DeltaTable(place).to_pyarrow_table().num_rows == 7
 
 
 def erase_all(table: ErasableTable) -> str:

@@ -21,6 +21,7 @@ from tidelog_spark.jobs.parquet_table import ParquetTable
 from tidelog_spark.jobs.table_places import (
     catalog_url,
     check_location,
+    encoded_locations,
     filesystem_of,
     plain_url,
     table_url,
@@ -85,10 +86,18 @@ def test_the_refusal_says_where_an_earlier_version_has_put_the_table() -> None:
     with pytest.raises(InvalidConfig, match="files of such a table below s3://lake/a b/t, and its"):
         check_location("s3://lake/a%20b/t", None)
     for option in ("region=eu-west-1", "endpoint_override=localhost:9000"):
-        with pytest.raises(InvalidConfig, match=r"AWS_ENDPOINT_URL and AWS_REGION$"):
-            check_location(f"s3://lake/t?{option}", None)
+        told = "a Delta table at s3://lake/a b/t: .*, as AWS_ENDPOINT_URL and AWS_REGION$"
+        with pytest.raises(InvalidConfig, match=told):
+            check_location(f"s3://lake/a%20b/t?{option}", None)
     with pytest.raises(InvalidConfig, match=r"or '\.\.'$"):
         check_location("s3://lake/100%", None)
+
+
+def test_a_table_may_have_its_state_at_the_locations_that_are_decoded_to_its_own() -> None:
+    assert encoded_locations("s3a://lake/a b/t+u=1") == ["s3://lake/a%20b/t+u=1"]
+    assert encoded_locations("s3://lake/ü b") == ["s3://lake/%C3%BC%20b", "s3://lake/ü%20b"]
+    for place in ("s3://lake/t", "file:///lake/a b", "/lake/a b"):
+        assert encoded_locations(place) == []
 
 
 def test_the_export_refuses_it_before_spark_starts(

@@ -53,7 +53,7 @@ from tidelog_spark.jobs.erasures import Erasure, ExportedTopic, load_erasures
 from tidelog_spark.jobs.export_table import ExportConflict, Offsets, partition_id
 from tidelog_spark.jobs.outside_loops import outside_loops
 from tidelog_spark.jobs.table_places import check_location
-from tidelog_spark.jobs.table_state import with_state
+from tidelog_spark.jobs.table_state import check_state_is_here, with_state
 from tidelog_spark.jobs.task_runner import TaskRunner
 
 logger = logging.getLogger(__name__)
@@ -109,6 +109,8 @@ def _apply(runner: TaskRunner, request: EraseRequest, table: ErasableTable) -> E
     # As they are in the store before this run: what it writes is for the next one.
     recorded = [one for one in numbers if stored.is_recorded(one)]
     receipts = list(stored.read)
+    if not receipts and not stored.remembered:
+        check_state_is_here(table.location)
     changed: dict[str, TableReceipt] = {}
     for number, receipt in enumerate(receipts):
         if not receipt.is_committed and table.has_run(receipt.run_id):

@@ -30,7 +30,7 @@ from tidelog_spark.jobs.parquet_commits import (
     read_log,
 )
 from tidelog_spark.jobs.table_places import check_location
-from tidelog_spark.jobs.table_state import with_state
+from tidelog_spark.jobs.table_state import check_state_is_here, with_state
 
 RUN_FOLDER = "run="
 COMMIT_ATTEMPTS_MAX = 10
@@ -57,6 +57,7 @@ class ParquetTable:
         check_location(self._location, segments)
         self._last = with_state(self._location, last_commit)
         if self._last is None:
+            check_state_is_here(self._location)
             require_distinct(schema)
         known = schema if self._last is None else self._last.schema
         self._schema = merged_schema(known, schema)
@@ -90,6 +91,8 @@ class ParquetTable:
         """Read all commits."""
         self._log = with_state(self._location, read_log)
         self._last = self._log.last
+        if self._last is None:
+            check_state_is_here(self._location)
         return self._last is not None
 
     def files(self) -> list[TableFile]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pyarrow import fs
 from tidelog_core.errors import InvalidConfig
@@ -23,6 +23,7 @@ _OF_HADOOP = {"s3a": "s3", "s3n": "s3"}  # its names of S3, which catalogs may h
 _SAME_SCHEME = {**_OF_HADOOP, "": "file"}
 # Of a URL what it encodes, its query and its fragment, and what S3's guide says to avoid.
 _UNCLEAR = '%?#\\"<>[]^`{|}'
+_CLEAR = "/~!$&'()*+,;=:@"  # which nobody encodes in a path
 
 
 def table_url(place: str) -> str:
@@ -112,11 +113,29 @@ def _unclear_in_s3(location: str) -> str:
     return ""
 
 
+def encoded_locations(location: str) -> list[str]:
+    """Return the URLs of S3 by which an earlier version may have known a table at a location.
+
+    It decoded a URL for the table's files, and took it literally for the table's state.
+    """
+    scheme, _, rest = plain_url(location).partition("://")
+    if scheme != "s3":
+        return []
+    found = {rest.replace(" ", "%20"), quote(rest, safe=_CLEAR)} - {rest}
+    return [f"s3://{one}" for one in sorted(found)]
+
+
 def _advice(location: str) -> str:
     """Return the end of a message about an unclear location that an earlier version has taken."""
-    if "?" in location:
-        return "; the environment gives endpoint and region: AWS_ENDPOINT_URL and AWS_REGION"
-    decoded = unquote(location)
+    place, has_options, _ = location.partition("?")
+    decoded = unquote(place)
+    if has_options:
+        # Of Arrow: it wrote to the place without them, as delta-rs did. Other formats failed.
+        return (
+            f"; an earlier version has put a Delta table at {decoded}: to go on with it, give that,"
+            " and the endpoint and region of S3 in the environment, as AWS_ENDPOINT_URL and"
+            " AWS_REGION"
+        )
     if decoded == location:
         return ""
     return (

@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from tidelog_core.errors import StoreUnavailable
+from tidelog_core.errors import InvalidConfig, StoreUnavailable
 from tidelog_core.objects.location import opened_object_store
 from tidelog_core.objects.store import ObjectStore
 
-from tidelog_spark.jobs.table_access import named_permission
-from tidelog_spark.jobs.table_places import plain_url, table_url
+from tidelog_spark.jobs.table_access import TableAccessDenied, named_permission
+from tidelog_spark.jobs.table_places import encoded_locations, plain_url, table_url
 
 STATE_FOLDER = "_tidelog"
 
@@ -38,3 +38,27 @@ def with_state(location: str, call: Callable[[ObjectStore], Awaitable[T]]) -> T:
 
     with named_permission(location, "write", StoreUnavailable):
         return asyncio.run(run())
+
+
+def check_state_is_here(location: str) -> None:
+    """Raise ``InvalidConfig`` if an earlier version has put this table's state elsewhere.
+
+    Call it where the location has none: a table that began here would have every record again.
+    """
+    for earlier in encoded_locations(location):
+        try:
+            is_there = with_state(earlier, _has_objects)
+        except TableAccessDenied:
+            continue  # Then no job with these rights has written there.
+        if is_there:
+            raise InvalidConfig(
+                [
+                    f"an earlier version has put the state of the table at {location} below"
+                    f" {earlier}/{STATE_FOLDER}: move that folder to {location}/{STATE_FOLDER}"
+                    " first; without it the table would have every record again"
+                ]
+            )
+
+
+async def _has_objects(store: ObjectStore) -> bool:
+    return await anext(aiter(store.list("")), None) is not None
