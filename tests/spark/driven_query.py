@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Sequence
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ from tidelog_spark.sink.clients import SinkNames, open_producer
 from tidelog_spark.sink.commit import abort_batch, commit_batch
 from tidelog_spark.sink.decision import Decision, WrittenTask, record
 from tidelog_spark.sink.options import SinkOptions, parse_sink_options
+from tidelog_spark.sink.runs import DecidingRun, QueryRun
 from tidelog_spark.sink.task import write_stream_task
 
 from tests.spark.sinks import make_topic, values
@@ -25,13 +27,20 @@ class Query:
         given = {"kafka.bootstrap.servers": address, "topic": self.topic}
         self.options: SinkOptions = parse_sink_options({**given, **options})
         self.names = SinkNames(str(uuid4()))
+        self.run = QueryRun(self.names, "run-1")
+
+    def in_run(self, run_id: str) -> Query:
+        """Return the same query in another run, as of another driver."""
+        other = copy.copy(self)
+        other.run = QueryRun(self.names, run_id)
+        return other
 
     def task(
         self, batch: int, numbers: Sequence[int], *, task: int = 0, attempt: int = 0
     ) -> WrittenTask | None:
         rows = pa.RecordBatch.from_pydict({"value": [str(n).encode() for n in numbers]})
         return write_stream_task(
-            self.options, self.names, [rows], batch_id=batch, task=task, attempt=attempt
+            self.options, self.run, [rows], batch_id=batch, task=task, attempt=attempt
         )
 
     def tasks(self, batch: int, numbers: Sequence[int], *, count: int = 3) -> list[WrittenTask]:
@@ -40,14 +49,15 @@ class Query:
         return [written for written in done if written is not None]
 
     def commit(self, batch: int, written: Sequence[WrittenTask], *, count: int = 3) -> None:
-        asyncio.run(commit_batch(self.options, self.names, batch, written, task_count=count))
+        asyncio.run(commit_batch(self.options, self.run, batch, written, task_count=count))
 
     def abort(self, batch: int, written: Sequence[WrittenTask]) -> None:
-        asyncio.run(abort_batch(self.options, self.names, batch, written))
+        asyncio.run(abort_batch(self.options, self.run, batch, written))
 
     def decide(self, batch: int, written: Sequence[WrittenTask], *, count: int = 3) -> None:
         """Do what a driver does up to the decision, and die."""
-        decision = Decision(batch, count, {task.task: task for task in written})
+        tasks = {task.task: task for task in written}
+        decision = Decision(batch, count, tasks, DecidingRun(self.run.run_id, "dead", 1))
 
         async def main() -> None:
             async with open_producer(

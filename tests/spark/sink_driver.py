@@ -4,6 +4,8 @@
     stream ADDRESS TOPIC FOLDER    the files in FOLDER/in, one a micro-batch
     dying-stream …                 the same, by tasks some of whose workers die
     holding-stream … BATCH         the same; the sink commits the batch, and never says so to Spark
+    waiting-stream … NAME          the same; writes the id of its run into the file NAME.run, touches
+                                   NAME.written before its first commit, and waits for NAME.go
 
 Workers die as by ``kill -9``: in the middle of their rows, and when all is done but said.
 """
@@ -29,6 +31,7 @@ from tidelog_spark.sink.options import SinkOptions, parse_sink_options
 from tidelog_spark.sink.writers import RowsWritten, TaskDone, TidelogStreamWriter, TidelogWriter
 from tidelog_spark.source import TidelogDataSource
 
+from tests.support.waiting import eventually
 from tools.local_spark import local_session
 
 ROW_COUNT = 1000
@@ -103,6 +106,32 @@ class HoldingDataSource(TidelogDataSource):
         return HoldingStreamWriter(parse_sink_options(given), batch_id, held)
 
 
+class WaitingStreamWriter(TidelogStreamWriter):
+    """Waits before its first commit: the rows of all tasks are written then."""
+
+    def __init__(self, options: SinkOptions, prefix: str) -> None:
+        super().__init__(options)
+        self._prefix = prefix
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        Path(f"{self._prefix}.written").touch()
+        eventually(Path(f"{self._prefix}.go").exists, "it may commit", 300.0)
+        super().commit(messages, batchId)
+
+
+class WaitingDataSource(TidelogDataSource):
+    """The data source, with the writer above; it has one more option."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "waiting"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        given = {name.lower(): text for name, text in self.options.items()}
+        prefix = given.pop("prefix")
+        return WaitingStreamWriter(parse_sink_options(given), prefix)
+
+
 class DyingDataSource(TidelogDataSource):
     """The data source, with the writers above."""
 
@@ -117,12 +146,13 @@ class DyingDataSource(TidelogDataSource):
         return DyingStreamWriter(parse_sink_options(self.options))
 
 
-def main(what: str, address: str, topic: str, folder: Path, *batch: str) -> None:
+def main(what: str, address: str, topic: str, folder: Path, *more: str) -> None:
     # Four attempts a task.
     settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
     spark = local_session("tidelog-sink", master="local[2,4]", settings=settings)
     spark.dataSource.register(DyingDataSource)
     spark.dataSource.register(HoldingDataSource)
+    spark.dataSource.register(WaitingDataSource)
     options = {"kafka.bootstrap.servers": address, "topic": topic}
     if what == "write":
         table = spark.range(ROW_COUNT, numPartitions=TASK_COUNT)
@@ -130,10 +160,12 @@ def main(what: str, address: str, topic: str, folder: Path, *batch: str) -> None
         rows.write.format("dying").options(**options).mode("append").save()
         return
     files = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
-    data_source = {"dying-stream": "dying", "holding-stream": "holding"}.get(what, "tidelog")
-    if batch:
-        options |= {"batch": batch[0], "held": str(folder / f"held-{batch[0]}")}
-    (
+    data_source = what.removesuffix("-stream").replace("stream", "tidelog")
+    if data_source == "holding":
+        options |= {"batch": more[0], "held": str(folder / f"held-{more[0]}")}
+    if data_source == "waiting":
+        options |= {"prefix": str(folder / more[0])}
+    query = (
         files.load(str(folder / "in"))
         .repartition(TASK_COUNT)
         .writeStream.format(data_source)
@@ -141,8 +173,10 @@ def main(what: str, address: str, topic: str, folder: Path, *batch: str) -> None
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
-        .awaitTermination()
     )
+    if data_source == "waiting":
+        (folder / f"{more[0]}.run").write_text(str(query.runId))
+    query.awaitTermination()
 
 
 if __name__ == "__main__":

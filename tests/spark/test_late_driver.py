@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from tidelog_spark.sink.commit import commit_batch
 from tidelog_spark.sink.decision import WrittenTask
+from tidelog_spark.sink.errors import BatchSuperseded
 
 from tests.spark.driven_query import Query
 from tests.spark.sinks import open_transactions
@@ -34,7 +35,8 @@ from tests.support.transactional import (
 from tests.support.waiting import eventually_async
 from tools.places import ToolAbsent
 
-END_TXN, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 26, 65, 66
+END_TXN, TXN_OFFSET_COMMIT, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 26, 28, 65, 66
+TIMEOUT = {"kafka.transaction.timeout.ms": "60000"}
 OF_DECIDER = b"-commit"  # the end of its transactional id
 
 # The requests whose answers come when the other driver has gone on.
@@ -79,31 +81,68 @@ def test_a_paused_driver_aborts_nothing_of_the_one_that_took_over(
     asyncio.run(pause_and_go_on(broker, PAUSES[pause]))
 
 
-async def pause_and_go_on(broker: ProxiedBroker, pauses: Callable[[int, bytes], bool]) -> None:
-    is_armed = False
+@pytest.mark.parametrize("broker", [BROKERS[0]], indirect=True)
+def test_a_driver_that_is_overtaken_within_its_decision_names_the_other(
+    broker: ProxiedBroker,
+) -> None:
+    asyncio.run(overtake(broker))
 
-    def on_request(frame: bytes) -> None:
-        nonlocal is_armed
-        api_key = int.from_bytes(frame[:2], "big")
-        if is_armed and pauses(api_key, frame):
-            is_armed = False
-            proxy.hold(api_key)
 
-    proxy = FlakyProxy(broker.port, port=broker.proxy_port, on_request=on_request)
-    async with proxy, asyncio.TaskGroup() as group:
-        query = await asyncio.to_thread(
-            Query, broker.address, **{"kafka.transaction.timeout.ms": "60000"}
+async def overtake(broker: ProxiedBroker) -> None:
+    async with Pausing(broker, lambda api, _: api == TXN_OFFSET_COMMIT) as pausing:
+        query = await asyncio.to_thread(Query, broker.address, **TIMEOUT)
+        first = await asyncio.to_thread(query.tasks, 0, range(10))
+        other = query.in_run("run-2")
+        second = await asyncio.to_thread(other.tasks, 0, range(10))
+        pausing.is_armed = True
+        deciding = asyncio.create_task(
+            commit_batch(query.options, query.run, 0, first, task_count=3)
         )
+        await eventually_async(lambda: pausing.proxy.held_count > 0, "the first one is paused")
+        await asyncio.to_thread(other.commit, 0, second)
+        pausing.proxy.let_go()
+        with pytest.raises(BatchSuperseded, match=r"another run of the query, run run-2 on "):
+            await deciding
+        await asyncio.to_thread(query.abort, 0, first)
+        assert await asyncio.to_thread(query.values) == list(range(10))
+        assert await asyncio.to_thread(open_transactions, broker.address) == []
+
+
+class Pausing:
+    """A proxy before a broker that holds the answers to one request, once it is armed."""
+
+    def __init__(self, broker: ProxiedBroker, pauses: Callable[[int, bytes], bool]) -> None:
+        self._pauses = pauses
+        self.is_armed = False
+        self.proxy = FlakyProxy(broker.port, port=broker.proxy_port, on_request=self._on_request)
+
+    async def __aenter__(self) -> Pausing:
+        await self.proxy.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.proxy.__aexit__(*error)
+
+    def _on_request(self, frame: bytes) -> None:
+        api_key = int.from_bytes(frame[:2], "big")
+        if self.is_armed and self._pauses(api_key, frame):
+            self.is_armed = False
+            self.proxy.hold(api_key)
+
+
+async def pause_and_go_on(broker: ProxiedBroker, pauses: Callable[[int, bytes], bool]) -> None:
+    async with Pausing(broker, pauses) as pausing, asyncio.TaskGroup() as group:
+        query = await asyncio.to_thread(Query, broker.address, **TIMEOUT)
         first = await asyncio.to_thread(query.tasks, 0, range(10))
         # Another attempt, which died: its transactional id is used again in the next batch.
         await asyncio.to_thread(query.task, 0, range(0, 10, 3), attempt=1)
-        is_armed = True
-        paused = group.create_task(commit_batch(query.options, query.names, 0, first, task_count=3))
-        await eventually_async(lambda: proxy.held_count > 0, "the first driver is paused")
+        pausing.is_armed = True
+        paused = group.create_task(commit_batch(query.options, query.run, 0, first, task_count=3))
+        await eventually_async(lambda: pausing.proxy.held_count > 0, "the first driver is paused")
         assert await asyncio.to_thread(query.tasks, 0, range(10)) == []
         await asyncio.to_thread(query.commit, 0, [])
         second = await asyncio.to_thread(attempts, query, range(10, 20))
-        proxy.let_go()
+        pausing.proxy.let_go()
         await paused
         await asyncio.to_thread(query.commit, 1, second)
         assert await asyncio.to_thread(query.values) == list(range(20))

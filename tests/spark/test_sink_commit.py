@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from socket import gethostname
 
 import pyarrow as pa
 import pytest
@@ -13,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidelog import GroupMetadata, OffsetAndMetadata
 from tidelog.errors import ProducerFenced
-from tidelog.producing.prepared import PreparedTransaction
+from tidelog.producing.arrow_batches import GATHERED_SIZE_BYTES
 from tidelog_spark.sink import decision as decision_module
-from tidelog_spark.sink.clients import SinkNames, open_producer
+from tidelog_spark.sink.clients import open_producer
 from tidelog_spark.sink.decision import (
     MARKED,
     Decision,
@@ -26,15 +27,15 @@ from tidelog_spark.sink.decision import (
 from tidelog_spark.sink.errors import (
     BatchIncomplete,
     BatchSuperseded,
-    CorruptDecision,
     TransactionsEnded,
 )
-from tidelog_spark.sink.task import RowWriter, write_whole_task
+from tidelog_spark.sink.task import RowWriter, write_stream_task, write_whole_task
 
 from tests.spark.driven_query import Query
 from tests.spark.sinks import open_transactions
 from tests.support.node_process import NodeProcess
 from tests.support.transactional import kafka
+from tests.support.waiting import eventually
 from tools.places import ToolAbsent
 
 CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
@@ -116,17 +117,18 @@ def test_a_decision_that_was_never_made_is_settled_by_the_next_tasks(address):
 
 def test_a_driver_that_comes_back_late_does_no_harm(address):
     query = Query(address)
-    late = query.tasks(0, range(10))
+    late, old = query.tasks(0, range(10)), query.in_run("run-0")
     query.commit(0, query.tasks(0, range(10), count=2), count=2)
-    query.commit(0, late)
-    query.abort(0, late)
+    with pytest.raises(BatchSuperseded, match=f"query, run run-1 on {gethostname()}, is at 0"):
+        old.commit(0, late)
+    old.abort(0, late)
     assert query.values() == list(range(10))
     query.commit(1, query.tasks(1, range(10, 20)))
-    with pytest.raises(BatchSuperseded, match="another run of the query is at 1"):
-        query.commit(0, late)
+    with pytest.raises(BatchSuperseded, match=f"query, run run-1 on {gethostname()}, is at 1"):
+        old.commit(0, late)
     with pytest.raises(BatchSuperseded):
-        query.task(0, [7])
-    query.abort(0, late)
+        old.task(0, [7])
+    old.abort(0, late)
     assert query.values() == list(range(20))
 
 
@@ -143,7 +145,7 @@ def test_a_driver_that_comes_late_does_not_fence_the_one_at_work(address):
         async with open_producer(
             query.options, transactional_id=query.names.deciding_id
         ) as decider:
-            with pytest.raises(BatchSuperseded, match="another run of the query is at 1"):
+            with pytest.raises(BatchSuperseded, match=r"run run-1 on .*, is at 1"):
                 await asyncio.to_thread(query.commit, 0, late)
             await asyncio.to_thread(query.abort, 0, late)
             await record(decision, query.names, decider)
@@ -155,17 +157,14 @@ def test_a_driver_that_comes_late_does_not_fence_the_one_at_work(address):
 
 def test_a_failed_driver_leaves_a_batch_to_the_run_that_has_begun_it_again(address):
     query = Query(address)
-    failed = query.tasks(0, range(10))
-    again = [
-        query.task(0, range(5), task=0),  # It fences the failed run's task.
-        query.task(0, range(5, 10), task=1, attempt=1),
-    ]
+    failed = query.in_run("run-0").tasks(0, range(10))
+    again = [query.task(0, range(5), task=0), query.task(0, range(5, 10), task=1)]
 
     async def main() -> None:
         async with open_producer(
             query.options, transactional_id=query.names.deciding_id
         ) as decider:
-            await asyncio.to_thread(query.abort, 0, failed)
+            await asyncio.to_thread(query.in_run("run-0").abort, 0, failed)
             written = {task.task: task for task in again if task is not None}
             await record(Decision(0, 2, written), query.names, decider)
 
@@ -174,6 +173,64 @@ def test_a_failed_driver_leaves_a_batch_to_the_run_that_has_begun_it_again(addre
     query.commit(0, [], count=2)
     assert query.values() == list(range(10))
     assert open_transactions(address) == []
+
+
+@pytest.mark.parametrize("winner", ["a", "b"])
+def test_of_two_drivers_on_one_batch_the_first_that_decides_wins(address, winner):
+    """Each has begun some of the tasks after the other one."""
+    query = Query(address)
+    runs = {name: query.in_run(f"run-{name}") for name in "ab"}
+    written = {
+        (name, task): runs[name].task(0, range(task, 10, 2), task=task)
+        for name, task in (("a", 0), ("b", 0), ("b", 1), ("a", 1))
+    }
+    own = {name: [one for (run, _), one in written.items() if run == name and one] for name in "ab"}
+    loser = "b" if winner == "a" else "a"
+    runs[winner].commit(0, own[winner], count=2)
+    told = f"run of the query, run run-{winner} on {gethostname()}, is at 0. Two must not"
+    with pytest.raises(BatchSuperseded, match=told):
+        runs[loser].commit(0, own[loser], count=2)
+    runs[loser].abort(0, own[loser])
+    assert query.values() == list(range(10))
+    assert open_transactions(address) == []
+    # Started again, it finds the batch written.
+    again = query.in_run("run-c")
+    assert again.tasks(0, range(10)) == []
+    again.commit(0, [])
+    again.commit(1, again.tasks(1, range(10, 20)))
+    assert query.values() == list(range(20))
+
+
+def test_a_driver_whose_tasks_fail_ends_nothing_of_another_run(address):
+    query = Query(address)
+    failed, other = query.in_run("run-a"), query.in_run("run-b")
+    first = failed.task(0, range(5), task=0)
+    written = other.tasks(0, range(10))
+    failed.task(0, range(5, 10), task=1)  # Its executor is lost.
+    assert first is not None
+    failed.abort(0, [first])
+    assert len(open_transactions(address)) == len(written)
+    other.commit(0, written)
+    assert query.values() == list(range(10))
+    assert open_transactions(address) == []
+
+
+def test_a_task_that_another_run_has_ended_says_so(address):
+    query = Query(address, **{"kafka.compression.type": "lz4"})
+    slow, other = query.in_run("run-a"), query.in_run("run-b")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        value = b"1" * 100_000
+        # Enough for the first batches to be sent.
+        yield pa.RecordBatch.from_pydict({"value": [value] * (GATHERED_SIZE_BYTES // 100_000 + 1)})
+        eventually(lambda: open_transactions(address) != [], "its transaction has begun")
+        other.commit(0, other.tasks(0, range(10)))
+        yield pa.RecordBatch.from_pydict({"value": [value]})
+
+    with pytest.raises(BatchSuperseded, match=r"run run-b on .*, is at 0"):
+        write_stream_task(query.options, slow.run, rows(), batch_id=0, task=0, attempt=0)
+    assert slow.task(0, range(10), attempt=1) is None  # Spark tries it again.
+    assert query.values() == list(range(10))
 
 
 def test_a_driver_whose_tasks_were_fenced_off_decides_nothing(address):
@@ -342,42 +399,6 @@ def test_a_later_attempt_fences_off_one_that_is_still_about(address):
 # -- the record of a decision --
 
 
-@given(
-    st.lists(
-        st.builds(
-            lambda task, attempt, rows, id_, epoch: (task, attempt, rows, id_, epoch),
-            st.integers(0, 10**6),
-            st.integers(0, 20),
-            st.integers(1, 2**40),
-            st.integers(0, 2**50),
-            st.integers(0, 32766),
-        ),
-        unique_by=lambda task: task[0],
-        max_size=300,
-    )
-)
-def test_a_decision_of_any_size_comes_back_from_its_texts(tasks):
-    names = SinkNames("q")
-    decision = Decision(
-        5,
-        len(tasks),
-        {
-            task: WrittenTask(
-                task,
-                attempt,
-                rows,
-                PreparedTransaction(names.task_id(task, attempt), producer_id, epoch, True),
-            )
-            for task, attempt, rows, producer_id, epoch in tasks
-        },
-    )
-    texts = decision.texts()
-    assert all(len(text) <= decision_module.TEXT_SIZE_MAX for text in texts)
-    count, _, first = texts[0].partition(":")
-    assert int(count) == len(texts)
-    assert Decision.from_text("".join([first, *texts[1:]]), names) == decision
-
-
 def test_a_decision_that_takes_several_texts_is_read_back(address, monkeypatch):
     monkeypatch.setattr(decision_module, "TEXT_SIZE_MAX", 60)
     query = Query(address)
@@ -386,11 +407,6 @@ def test_a_decision_that_takes_several_texts_is_read_back(address, monkeypatch):
     assert query.tasks(0, range(10)) == []
     query.commit(0, [])
     assert query.values() == list(range(10))
-
-
-def test_an_offset_that_is_no_decision_is_told():
-    with pytest.raises(CorruptDecision, match="group 'tidelog-spark-q'"):
-        Decision.from_text("nothing", SinkNames("q"))
 
 
 def test_a_decision_is_read_from_nodes_that_answer_late(address, monkeypatch):

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from socket import gethostname
+from typing import BinaryIO
 
 import pytest
 from tidelog import Admin
@@ -37,11 +39,11 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield node.address
 
 
-def driver(*arguments: str) -> subprocess.Popen[bytes]:
+def driver(*arguments: str, errors: BinaryIO | None = None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.spark.sink_driver", *arguments]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     # A group of its own: Spark's JVM dies with the driver.
-    return subprocess.Popen(command, env=environment, start_new_session=True)
+    return subprocess.Popen(command, env=environment, start_new_session=True, stderr=errors)
 
 
 def run(*arguments: str) -> None:
@@ -96,15 +98,50 @@ def test_a_driver_that_is_killed_between_the_sinks_commit_and_its_own_repeats_no
     assert open_transactions(address) == []
 
 
+@pytest.mark.parametrize(("winner", "loser"), [("old", "new"), ("new", "old")])
+def test_of_two_drivers_on_one_batch_one_goes_on_and_the_other_names_it(
+    address, tmp_path, winner, loser
+):
+    """The old driver has written its first micro-batch when the new one starts."""
+    topic = make_topic(address)
+    rows = add_files(tmp_path)
+    errors = tmp_path / "errors"
+    drivers = {}
+    with errors.open("wb") as file:
+        try:
+            for name in ("old", "new"):
+                arguments = (address, topic, str(tmp_path), name)
+                drivers[name] = driver("waiting-stream", *arguments, errors=file)
+                await_file(tmp_path / f"{name}.written", drivers[name])
+            (tmp_path / f"{winner}.go").touch()
+            assert drivers[winner].wait(SECONDS_MAX) == 0
+            (tmp_path / f"{loser}.go").touch()
+            assert drivers[loser].wait(SECONDS_MAX) == 1
+        finally:
+            for process in drivers.values():
+                kill(process)
+    run_id = (tmp_path / f"{winner}.run").read_text()
+    told = f"another run of the query, run {run_id} on {gethostname()}, is at {FILE_COUNT - 1}. Two"
+    assert told in errors.read_text()
+    assert values(address, topic) == rows
+    assert open_transactions(address) == []
+    run("stream", address, topic, str(tmp_path))
+    assert values(address, topic) == rows
+
+
+def await_file(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Return when the file is there. The process that makes it must not end before."""
+    eventually(
+        lambda: path.exists() or process.poll() is not None, f"{path.name} is there", SECONDS_MAX
+    )
+    assert process.poll() is None, "the query has ended"
+
+
 def kill_when_held(batch: int, address: str, topic: str, folder: Path) -> None:
     """Run the query until the sink has committed the batch, which Spark never hears of."""
     process = driver("holding-stream", address, topic, str(folder), str(batch))
-    held = folder / f"held-{batch}"
     try:
-        eventually(
-            lambda: held.exists() or process.poll() is not None, "the batch is held", SECONDS_MAX
-        )
-        assert process.poll() is None, "the query has ended"
+        await_file(folder / f"held-{batch}", process)
     finally:
         kill(process)
 

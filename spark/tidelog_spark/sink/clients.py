@@ -23,17 +23,9 @@ class SinkNames:
         self.group_id = f"{PREFIX}-{sink_id}"  # keeps the decision
         self.deciding_id = f"{self.group_id}-commit"  # the driver's transactional id
 
-    def task_id(self, task: int, attempt: int) -> str:
-        """Return the transactional id of one attempt of a stream's task."""
-        return f"{self.group_id}-{task}-{attempt}"
-
     def whole_task_id(self, task: int) -> str:
         """Return the transactional id, and group, of all attempts of a batch write's task."""
         return f"{self.group_id}-{task}"
-
-    def owns_attempt(self, transactional_id: str) -> bool:
-        """Whether the transactional id is that of an attempt of this stream's tasks."""
-        return re.fullmatch(rf"{re.escape(self.group_id)}-\d+-\d+", transactional_id) is not None
 
     def owns_whole_task(self, transactional_id: str) -> bool:
         """Whether the transactional id is that of a task of this batch write."""

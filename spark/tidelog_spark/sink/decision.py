@@ -9,9 +9,10 @@ further groups; all are committed by one transaction.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog import Admin, GroupMetadata, OffsetAndMetadata, Producer
@@ -28,6 +29,7 @@ from tidelog_spark.sink.clients import (
 )
 from tidelog_spark.sink.errors import CorruptDecision
 from tidelog_spark.sink.options import SinkOptions
+from tidelog_spark.sink.runs import DecidingRun, attempt_id
 
 MARKED = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
 TEXT_SIZE_MAX = 4000  # characters; ``offset.metadata.max.bytes`` is 4096 by default
@@ -41,6 +43,7 @@ class WrittenTask:
     attempt: int
     row_count: int
     prepared: PreparedTransaction
+    lane: int | None  # of its run; None: an earlier program's
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,14 @@ class Decision:
     batch_id: int
     task_count: int  # including tasks without rows
     tasks: Mapping[int, WrittenTask]  # by number
+    run: DecidingRun | None = None  # None: an earlier program's
 
     def texts(self) -> list[str]:
         """Return the decision as texts of at most ``TEXT_SIZE_MAX``."""
         document = {
             "batch": self.batch_id,
             "tasks": self.task_count,
+            **({} if self.run is None else {"run": dataclasses.astuple(self.run)}),
             "written": [
                 [
                     written.task,
@@ -64,6 +69,7 @@ class Decision:
                     written.prepared.producer_id,
                     written.prepared.epoch,
                     int(written.prepared.adds_itself),
+                    written.lane,
                 ]
                 for written in self.tasks.values()
             ],
@@ -85,14 +91,26 @@ class Decision:
                     attempt,
                     row_count,
                     PreparedTransaction(
-                        names.task_id(task, attempt), producer_id, epoch, bool(adds_itself)
+                        attempt_id(names, _lane(lane), task, attempt),
+                        producer_id,
+                        epoch,
+                        bool(adds_itself),
                     ),
+                    _lane(lane),
                 )
-                for task, attempt, row_count, producer_id, epoch, adds_itself in document["written"]
+                for task, attempt, row_count, producer_id, epoch, adds_itself, *lane in document[
+                    "written"
+                ]
             }
-            return cls(document["batch"], document["tasks"], tasks)
+            run = DecidingRun(*document["run"]) if "run" in document else None
+            return cls(document["batch"], document["tasks"], tasks, run)
         except (ValueError, KeyError, TypeError, zlib.error) as error:
             raise CorruptDecision(names.group_id, repr(error)) from None
+
+
+def _lane(rest: Sequence[int | None]) -> int | None:
+    """Return the lane from the end of a task's entry, which earlier programs did not write."""
+    return rest[0] if rest else None
 
 
 async def record(decision: Decision, names: SinkNames, decider: Producer) -> None:

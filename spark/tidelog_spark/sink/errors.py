@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from tidelog.errors import ErrorCode, TidelogError
 
+from tidelog_spark.sink.runs import DecidingRun
+
 
 class CorruptDecision(TidelogError):
     """A group's committed offset is not a stream driver's decision."""
@@ -20,16 +22,21 @@ class CorruptDecision(TidelogError):
 
 
 class BatchSuperseded(TidelogError):
-    """Another run of the query has written this micro-batch, or a later one."""
+    """Another run of the query has written this micro-batch, or a later one. This run has not."""
 
     code = ErrorCode.producer_fenced
 
-    def __init__(self, batch_id: int, decided_batch_id: int) -> None:
+    def __init__(
+        self, batch_id: int, decided_batch_id: int | None, run: DecidingRun | None
+    ) -> None:
+        """The decided batch is ``None`` if the other run is only about to decide."""
+        place = "deciding it" if decided_batch_id is None else f"at {decided_batch_id}"
+        name = "" if run is None else f", {run},"
         super().__init__(
-            f"micro-batch {batch_id} is not written: another run of the query is at"
-            f" {decided_batch_id}. Two must not share a checkpoint: stop one of them"
+            f"micro-batch {batch_id} is not written by this run: another run of the query{name} is"
+            f" {place}. Two must not share a checkpoint: stop one of them"
         )
-        self.batch_id, self.decided_batch_id = batch_id, decided_batch_id
+        self.batch_id, self.decided_batch_id, self.run = batch_id, decided_batch_id, run
 
 
 class TransactionsEnded(TidelogError):
@@ -43,7 +50,7 @@ class TransactionsEnded(TidelogError):
             f"micro-batch {batch_id} is not committed: the transactions of tasks {numbers} have"
             f" ended before it. It took longer than 'kafka.transaction.timeout.ms',"
             f" {timeout_ms}: then make micro-batches smaller, or that longer. Or another run of the"
-            " query has begun it again: stop one of them"
+            " query has ended them: stop one of the two"
         )
         self.batch_id, self.tasks = batch_id, numbers
 

@@ -5,7 +5,7 @@ task share a transactional id: a new attempt ends the open transaction of anothe
 waits for its commit, so the mark that it then looks for is certain.
 
 A task of a stream's micro-batch leaves the commit to the driver (``sink.commit``). Each
-attempt has its own transactional id: the driver chooses one of them.
+attempt of each run has its own transactional id: the driver chooses one of them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from typing import Self
 
 import pyarrow as pa
 from tidelog import GroupMetadata, OffsetAndMetadata, Producer, Transaction
+from tidelog.errors import TidelogError
 from tidelog.producing.arrow_batches import BatchBuilder
 from tidelog.sync import LoopThread
 from tidelog_core.clock import wall_clock_ms
 
-from tidelog_spark.sink.clients import SinkNames, open_admin, open_producer
+from tidelog_spark.sink.clients import UNSTABLE_TIMEOUT_MS, SinkNames, open_admin, open_producer
 from tidelog_spark.sink.commit import complete_task
-from tidelog_spark.sink.decision import MARKED, WrittenTask, read_settled
+from tidelog_spark.sink.decision import MARKED, Decision, WrittenTask, read, read_settled
 from tidelog_spark.sink.errors import BatchSuperseded
 from tidelog_spark.sink.options import SinkOptions
+from tidelog_spark.sink.runs import QueryRun, attempt_id
 
 
 class RowWriter:
@@ -111,7 +113,7 @@ def write_whole_task(
 
 def write_stream_task(
     options: SinkOptions,
-    names: SinkNames,
+    query: QueryRun,
     batches: Iterable[pa.RecordBatch],
     *,
     batch_id: int,
@@ -126,22 +128,47 @@ def write_stream_task(
     """
     thread = LoopThread("tidelog-sink-decision")
     try:
-        decision = thread.run(read_settled(options, names))
+        decision = thread.run(read_settled(options, query.names))
         if decision is not None and decision.batch_id > batch_id:
-            raise BatchSuperseded(batch_id, decision.batch_id)
+            raise BatchSuperseded(batch_id, decision.batch_id, decision.run)
         if decision is not None and decision.batch_id == batch_id:
             decided = decision.tasks.get(task)
             if decided is None or thread.run(complete_task(options, decided)):
                 return None
     finally:
         thread.close()
-    writer = RowWriter(options, names.task_id(task, attempt), task)
-    with writer, writer.transaction() as transaction:
-        row_count = writer.write(batches)
-        prepared = writer.thread.run(transaction.prepare())
+    lane = query.lane(None if decision is None else decision.run)
+    writer = RowWriter(options, attempt_id(query.names, lane, task, attempt), task)
+    try:
+        with writer, writer.transaction() as transaction:
+            row_count = writer.write(batches)
+            prepared = writer.thread.run(transaction.prepare())
+    except TidelogError as error:
+        raise _reason(options, query, batch_id, error) from error
     if prepared is None:
         return None
-    return WrittenTask(task, attempt, row_count, prepared)
+    return WrittenTask(task, attempt, row_count, prepared, lane)
+
+
+def _reason(
+    options: SinkOptions, query: QueryRun, batch_id: int, error: TidelogError
+) -> TidelogError:
+    """Return why the task has failed: if another run has decided, it has ended the transaction."""
+    thread = LoopThread("tidelog-sink-reason")
+    try:
+        decision = thread.run(_last_decision(options, query.names))
+    except TidelogError:
+        return error
+    finally:
+        thread.close()
+    if decision is None or decision.batch_id < batch_id or query.has_made(decision.run):
+        return error
+    return BatchSuperseded(batch_id, decision.batch_id, decision.run)
+
+
+async def _last_decision(options: SinkOptions, names: SinkNames) -> Decision | None:
+    async with open_admin(options, timeout_ms=UNSTABLE_TIMEOUT_MS) as admin:
+        return await read(names, admin)
 
 
 async def _marked(options: SinkOptions, group_id: str) -> int | None:

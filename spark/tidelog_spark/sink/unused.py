@@ -2,9 +2,12 @@
 
 They would time out; until then readers of committed data would wait.
 
+The driver that has decided a micro-batch aborts all other attempts of the query, also those of
+another run. A driver that has failed aborts its own run's only.
+
 The driver of a stream may be paused anywhere, even for minutes. Another one may take over
-then, and begin the next micro-batch, whose attempts have the same transactional ids. So a
-driver
+then, and begin the next micro-batch, whose attempts may have the same transactional ids. So the
+driver that has decided
 
 1. lists the open transactions, with their producer ids and epochs;
 2. checks that it is still the decider. If it is, none of them is of a later micro-batch: no
@@ -25,6 +28,7 @@ from tidelog.producing.prepared import PreparedTransaction
 
 from tidelog_spark.sink.clients import SinkNames, fence
 from tidelog_spark.sink.options import SinkOptions
+from tidelog_spark.sink.runs import owns_attempt
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +58,17 @@ async def abort_unused(
         for transaction in found:
             await _abort(options, admin, decider, transaction)
     except TidelogError as error:
-        _note_left(error)
+        note_left(error)
+
+
+async def abort_lane(options: SinkOptions, names: SinkNames, admin: Admin, lane: int) -> None:
+    """Abort the open transactions of a run's attempts, if possible: they are not decided."""
+    try:
+        for listed in await admin.list_transactions(states=[OPEN_STATE]):
+            if owns_attempt(names, listed.transactional_id, lane):
+                await fence(options, listed.transactional_id)
+    except TidelogError as error:
+        note_left(error)
 
 
 async def abort_whole_tasks(options: SinkOptions, names: SinkNames, admin: Admin) -> None:
@@ -64,7 +78,7 @@ async def abort_whole_tasks(options: SinkOptions, names: SinkNames, admin: Admin
             if names.owns_whole_task(listed.transactional_id):
                 await fence(options, listed.transactional_id)
     except TidelogError as error:
-        _note_left(error)
+        note_left(error)
 
 
 async def _open_transactions(
@@ -73,7 +87,7 @@ async def _open_transactions(
     unused = [
         listed.transactional_id
         for listed in await admin.list_transactions(states=[OPEN_STATE])
-        if names.owns_attempt(listed.transactional_id) and listed.transactional_id not in needed
+        if owns_attempt(names, listed.transactional_id) and listed.transactional_id not in needed
     ]
     found = await admin.describe_transactions(unused)
     return [transaction for transaction in found.values() if transaction.state == OPEN_STATE]
@@ -100,5 +114,6 @@ async def _abort(
         await fence(options, name)
 
 
-def _note_left(error: TidelogError) -> None:
+def note_left(error: TidelogError) -> None:
+    """Log why open transactions are left."""
     logger.warning("transactions were left to time out", extra={"reason": str(error)})

@@ -24,11 +24,13 @@ from tidelog_spark.sink.clients import SinkNames, open_admin
 from tidelog_spark.sink.commit import abort_batch, commit_batch
 from tidelog_spark.sink.decision import WrittenTask
 from tidelog_spark.sink.options import SinkOptions, check_columns, parse_sink_options
+from tidelog_spark.sink.runs import QueryRun
 from tidelog_spark.sink.unused import abort_whole_tasks
 
 # Properties of a stream's tasks: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
+RUN_ID_PROPERTY = "spark.jobGroup.id"  # A query's job group has its run's id as a name.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,13 @@ class TaskDone(WriterCommitMessage):
     """A task's transaction to commit in a micro-batch, or None."""
 
     query_id: str
+    run_id: str
     written: WrittenTask | None
+
+    @property
+    def query(self) -> QueryRun:
+        """The run that the task is of."""
+        return QueryRun(SinkNames(self.query_id), self.run_id)
 
 
 class TidelogWriter(DataSourceArrowWriter):
@@ -87,26 +95,28 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
         batch_id = context.getLocalProperty(BATCH_ID_PROPERTY)
-        if query_id is None or batch_id is None:
+        run_id = context.getLocalProperty(RUN_ID_PROPERTY)
+        if query_id is None or batch_id is None or run_id is None:
             raise InvalidConfig(["this Spark gives tasks no query id: use a supported version"])
         written = write_stream_task(
             self._options,
-            SinkNames(query_id),
+            QueryRun(SinkNames(query_id), run_id),
             iterator,
             batch_id=int(batch_id),
             task=context.partitionId(),
             attempt=context.attemptNumber(),
         )
-        return TaskDone(query_id, written)
+        return TaskDone(query_id, run_id, written)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the micro-batch."""
         done = [message for message in messages if isinstance(message, TaskDone)]
         if done:
             written = [task.written for task in done if task.written is not None]
-            names = SinkNames(done[0].query_id)
             asyncio.run(
-                commit_batch(self._options, names, batchId, written, task_count=len(messages))
+                commit_batch(
+                    self._options, done[0].query, batchId, written, task_count=len(messages)
+                )
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -114,7 +124,7 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
         done = [message for message in messages if isinstance(message, TaskDone)]
         if done:
             written = [task.written for task in done if task.written is not None]
-            asyncio.run(abort_batch(self._options, SinkNames(done[0].query_id), batchId, written))
+            asyncio.run(abort_batch(self._options, done[0].query, batchId, written))
 
 
 def batch_writer(
