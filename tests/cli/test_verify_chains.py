@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tidelog_core.diskless.chain.index import build_index, rows_of
 from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.header import HEADER_SIZE
 from tidelog_core.diskless.wal.keys import checkpoint_key, wal_key
@@ -19,10 +20,13 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.objects.folder import FolderObjectStore
 
-from tests.cli.test_restore_chains import CLUSTER, A, B, build, restore
-from tests.support.chain_owner import chain_name
+from tests.cli.test_restore_chains import CLUSTER, P0, A, B, build, restore
+from tests.support.chain_owner import ChainOwner, chain_name
 from tests.support.command import called
 from tests.support.tier_segments import TOPIC_ID
+from tests.support.wal_objects import batch
+
+GATEWAY = chain_name(3)
 
 
 @pytest.fixture
@@ -110,6 +114,55 @@ def test_missing_offsets_are_named_with_their_partition(bucket: Path, verify: An
     assert (problem["topic"], problem["partition"]) == ("t", 4)
     assert problem["object"] == wal_key(CLUSTER, B, 0)
     assert problem["problem"] == "offsets [22, 25) are missing before it"
+
+
+def with_gateway(folder: Path, **other: int) -> str:
+    """Have a gateway take records of partition 0, and its leader refer to them.
+
+    ``other`` is what the reference says differently. Returns the key of the gateway's object.
+    """
+
+    async def put() -> None:
+        owner, store = await build(folder), FolderObjectStore(folder)
+        owner.chains = ChainStore(store, CLUSTER)
+        gateway = ChainOwner(store, CLUSTER, GATEWAY)
+        for count in (2, 3):
+            await gateway.commit([WalSlice(*P0, -1, batch(0, count), is_foreign=True)])
+        found = gateway.foreign(1, 2, 4)
+        await owner.commit([], references=[found._replace(row=found.row._replace(**other))])
+        await store.close()
+
+    asyncio.run(put())
+    restore(folder)
+    return wal_key(CLUSTER, GATEWAY, 1)
+
+
+@WAYS
+def test_records_that_a_gateway_has_are_checked(tmp_path: Path, verify: Any) -> None:
+    folder = tmp_path / "objects"
+    key = with_gateway(folder)
+    found = verify(folder).document
+    assert (found["ok"], found["problems"], found["chain_objects"]) == (True, [], 6)
+    spoil(folder, key, HEADER_SIZE + 70)
+    (problem,) = verify(folder, status=1).document["problems"]
+    assert problem["object"] == key
+    (folder / key).unlink()
+    problems = verify(folder, status=1).document["problems"]
+    text = f"it is not there, but {wal_key(CLUSTER, B, 1)} has a reference to it"
+    assert (key, text) in [(one["object"], one["problem"]) for one in problems]
+
+
+@WAYS
+@pytest.mark.parametrize("field", ["position", "size_bytes", "crc32c"])
+def test_a_reference_to_what_no_gateway_has_put_there_shows(
+    tmp_path: Path, verify: Any, field: str
+) -> None:
+    """No node can read these records, though each object is whole."""
+    folder = tmp_path / "objects"
+    key = with_gateway(folder, **{field: 130})
+    (problem,) = verify(folder, status=1).document["problems"]
+    assert (problem["partition"], problem["object"]) == (0, wal_key(CLUSTER, B, 1))
+    assert problem["problem"] == f"its reference to {key} names no slice that is there"
 
 
 def test_the_end_of_a_chain_that_is_gone_shows_by_the_item_of_the_next(bucket: Path) -> None:

@@ -5,7 +5,8 @@ slices follow each other from the end of its tier on, by leader epoch and offset
 where its current leader began. Objects may be collected during it: then the tier has their records,
 so its end is read again before a gap counts. Objects above a seal or a gap are no part of the log.
 
-Checkpoints must be whole, and have the slices that the objects have.
+Checkpoints must be whole, and have the slices that the objects have. References must name slices
+that gateways' objects have.
 
 A partition is in a chain only once its item says so. If the item, read after the listing, does not
 know a leader epoch of the chains, the metadata store was set back.
@@ -21,7 +22,7 @@ from crc32c import crc32c
 
 from tidelog_core.diskless.bucket.chains import chains_of
 from tidelog_core.diskless.chain.index import parse_index, rows_of
-from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.chain.store import ChainStore, ListedObject
 from tidelog_core.diskless.chain.walk import Place, walk_chain
 from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -39,6 +40,7 @@ from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
+from tidelog_core.verification.referenced_slices import ReferencedSlices
 from tidelog_core.verification.segment_check import Problem
 
 LISTINGS_MAX = 2
@@ -128,7 +130,10 @@ class TailCheck:
         self._runs = {name: [] for name in self._tails}
         chains = ChainStore(self._objects, self._cluster_id)
         listed_of = chains_of(objects)
-        there = {(chain, one.sequence) for chain, listed in listed_of.items() for one in listed}
+        there = {
+            (chain, one.sequence): one for chain, listed in listed_of.items() for one in listed
+        }
+        referenced = ReferencedSlices(chains)
         checkpoints = [name for one in objects if (name := _checkpoint_of(one)) is not None]
         for chain, listed in listed_of.items():
             indexed, damaged = await self._read_indexes(chain, checkpoints)
@@ -139,7 +144,7 @@ class TailCheck:
                     problems.append(Problem(None, key, one.problem))
                 elif one.place is Place.COMMITTED and one.footer is not None:
                     problems += _differing(one.footer, indexed)
-                    problems += await self._check_object(key, one.footer, there)
+                    problems += await self._check_object(key, one.footer, there, referenced)
                 await on_object()
         return problems
 
@@ -168,7 +173,11 @@ class TailCheck:
         return indexed, problems
 
     async def _check_object(
-        self, key: str, footer: WalFooter, there: set[tuple[ChainName, int]]
+        self,
+        key: str,
+        footer: WalFooter,
+        there: Mapping[tuple[ChainName, int], ListedObject],
+        referenced: ReferencedSlices,
     ) -> list[Problem]:
         slices = [one for one in committed_slices(footer) if one.partition in self._tails]
         if not slices and not self._has_foreign(footer):
@@ -183,14 +192,22 @@ class TailCheck:
         self.object_count += 1
         self.size_bytes += len(data)
         problems = []
+        own = footer.header.chain, footer.header.sequence
         for one in slices:
-            if (one.chain, one.sequence) in there:
+            place = one.chain, one.sequence
+            if place in there:
                 self._add(one, footer.header.chain, key)
+                if place != own and not await referenced.has(one, there[place]):
+                    text = f"its reference to {self._key_of(one)} names no slice that is there"
+                    problems.append(Problem(self._tails[one.partition].name, key, text))
             elif one.end_offset > self._tails[one.partition].tiered_end:
-                missing = wal_key(self._cluster_id, one.chain, one.sequence)
                 text = f"it is not there, but {key} has a reference to it"
-                problems.append(Problem(self._tails[one.partition].name, missing, text))
+                name = self._tails[one.partition].name
+                problems.append(Problem(name, self._key_of(one), text))
         return problems
+
+    def _key_of(self, one: CommittedSlice) -> str:
+        return wal_key(self._cluster_id, one.chain, one.sequence)
 
     def _has_foreign(self, footer: WalFooter) -> bool:
         """Whether a gateway's slices of checked partitions are in the object."""

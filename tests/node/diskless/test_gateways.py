@@ -30,9 +30,13 @@ def values(begin: int, end: int) -> list[bytes]:
 
 
 @contextmanager
-def gateways(folder: Path, **more: str) -> Iterator[ReplicatedCluster]:
+def gateways(
+    folder: Path, *, metadata_store: str | None = None, **more: str
+) -> Iterator[ReplicatedCluster]:
     config = {"diskless.gateways.enable": "true", **more}
-    with replicated_cluster(folder, racks=True, config=config) as cluster:
+    with replicated_cluster(
+        folder, metadata_store=metadata_store, racks=True, config=config
+    ) as cluster:
         cluster.create(TOPIC, diskless_enable="true")
         cluster.wait_isr(TOPIC, {1, 2, 3})
         yield cluster
