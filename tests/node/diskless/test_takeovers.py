@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -17,12 +18,15 @@ from tidelog_core.diskless.wal.header import WalKind
 from tidelog_core.diskless.wal.keys import heirs_prefix, wal_key
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata import records
+from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.metadata.store import Check, Item, ItemKey, Write
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import topic_manifest_key
 from tidelog_core.tier.manifest import TopicManifest
 from tidelog_node.diskless.takeover import leader_takeover, pending_takeovers
+from tidelog_node.diskless.takeover.passed_leads import TRIES_MIN
 
+from tests.node.diskless.chained_log import new_chain
 from tests.node.diskless.takeover_node import TakeoverNode, create, takeover_node
 from tests.support.batches import batch_of
 
@@ -285,6 +289,60 @@ async def test_only_a_change_of_its_item_has_a_failed_partition_tried_early(
         await it.node.store.commit([records.put(elected)])
         await it.node.view.refresh()
         await it.until(lambda: it.chain_calls == 2)
+
+
+@pytest.mark.parametrize("fate", ["damaged", "missing"])
+async def test_who_has_the_records_leads_whatever_became_of_the_gateways_object(
+    tmp_path: Path, fate: str
+) -> None:
+    objects, gateway = MemoryObjectStore(), new_chain()
+    async with takeover_node(tmp_path, objects) as it:
+        await create(it)
+        replica = await it.until_led()
+        replica.append(bytearray(batch_of(b"kept")))
+        await it.chain.commit_by_gateway(gateway, replica)
+        key = wal_key(it.cluster_id, gateway, 0)
+    if fate == "damaged":
+        await objects.replace(key, bytes(len(await objects.get(key))))
+    else:
+        await objects.delete([key])
+    async with takeover_node(tmp_path, objects) as it:
+        replica = await it.until_led()
+        assert replica.log.log_end_offset == replica.log.high_watermark == 1
+        assert (await it.send(b"more")).base_offset == 1
+
+
+async def test_a_partition_that_is_damaged_here_is_given_to_each_other_process_once(
+    tmp_path: Path,
+) -> None:
+    """Its replica may have the records: it has followed, or was the leader before."""
+    objects = MemoryObjectStore()
+    await leave_damaged(tmp_path, objects)
+    async with takeover_node(tmp_path, objects) as it:
+        before = it.stored()
+
+        async def store(changed: Partition | Broker) -> None:
+            await it.node.store.commit([records.put(changed)])
+            await it.node.view.refresh()
+
+        async def is_led_by(broker_id: int) -> None:
+            async with asyncio.timeout(60):
+                while it.stored().leader != broker_id:
+                    await asyncio.sleep(0.01)
+                    await it.node.view.refresh()
+
+        await store(dataclasses.replace(before, replicas=(1, 2)))
+        await is_led_by(2)
+        given = it.stored()
+        assert (given.wal, given.leader_epoch) == (before.wal, before.leader_epoch + 1)
+        await store(dataclasses.replace(given, leader=1, leader_epoch=given.leader_epoch + 1))
+        calls = it.chain_calls
+        await it.until(lambda: it.chain_calls > calls + 2 * TRIES_MIN)
+        await it.node.view.refresh()
+        assert it.stored().leader == 1
+        broker = it.node.view.image.brokers[2]
+        await store(dataclasses.replace(broker, incarnation=uuid4()))
+        await is_led_by(2)
 
 
 async def test_a_log_that_changes_in_the_meantime_is_not_entered(tmp_path: Path) -> None:

@@ -26,6 +26,10 @@ class DamagedPartitions:
         """Note that the partition was found damaged in this try."""
         self._found.add(name)
 
+    def tries(self, name: PartitionName) -> int:
+        """Return how often in a row the partition was tried in vain."""
+        return self._tries.get(name, 0)
+
     def forget(self, names: Iterable[PartitionName]) -> None:
         """Note that the partitions are led, or that this node shall not lead them any more."""
         for name in names:

@@ -22,7 +22,8 @@ does not come back, so it enters the same chain in another one. Nothing of it is
 committed records are all that it has.
 
 Partitions with the same former chain are taken together. A partition whose records cannot be read
-stays without a leader and is tried again; the others go on.
+stays without a leader and is tried again, then given to a replica that may have them
+(``passed_leads``); the others go on.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from tidelog_node.diskless.takeover.leader_chain import (
     require_committed,
 )
 from tidelog_node.diskless.takeover.leader_takeover import LeaderTakeover, TakenPartitions
+from tidelog_node.diskless.takeover.passed_leads import TRIES_MIN, PassedLeads
 from tidelog_node.diskless.takeover.pending_takeovers import Before, PendingTakeovers
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
@@ -86,6 +88,7 @@ class Takeovers:
         self._leader_takeover = LeaderTakeover(
             node, replicas=replicas, recovery=recovery, pending=self._pending
         )
+        self._passed_leads = PassedLeads(node)
         recovery.damaged.subscribe(self._pending.damaged.note)
         # By the former chain: groups whose items are not read yet. Elections come some at a time,
         # and each group lists its chain and reads its footers.
@@ -143,6 +146,17 @@ class Takeovers:
         finally:
             self._close(before, group)
         self._pending.end(group, is_urgent=is_urgent)
+        await self._pass_on(group)
+
+    async def _pass_on(self, group: dict[PartitionName, Replica]) -> None:
+        """Give partitions that were found damaged again and again to other replicas."""
+        damaged = [
+            (replica.partition, partition)
+            for name, replica in group.items()
+            if self._pending.damaged.tries(name) >= TRIES_MIN
+            and (partition := self._pending.unentered(replica)) is not None
+        ]
+        await self._passed_leads.pass_on(damaged)
 
     def _close(self, before: Before, group: dict[PartitionName, Replica]) -> None:
         """Let no more partitions join the group."""
