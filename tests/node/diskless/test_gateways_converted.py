@@ -101,10 +101,13 @@ def under_load(cluster: ReplicatedCluster) -> Iterator[Load]:
     cluster.wait_same_logs(TOPIC)
 
 
-def test_a_topic_is_converted_both_ways_while_gateways_take_records(tmp_path: Path) -> None:
-    store = tmp_path / "metadata.db"
+@pytest.mark.parametrize("overlaps", ["false", "true"])
+def test_a_topic_is_converted_both_ways_while_gateways_take_records(
+    tmp_path: Path, overlaps: str
+) -> None:
+    store, config = tmp_path / "metadata.db", {"diskless.gateways.overlap.enable": overlaps}
     with (
-        gateways(tmp_path, metadata_store=f"sqlite://{store}") as cluster,
+        gateways(tmp_path, metadata_store=f"sqlite://{store}", **config) as cluster,
         under_load(cluster) as load,
     ):
         for is_diskless in (False, True, False, True):
