@@ -28,7 +28,7 @@ def error_code(error: TidelogError) -> ErrorCode:
 
 
 def offset_fetch_error_code(error: TidelogError) -> ErrorCode:
-    """Return the same for OffsetFetch: consumers before 3.9 give up on the others."""
+    """Return the code for OffsetFetch: consumers before 3.9 give up on some others."""
     code = error_code(error)
     if code is ErrorCode.coordinator_not_available:
         return ErrorCode.not_coordinator
@@ -36,7 +36,7 @@ def offset_fetch_error_code(error: TidelogError) -> ErrorCode:
 
 
 def offset_commit_error_code(error: TidelogError) -> ErrorCode:
-    """Return the same for OffsetCommit: a page is too large only because of long metadata."""
+    """Return the code for OffsetCommit: a page is too large only because of long metadata."""
     if isinstance(error, ItemTooLarge):
         return ErrorCode.offset_metadata_too_large
     return error_code(error)

@@ -191,7 +191,7 @@ class LoadedGroup:
             return await self._answered(*self._consumer_heartbeat(request, matches))
 
     async def share_heartbeat(self, request: ShareHeartbeat) -> HeartbeatAnswer:
-        """Return the same to a member of a share group."""
+        """Return a share group member's assignment, once the heartbeat's changes are stored."""
         await self.claim()
         await self._may_decide()
         return await self._answered(*self._share_heartbeat(request))

@@ -76,7 +76,8 @@ async def commit_pending(
 ) -> None:
     """Store the offsets of a committed transaction. Durable on return.
 
-    ``also`` ends their waiting. Raises ``VersionConflict`` as above.
+    ``also`` ends their waiting. Raises ``VersionConflict`` if the group or an item in ``checks``
+    has changed.
     """
     await loaded.exclusively(
         lambda: loaded.storage.commit_pending(offsets, also=also, checks=checks)

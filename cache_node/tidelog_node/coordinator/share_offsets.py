@@ -82,7 +82,8 @@ class ShareOffsets:
     ) -> dict[TopicPartition, Outcome]:
         """Set the start offsets of an empty group; a missing group is created. Durable on return.
 
-        Raises ``GroupIdNotFound`` if the group is of another kind, ``NonEmptyGroup``, and as above.
+        Raises ``GroupIdNotFound`` if the group is of another kind, ``NonEmptyGroup``, and as
+        ``describe``.
         """
 
         async def change() -> tuple[dict[TopicPartition, Outcome], Sequence[Write]]:
@@ -107,7 +108,8 @@ class ShareOffsets:
     async def delete(self, group_id: str, topics: Collection[str]) -> dict[str, Outcome]:
         """Delete the start offsets of an empty group in the topics. Durable on return.
 
-        Raises ``GroupIdNotFound``, ``NonEmptyGroup``, and as above.
+        Raises ``GroupIdNotFound``, ``NonEmptyGroup``, and as
+        ``describe``.
         """
 
         async def change() -> tuple[dict[str, Outcome], Sequence[Write]]:

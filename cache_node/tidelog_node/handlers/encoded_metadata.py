@@ -42,7 +42,7 @@ class ResponseKey(NamedTuple):
 
 
 class TopicKey(NamedTuple):
-    """The same for one topic."""
+    """What determines the bytes of one topic of a response, with the image."""
 
     name: str
     version: int

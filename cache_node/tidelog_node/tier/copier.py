@@ -161,7 +161,7 @@ class Copier:
             self._evict(led.replica, led.replica.log.tiered_up_to)
 
     async def evict_followed(self, replica: TieredReplica) -> None:
-        """Do the same for a partition that this node follows.
+        """Evict the local segments of a partition that this node follows.
 
         Reads the tier's end only if something can be evicted. Raises the store's errors.
         """

@@ -119,7 +119,7 @@ class Acls:
     def changing(
         self, changed: Mapping[str, StoredAcl | None], *, unknown: Set[str] = frozenset()
     ) -> Steps[Acls]:
-        """Return the same, in steps."""
+        """Return it with these records, as ``with_changes`` does, in steps."""
         records = dict(self.records)
         added: list[Acl] = []
         removed: list[Acl] = []

@@ -77,7 +77,7 @@ class Roles:
     def changing(
         self, changed: Mapping[str, Role | None], *, unknown: Set[str] = frozenset()
     ) -> Steps[Roles]:
-        """Return the same, in steps."""
+        """Return it with these records, as ``with_changes`` does, in steps."""
         records = dict(self.records)
         for name, record in changed.items():
             if record is None:

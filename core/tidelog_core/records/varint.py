@@ -52,6 +52,9 @@ def read_zigzag(data: bytes, position: int) -> tuple[int, int]:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return the signed number at ``position`` and the position behind it. Raises as above."""
+    """Return the signed number at ``position`` and the position behind it.
+
+    Raises as ``read_zigzag``.
+    """
     zigzag, position = read_zigzag(data, position)
     return (zigzag >> 1) ^ -(zigzag & 1), position

@@ -172,7 +172,7 @@ def manifest_age_limit_ms(topic: TopicState, limits: AgeLimits) -> int | None:
 
 
 def deletion_age_limit_ms(topic: TopicState, limits: AgeLimits) -> int | None:
-    """Return the same for a topic's deletion object."""
+    """Return how long a topic's deletion object is kept, ``None`` for as long as it is deleted."""
     if topic is TopicState.LIVE:
         return limits.orphan_age_ms
     return manifest_age_limit_ms(topic, limits)

@@ -145,7 +145,7 @@ def log_start_after_retention(
 def log_start_after_tier_retention(
     tiered: TieredSegments, limits: Limits, *, log_start_offset: int, now_ms: int
 ) -> int:
-    """Return the same from the tier alone, without the segments on the leader's disk.
+    """Return the log start after retention of the tier alone, without the leader's local segments.
 
     Never beyond the leader's own result: untiered records only add to the bytes kept, and no
     segment behind a gap is removed, because the missing records may be on a disk.

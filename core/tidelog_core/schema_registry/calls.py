@@ -57,7 +57,7 @@ class Permissions(Protocol):
         """Return whether the caller may do it to the subject; "": to everything."""
 
     def sees(self, right: Right, subject: str) -> bool:
-        """Return the same for one of a list, whose others the caller gets."""
+        """Return whether a list that the caller asked for shows the subject."""
 
 
 class AllPermissions:

@@ -56,7 +56,7 @@ class AclSet:
         return at_once(self.changing(added, removed))
 
     def changing(self, added: Iterable[Acl], removed: Iterable[Acl]) -> Steps[AclSet]:
-        """Return the same, in steps.
+        """Return the set as ``with_changes`` does, in steps.
 
         Takes time for the changes, and to copy the table of pointers.
         """

@@ -61,7 +61,7 @@ async def read_tier(store: MetadataStore, topic_id: UUID, partition: int) -> Tie
 
 
 async def read_changing_tier(store: MetadataStore, topic_id: UUID, partition: int) -> TierContents:
-    """Return the same, or the last reading if swaps disturbed all of them.
+    """Return the partition's segments, as last read if swaps disturbed every reading.
 
     An incomplete reading must not be used for decisions. Raises ``CorruptItem`` and the errors
     of the store.

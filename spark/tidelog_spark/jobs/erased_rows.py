@@ -73,7 +73,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EraseSettings:
-    """The same for all tasks of a run."""
+    """What all tasks of a run have in common."""
 
     location: str  # of the table; new files are below it
     run_folder: str

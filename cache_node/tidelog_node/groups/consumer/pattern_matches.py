@@ -51,7 +51,7 @@ class PatternMatches:
 
 
 class SeenMatches:
-    """Those of them that a viewer sees."""
+    """The topics that match one pattern and that a viewer sees."""
 
     def __init__(self, matches: PatternMatches, viewer: Viewer) -> None:
         self.names: set[str] = set()
