@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.message_reader import read_from
 from tidelog_core.message_schemas import load_response_schema
 from tidelog_core.wire_messages import write_message
@@ -18,7 +19,6 @@ from tests.support.kafka_messages import SERVED_KEYS, plain, request
 TIMEOUT_SECONDS = 60.0
 CLOSED = "connection closed"
 NO_ANSWER = "no answer"
-API_VERSIONS_KEY = 18
 NO_TOPIC = uuid.UUID(int=0)
 
 
@@ -144,7 +144,7 @@ class Peer:
         if isinstance(answer, str):
             return answer
         assert struct.unpack_from(">i", answer) == (self._correlation_id,)
-        position = 4 + (schema.__flexible__ and api_key != API_VERSIONS_KEY)
+        position = 4 + (schema.__flexible__ and api_key != ApiKey.API_VERSIONS)
         # kio's own reader takes no -1 for a time, which answers about tokens have.
         response, end = read_from(schema, answer, position)
         assert end == len(answer), "the answer has more bytes than its schema"

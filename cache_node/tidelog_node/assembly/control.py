@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidelog_core.api_keys import ApiKey
+from tidelog_core.quota_messages import DESCRIBE_QUOTA_USE_KEY
+from tidelog_core.role_messages import ALTER_ROLES_KEY, DESCRIBE_ROLES_KEY
+
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.coordination import Coordination
 from tidelog_node.assembly.logs import Logs
@@ -42,59 +46,142 @@ class ControlHandlers:
 
     def _alone(self) -> Table:
         return (
-            (self._list_offsets, ((2, 1, 11),)),
-            (self._find_coordinator, ((10, 0, 3), (10, 4, 6))),
-            (self._sasl, ((17, 0, 1), (36, 0, 2))),
-            (self._delete_records, ((21, 0, 2),)),
-            (self._leader_epoch, ((23, 2, 4),)),
-            (self._acls, ((29, 1, 3), (30, 1, 3), (31, 1, 3))),
-            (self._configs, ((32, 1, 4), (33, 0, 2), (44, 0, 1), (74, 0, 1))),
-            (self._alter_log_dirs, ((34, 1, 2),)),
-            (self._log_dirs, ((35, 1, 5),)),
-            (self._tokens, ((38, 1, 3), (39, 1, 2), (40, 1, 2), (41, 1, 3))),
-            (self._elections, ((43, 0, 2),)),
-            (self._reassignments, ((45, 0, 1), (46, 0, 0))),
-            (self._quotas, ((48, 0, 1), (49, 0, 1), (20004, 0, 0))),
-            (self._scram_users, ((50, 0, 0), (51, 0, 0))),
-            (self._controllers, ((55, 0, 2), (57, 0, 0), (57, 1, 2))),
-            (self._cluster, ((60, 0, 2),)),
-            (self._producers, ((61, 0, 0),)),
-            (self._roles, ((20002, 0, 0), (20003, 0, 0))),
+            (self._list_offsets, ((ApiKey.LIST_OFFSETS, 1, 11),)),
+            (
+                self._find_coordinator,
+                ((ApiKey.FIND_COORDINATOR, 0, 3), (ApiKey.FIND_COORDINATOR, 4, 6)),
+            ),
+            (self._sasl, ((ApiKey.SASL_HANDSHAKE, 0, 1), (ApiKey.SASL_AUTHENTICATE, 0, 2))),
+            (self._delete_records, ((ApiKey.DELETE_RECORDS, 0, 2),)),
+            (self._leader_epoch, ((ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4),)),
+            (
+                self._acls,
+                (
+                    (ApiKey.DESCRIBE_ACLS, 1, 3),
+                    (ApiKey.CREATE_ACLS, 1, 3),
+                    (ApiKey.DELETE_ACLS, 1, 3),
+                ),
+            ),
+            (
+                self._configs,
+                (
+                    (ApiKey.DESCRIBE_CONFIGS, 1, 4),
+                    (ApiKey.ALTER_CONFIGS, 0, 2),
+                    (ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1),
+                    (ApiKey.LIST_CONFIG_RESOURCES, 0, 1),
+                ),
+            ),
+            (self._alter_log_dirs, ((ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2),)),
+            (self._log_dirs, ((ApiKey.DESCRIBE_LOG_DIRS, 1, 5),)),
+            (
+                self._tokens,
+                (
+                    (ApiKey.CREATE_DELEGATION_TOKEN, 1, 3),
+                    (ApiKey.RENEW_DELEGATION_TOKEN, 1, 2),
+                    (ApiKey.EXPIRE_DELEGATION_TOKEN, 1, 2),
+                    (ApiKey.DESCRIBE_DELEGATION_TOKEN, 1, 3),
+                ),
+            ),
+            (self._elections, ((ApiKey.ELECT_LEADERS, 0, 2),)),
+            (
+                self._reassignments,
+                (
+                    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1),
+                    (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0),
+                ),
+            ),
+            (
+                self._quotas,
+                (
+                    (ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1),
+                    (ApiKey.ALTER_CLIENT_QUOTAS, 0, 1),
+                    (DESCRIBE_QUOTA_USE_KEY, 0, 0),
+                ),
+            ),
+            (
+                self._scram_users,
+                (
+                    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0),
+                    (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0),
+                ),
+            ),
+            (
+                self._controllers,
+                (
+                    (ApiKey.DESCRIBE_QUORUM, 0, 2),
+                    (ApiKey.UPDATE_FEATURES, 0, 0),
+                    (ApiKey.UPDATE_FEATURES, 1, 2),
+                ),
+            ),
+            (self._cluster, ((ApiKey.DESCRIBE_CLUSTER, 0, 2),)),
+            (self._producers, ((ApiKey.DESCRIBE_PRODUCERS, 0, 0),)),
+            (self._roles, ((DESCRIBE_ROLES_KEY, 0, 0), (ALTER_ROLES_KEY, 0, 0))),
         )
 
     def _of_coordinators(self) -> Table:
         return (
-            (self._offset_commits, ((8, 2, 4), (8, 5, 9), (8, 10, 10), (28, 0, 5))),
-            (self._offset_fetches, ((9, 1, 7), (9, 8, 9), (9, 10, 10))),
+            (
+                self._offset_commits,
+                (
+                    (ApiKey.OFFSET_COMMIT, 2, 4),
+                    (ApiKey.OFFSET_COMMIT, 5, 9),
+                    (ApiKey.OFFSET_COMMIT, 10, 10),
+                    (ApiKey.TXN_OFFSET_COMMIT, 0, 5),
+                ),
+            ),
+            (
+                self._offset_fetches,
+                (
+                    (ApiKey.OFFSET_FETCH, 1, 7),
+                    (ApiKey.OFFSET_FETCH, 8, 9),
+                    (ApiKey.OFFSET_FETCH, 10, 10),
+                ),
+            ),
             (
                 self._groups,
                 (
-                    (11, 0, 9),
-                    (12, 0, 4),
-                    (13, 0, 2),
-                    (13, 3, 5),
-                    (14, 0, 5),
-                    (15, 0, 6),
-                    (16, 0, 5),
-                    (42, 0, 2),
+                    (ApiKey.JOIN_GROUP, 0, 9),
+                    (ApiKey.HEARTBEAT, 0, 4),
+                    (ApiKey.LEAVE_GROUP, 0, 2),
+                    (ApiKey.LEAVE_GROUP, 3, 5),
+                    (ApiKey.SYNC_GROUP, 0, 5),
+                    (ApiKey.DESCRIBE_GROUPS, 0, 6),
+                    (ApiKey.LIST_GROUPS, 0, 5),
+                    (ApiKey.DELETE_GROUPS, 0, 2),
                 ),
             ),
-            (self._offset_deletions, ((47, 0, 0),)),
-            (self._consumer_groups, ((68, 0, 1), (69, 0, 1))),
-            (self._share_groups, ((76, 1, 1), (77, 1, 1))),
-            (self._producer_ids, ((22, 0, 6),)),
+            (self._offset_deletions, ((ApiKey.OFFSET_DELETE, 0, 0),)),
+            (
+                self._consumer_groups,
+                ((ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1), (ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1)),
+            ),
+            (
+                self._share_groups,
+                ((ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1), (ApiKey.SHARE_GROUP_DESCRIBE, 1, 1)),
+            ),
+            (self._producer_ids, ((ApiKey.INIT_PRODUCER_ID, 0, 6),)),
             (
                 self._transactions,
                 (
-                    (24, 0, 3),
-                    (24, 4, 5),
-                    (25, 0, 4),
-                    (26, 0, 5),
-                    (27, 1, 1),
+                    (ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3),
+                    (ApiKey.ADD_PARTITIONS_TO_TXN, 4, 5),
+                    (ApiKey.ADD_OFFSETS_TO_TXN, 0, 4),
+                    (ApiKey.END_TXN, 0, 5),
+                    (ApiKey.WRITE_TXN_MARKERS, 1, 1),
                 ),
             ),
-            (self._transaction_descriptions, ((65, 0, 0), (66, 0, 2))),
-            (self._share_offsets, ((90, 0, 0), (91, 0, 0), (92, 0, 0))),
+            (
+                self._transaction_descriptions,
+                ((ApiKey.DESCRIBE_TRANSACTIONS, 0, 0), (ApiKey.LIST_TRANSACTIONS, 0, 2)),
+            ),
+            (
+                self._share_offsets,
+                (
+                    (ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 0),
+                    (ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0),
+                    (ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0),
+                ),
+            ),
         )
 
     # -- topics and partitions --

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.audit.events import Activity, Resource
 from tidelog_core.errors import ErrorCode
 from tidelog_core.role_messages import ALTER_ROLES_KEY, CHANGE, CREATE, DELETE
@@ -217,27 +218,47 @@ def _markers(request: Any, answer: Any) -> Iterator[Change]:
 _CREATE, _UPDATE, _DELETE = Activity.CREATE, Activity.UPDATE, Activity.DELETE
 
 CHANGING_APIS: dict[int, ChangingApi] = {
-    19: ChangingApi("CreateTopics", _CREATE, _created_topics),
-    20: ChangingApi("DeleteTopics", _DELETE, _named("Topic", "responses", "name")),
-    21: ChangingApi("DeleteRecords", _DELETE, _named("Topic", "topics", "name")),
-    27: ChangingApi("WriteTxnMarkers", _UPDATE, _markers),
-    30: ChangingApi("CreateAcls", _CREATE, _created_acls),
-    31: ChangingApi("DeleteAcls", _DELETE, _deleted_acls),
-    33: ChangingApi("AlterConfigs", _UPDATE, _configs),
-    34: ChangingApi("AlterReplicaLogDirs", _UPDATE, _named("Topic", "results", "topic_name")),
-    37: ChangingApi("CreatePartitions", _UPDATE, _named("Topic", "results", "name")),
-    38: ChangingApi("CreateDelegationToken", _CREATE, _created_token),
-    39: ChangingApi("RenewDelegationToken", _UPDATE, _renewed_token),
-    40: ChangingApi("ExpireDelegationToken", _UPDATE, _renewed_token),
-    42: ChangingApi("DeleteGroups", _DELETE, _named("Group", "results", "group_id")),
-    43: ChangingApi("ElectLeaders", _UPDATE, _named("Topic", "replica_election_results", "topic")),
-    44: ChangingApi("IncrementalAlterConfigs", _UPDATE, _configs),
-    45: ChangingApi("AlterPartitionReassignments", _UPDATE, _named("Topic", "responses", "name")),
-    47: ChangingApi("OffsetDelete", _DELETE, _offsets("topics", "name")),
-    49: ChangingApi("AlterClientQuotas", _UPDATE, _quotas),
-    51: ChangingApi("AlterUserScramCredentials", _UPDATE, _scram_users),
-    57: ChangingApi("UpdateFeatures", _UPDATE, _named("Feature", "results", "feature")),
-    91: ChangingApi("AlterShareGroupOffsets", _UPDATE, _offsets("responses", "topic_name")),
-    92: ChangingApi("DeleteShareGroupOffsets", _DELETE, _offsets("responses", "topic_name")),
+    ApiKey.CREATE_TOPICS: ChangingApi("CreateTopics", _CREATE, _created_topics),
+    ApiKey.DELETE_TOPICS: ChangingApi(
+        "DeleteTopics", _DELETE, _named("Topic", "responses", "name")
+    ),
+    ApiKey.DELETE_RECORDS: ChangingApi("DeleteRecords", _DELETE, _named("Topic", "topics", "name")),
+    ApiKey.WRITE_TXN_MARKERS: ChangingApi("WriteTxnMarkers", _UPDATE, _markers),
+    ApiKey.CREATE_ACLS: ChangingApi("CreateAcls", _CREATE, _created_acls),
+    ApiKey.DELETE_ACLS: ChangingApi("DeleteAcls", _DELETE, _deleted_acls),
+    ApiKey.ALTER_CONFIGS: ChangingApi("AlterConfigs", _UPDATE, _configs),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: ChangingApi(
+        "AlterReplicaLogDirs", _UPDATE, _named("Topic", "results", "topic_name")
+    ),
+    ApiKey.CREATE_PARTITIONS: ChangingApi(
+        "CreatePartitions", _UPDATE, _named("Topic", "results", "name")
+    ),
+    ApiKey.CREATE_DELEGATION_TOKEN: ChangingApi("CreateDelegationToken", _CREATE, _created_token),
+    ApiKey.RENEW_DELEGATION_TOKEN: ChangingApi("RenewDelegationToken", _UPDATE, _renewed_token),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: ChangingApi("ExpireDelegationToken", _UPDATE, _renewed_token),
+    ApiKey.DELETE_GROUPS: ChangingApi(
+        "DeleteGroups", _DELETE, _named("Group", "results", "group_id")
+    ),
+    ApiKey.ELECT_LEADERS: ChangingApi(
+        "ElectLeaders", _UPDATE, _named("Topic", "replica_election_results", "topic")
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ChangingApi("IncrementalAlterConfigs", _UPDATE, _configs),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ChangingApi(
+        "AlterPartitionReassignments", _UPDATE, _named("Topic", "responses", "name")
+    ),
+    ApiKey.OFFSET_DELETE: ChangingApi("OffsetDelete", _DELETE, _offsets("topics", "name")),
+    ApiKey.ALTER_CLIENT_QUOTAS: ChangingApi("AlterClientQuotas", _UPDATE, _quotas),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ChangingApi(
+        "AlterUserScramCredentials", _UPDATE, _scram_users
+    ),
+    ApiKey.UPDATE_FEATURES: ChangingApi(
+        "UpdateFeatures", _UPDATE, _named("Feature", "results", "feature")
+    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: ChangingApi(
+        "AlterShareGroupOffsets", _UPDATE, _offsets("responses", "topic_name")
+    ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: ChangingApi(
+        "DeleteShareGroupOffsets", _DELETE, _offsets("responses", "topic_name")
+    ),
     ALTER_ROLES_KEY: ChangingApi("AlterRoles", _UPDATE, _roles),
 }

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import AuthenticationFailed, UnsupportedSaslMechanism
 from tidelog_core.model import USER_KIND, Principal
 from tidelog_core.security.oauthbearer import OAUTHBEARER_MECHANISM
@@ -30,7 +31,6 @@ from tidelog_node.answers import CloseConnection
 from tidelog_node.authentication.exchanges import Exchange, Mechanisms
 from tidelog_node.session import Session
 
-API_VERSIONS_KEY, SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 18, 17, 36
 ROUNDS_MAX = 16  # requests and tokens of one authentication; the longest needs 6
 REAUTHENTICATION_SECONDS_MIN = 1.0  # between the starts of two
 FAILED_HINT = "check the client's user and password: tidelog user list shows who can log in"
@@ -67,9 +67,9 @@ class _Step(Enum):
 
 
 _ACCEPTED = {
-    _Step.BEGIN: frozenset({API_VERSIONS_KEY, SASL_HANDSHAKE_KEY}),
-    _Step.HANDSHAKE: frozenset({SASL_HANDSHAKE_KEY}),
-    _Step.EXCHANGE: frozenset({SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY}),
+    _Step.BEGIN: frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE}),
+    _Step.HANDSHAKE: frozenset({ApiKey.SASL_HANDSHAKE}),
+    _Step.EXCHANGE: frozenset({ApiKey.SASL_AUTHENTICATE, ApiKey.SASL_HANDSHAKE}),
     _Step.DONE: frozenset[int](),
 }
 
@@ -206,7 +206,7 @@ class Authentication:
         """Raise ``CloseConnection`` unless the API is one of re-authentication."""
         if self.is_under_way:
             self.admit(api_key)
-        elif api_key != SASL_HANDSHAKE_KEY or not self.may_begin():
+        elif api_key != ApiKey.SASL_HANDSHAKE or not self.may_begin():
             raise CloseConnection("the session has expired", is_expected=True)
 
     # -- inside --

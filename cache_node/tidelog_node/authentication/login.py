@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import AuthenticationFailed
 from tidelog_core.model import FileSlice
 
 from tidelog_node.answers import CloseConnection, ControlReply, Reply
 from tidelog_node.authentication.authentication import (
-    API_VERSIONS_KEY,
     Authentication,
     AuthenticationRules,
     Logins,
@@ -147,7 +147,7 @@ class Login:
         request = self._service.dispatch(memoryview(frame), self._session)
         assert isinstance(request, ControlReply), "none of these APIs is hot"
         data = _joined(await request.call())
-        if api_key == API_VERSIONS_KEY and _ERROR_OF_VERSIONS.unpack_from(data) == (0,):
+        if api_key == ApiKey.API_VERSIONS and _ERROR_OF_VERSIONS.unpack_from(data) == (0,):
             self._authentication.note_versions()
         return data
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
 from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.operations import REFUSAL_CODES
@@ -220,22 +221,22 @@ async def _share_offsets(call: GuardedCall) -> Any:
 
 
 GROUP_GUARDS: Mapping[int, Guard] = {
-    8: _commit_offsets,
-    9: _fetch_offsets,
-    11: _as_member,
-    12: _as_member,
-    13: _as_member,
-    14: _as_member,
-    15: _describe_groups,
-    16: _list_groups,
-    42: _delete_groups,
-    47: _delete_offsets,
-    68: _heartbeat,
-    69: _describe_newer_groups,
-    76: _heartbeat,
-    77: _describe_newer_groups,
-    79: _acknowledge,
-    90: _offsets_of_groups,
-    91: _share_offsets,
-    92: _share_offsets,
+    ApiKey.OFFSET_COMMIT: _commit_offsets,
+    ApiKey.OFFSET_FETCH: _fetch_offsets,
+    ApiKey.JOIN_GROUP: _as_member,
+    ApiKey.HEARTBEAT: _as_member,
+    ApiKey.LEAVE_GROUP: _as_member,
+    ApiKey.SYNC_GROUP: _as_member,
+    ApiKey.DESCRIBE_GROUPS: _describe_groups,
+    ApiKey.LIST_GROUPS: _list_groups,
+    ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.OFFSET_DELETE: _delete_offsets,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_newer_groups,
+    ApiKey.SHARE_GROUP_HEARTBEAT: _heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: _describe_newer_groups,
+    ApiKey.SHARE_ACKNOWLEDGE: _acknowledge,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _offsets_of_groups,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _share_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _share_offsets,
 }

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.model import Principal
 from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.operations import REFUSAL_CODES
@@ -68,8 +69,8 @@ def _may_see(call: GuardedCall, token: Any) -> bool:
 
 
 TOKEN_GUARDS: Mapping[int, Guard] = {
-    38: _create,
-    39: unguarded,  # for those whom the token names
-    40: unguarded,
-    41: _describe,
+    ApiKey.CREATE_DELEGATION_TOKEN: _create,
+    ApiKey.RENEW_DELEGATION_TOKEN: unguarded,  # for those whom the token names
+    ApiKey.EXPIRE_DELEGATION_TOKEN: unguarded,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: _describe,
 }

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
 from tidelog_core.quota_messages import DESCRIBE_QUOTA_USE_KEY
 from tidelog_core.role_messages import ALTER_ROLES_KEY, DESCRIBE_ROLES_KEY
@@ -205,39 +206,40 @@ async def _describe_topic_partitions(call: GuardedCall) -> Any:
 
 
 TOPIC_GUARDS: Mapping[int, Guard] = {
-    2: each_topic(),
-    3: unguarded,  # ``MetadataHandlers``: its answers are shared, and it creates topics
-    10: _find_coordinator,
-    17: unguarded,
-    18: unguarded,
-    19: unguarded,  # ``TopicHandlers``: its answer is encoded topic by topic
-    20: _delete_topics,
-    21: each_topic(),
-    23: _epoch_ends,
-    29: to_cluster,
-    30: each_to_cluster(asked="creations", answered="results"),
-    31: each_to_cluster(asked="filters", answered="filter_results"),
-    32: _settings("results"),
-    33: _settings("responses"),
-    34: _alter_log_dirs,
-    35: _describe_log_dirs,
-    36: unguarded,
-    37: each_topic(answered="results"),
-    43: _elect_leaders,
-    44: _settings("responses"),
-    45: to_cluster,
-    46: to_cluster,
-    48: to_cluster,
-    49: each_to_cluster(asked="entries", answered="entries"),
-    50: to_cluster,
-    51: _alter_scram_users,
-    55: to_cluster,
-    57: to_cluster,
-    60: _describe_cluster,
-    71: unguarded,
-    72: unguarded,
-    74: to_cluster,
-    75: _describe_topic_partitions,
+    ApiKey.LIST_OFFSETS: each_topic(),
+    # ``MetadataHandlers``: its answers are shared, and it creates topics
+    ApiKey.METADATA: unguarded,
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.SASL_HANDSHAKE: unguarded,
+    ApiKey.API_VERSIONS: unguarded,
+    ApiKey.CREATE_TOPICS: unguarded,  # ``TopicHandlers``: its answer is encoded topic by topic
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.DELETE_RECORDS: each_topic(),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _epoch_ends,
+    ApiKey.DESCRIBE_ACLS: to_cluster,
+    ApiKey.CREATE_ACLS: each_to_cluster(asked="creations", answered="results"),
+    ApiKey.DELETE_ACLS: each_to_cluster(asked="filters", answered="filter_results"),
+    ApiKey.DESCRIBE_CONFIGS: _settings("results"),
+    ApiKey.ALTER_CONFIGS: _settings("responses"),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_log_dirs,
+    ApiKey.DESCRIBE_LOG_DIRS: _describe_log_dirs,
+    ApiKey.SASL_AUTHENTICATE: unguarded,
+    ApiKey.CREATE_PARTITIONS: each_topic(answered="results"),
+    ApiKey.ELECT_LEADERS: _elect_leaders,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _settings("responses"),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: to_cluster,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: to_cluster,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: to_cluster,
+    ApiKey.ALTER_CLIENT_QUOTAS: each_to_cluster(asked="entries", answered="entries"),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: to_cluster,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_scram_users,
+    ApiKey.DESCRIBE_QUORUM: to_cluster,
+    ApiKey.UPDATE_FEATURES: to_cluster,
+    ApiKey.DESCRIBE_CLUSTER: _describe_cluster,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: unguarded,
+    ApiKey.PUSH_TELEMETRY: unguarded,
+    ApiKey.LIST_CONFIG_RESOURCES: to_cluster,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
     DESCRIBE_ROLES_KEY: to_cluster,
     DESCRIBE_QUOTA_USE_KEY: to_cluster,
     ALTER_ROLES_KEY: each_to_cluster(asked="alterations", answered="results"),

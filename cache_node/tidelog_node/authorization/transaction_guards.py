@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
 from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.operations import REFUSAL_CODES
@@ -130,13 +131,13 @@ async def _list_transactions(call: GuardedCall) -> Any:
 
 
 TRANSACTION_GUARDS: Mapping[int, Guard] = {
-    22: _init_producer_id,
-    24: _add_partitions,
-    25: _add_offsets,
-    26: _end_transaction,
-    27: _write_markers,
-    28: _commit_offsets,
-    61: each_topic(),
-    65: _describe_transactions,
-    66: _list_transactions,
+    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions,
+    ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets,
+    ApiKey.END_TXN: _end_transaction,
+    ApiKey.WRITE_TXN_MARKERS: _write_markers,
+    ApiKey.TXN_OFFSET_COMMIT: _commit_offsets,
+    ApiKey.DESCRIBE_PRODUCERS: each_topic(),
+    ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: _list_transactions,
 }

@@ -17,6 +17,7 @@ from kio.schema.delete_acls.v3 import response as delete_response
 from kio.schema.describe_acls.v3 import request as describe_request
 from kio.schema.describe_acls.v3 import response as describe_response
 from tidelog_core.admin.acls import AclAdmin, find_acls
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import InvalidRequest, SecurityDisabled, StoreUnavailable, TidelogError
 from tidelog_core.security.acl import (
     Acl,
@@ -36,9 +37,6 @@ from tidelog_node.wire.messages import build
 E = TypeVar("E", bound=IntEnum)
 Deleted = list[tuple[Acl, TidelogError | None]] | TidelogError
 
-DESCRIBE_ACLS_KEY = 29
-CREATE_ACLS_KEY = 30
-DELETE_ACLS_KEY = 31
 _UNKNOWN = 0  # the number for a type that the sender does not know itself
 
 
@@ -55,9 +53,9 @@ class AclHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(DESCRIBE_ACLS_KEY, 1, 3, self.describe),
-            Route(CREATE_ACLS_KEY, 1, 3, self.create),
-            Route(DELETE_ACLS_KEY, 1, 3, self.delete),
+            Route(ApiKey.DESCRIBE_ACLS, 1, 3, self.describe),
+            Route(ApiKey.CREATE_ACLS, 1, 3, self.create),
+            Route(ApiKey.DELETE_ACLS, 1, 3, self.delete),
         ]
 
     async def describe(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kio.schema.alter_replica_log_dirs.v2 import request as wire_request
 from kio.schema.alter_replica_log_dirs.v2 import response as wire_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
 from tidelog_core.model import TopicPartition
 
@@ -19,7 +20,6 @@ from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
-API_KEY = 34
 DIRECTORY_NAME_LENGTH_MAX = 255
 # Kafka appends this to the name of a directory to which a replica is being moved.
 MOVED_SUFFIX_LENGTH = len(".") + 32 + len("-future")
@@ -35,7 +35,7 @@ class AlterLogDirsHandler:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [Route(API_KEY, 1, 2, self.handle)]
+        return [Route(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, self.handle)]
 
     async def handle(
         self, request: wire_request.AlterReplicaLogDirsRequest, _: RequestContext

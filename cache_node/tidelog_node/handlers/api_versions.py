@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from kio.schema.api_versions.v4 import request as wire_request
 from kio.schema.api_versions.v4 import response as wire_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
 from tidelog_core.model import ANONYMOUS
 from tidelog_core.software_version import feature_of, tidelog_version
 
-from tidelog_node.dispatch import API_VERSIONS_KEY
 from tidelog_node.routes import EncodedResponse, HotRoute, RequestContext, Route
 from tidelog_node.session import NO_NODE
 from tidelog_node.wire.messages import build, write_response
@@ -50,7 +50,7 @@ class ApiVersionsHandler:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [Route(API_VERSIONS_KEY, 0, 4, self.handle)]
+        return [Route(ApiKey.API_VERSIONS, 0, 4, self.handle)]
 
     async def handle(
         self, request: wire_request.ApiVersionsRequest, context: RequestContext
@@ -69,7 +69,7 @@ class ApiVersionsHandler:
         encoded = self._encoded.get(key)
         if encoded is None:
             table = self._table(version, is_known=is_known, is_node=session.node_id != NO_NODE)
-            body = write_response(API_VERSIONS_KEY, version, table)
+            body = write_response(ApiKey.API_VERSIONS, version, table)
             encoded = self._encoded[key] = EncodedResponse(table, body)
         return encoded
 

@@ -16,6 +16,7 @@ from kio.schema.get_telemetry_subscriptions.v0 import request as get_request
 from kio.schema.get_telemetry_subscriptions.v0 import response as get_response
 from kio.schema.push_telemetry.v0 import request as push_request
 from kio.schema.push_telemetry.v0 import response as push_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_core.records.codecs import CompressionType, DecompressedTooLarge, decompress
@@ -33,8 +34,6 @@ from tidelog_node.routes import RequestContext, Route
 from tidelog_node.session import Session
 from tidelog_node.wire.messages import build
 
-GET_TELEMETRY_SUBSCRIPTIONS_KEY = 71
-PUSH_TELEMETRY_KEY = 72
 DECOMPRESSED_RATIO_MAX = 8  # to ``telemetry.max.bytes``, also with the client's attributes
 # The first one is what clients prefer.
 _ACCEPTED = (
@@ -70,8 +69,8 @@ class ClientMetricsHandlers:
     def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            Route(GET_TELEMETRY_SUBSCRIPTIONS_KEY, 0, 0, self.get_subscriptions),
-            Route(PUSH_TELEMETRY_KEY, 0, 0, self.push),
+            Route(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, 0, 0, self.get_subscriptions),
+            Route(ApiKey.PUSH_TELEMETRY, 0, 0, self.push),
         ]
 
     async def get_subscriptions(

@@ -18,6 +18,7 @@ from tidelog_core.admin.client_quotas import (
     entity_key,
     find_quotas,
 )
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import InvalidRequest, StoreUnavailable, UnsupportedVersion
 from tidelog_core.quota_messages import (
     DESCRIBE_QUOTA_USE_KEY,
@@ -35,8 +36,6 @@ from tidelog_node.throttling.rate_limit import RateLimit
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import build
 
-DESCRIBE_CLIENT_QUOTAS_KEY = 48
-ALTER_CLIENT_QUOTAS_KEY = 49
 INT_32_MAX = 2**31 - 1
 _EXACT, _DEFAULT, _ANY = 0, 1, 2  # match types
 _MATCH_NAMES = {_DEFAULT: "MATCH_TYPE_DEFAULT", _ANY: "MATCH_TYPE_SPECIFIED"}
@@ -53,8 +52,8 @@ class QuotaHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(DESCRIBE_CLIENT_QUOTAS_KEY, 0, 1, self.describe),
-            Route(ALTER_CLIENT_QUOTAS_KEY, 0, 1, self.alter),
+            Route(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, self.describe),
+            Route(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, self.alter),
             Route(DESCRIBE_QUOTA_USE_KEY, 0, 0, self.describe_use),
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kio.schema.describe_cluster.v2 import request as cluster_request
 from kio.schema.describe_cluster.v2 import response as cluster_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
 
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER
@@ -13,7 +14,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
-DESCRIBE_CLUSTER_KEY = 60
 BROKERS, CONTROLLERS = 1, 2
 
 
@@ -26,7 +26,7 @@ class ClusterHandlers:
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
-        return [Route(DESCRIBE_CLUSTER_KEY, 0, 2, self.describe_cluster)]
+        return [Route(ApiKey.DESCRIBE_CLUSTER, 0, 2, self.describe_cluster)]
 
     async def describe_cluster(
         self, request: cluster_request.DescribeClusterRequest, context: RequestContext

@@ -36,6 +36,7 @@ from tidelog_core.admin.describe import (
 )
 from tidelog_core.admin.diskless_topics import ENABLE
 from tidelog_core.admin.names import validate_topic_name
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -52,11 +53,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-
-DESCRIBE_CONFIGS_KEY = 32
-ALTER_CONFIGS_KEY = 33
-INCREMENTAL_ALTER_CONFIGS_KEY = 44
-LIST_CONFIG_RESOURCES_KEY = 74
 
 
 class ResourceType(IntEnum):
@@ -94,10 +90,10 @@ class ConfigHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(DESCRIBE_CONFIGS_KEY, 1, 4, self.describe_configs),
-            Route(ALTER_CONFIGS_KEY, 0, 2, self.alter_configs),
-            Route(INCREMENTAL_ALTER_CONFIGS_KEY, 0, 1, self.incremental_alter_configs),
-            Route(LIST_CONFIG_RESOURCES_KEY, 0, 1, self.list_config_resources),
+            Route(ApiKey.DESCRIBE_CONFIGS, 1, 4, self.describe_configs),
+            Route(ApiKey.ALTER_CONFIGS, 0, 2, self.alter_configs),
+            Route(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, self.incremental_alter_configs),
+            Route(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, self.list_config_resources),
         ]
 
     async def describe_configs(

@@ -14,6 +14,7 @@ from kio.schema.consumer_group_describe.v1 import request as describe_request
 from kio.schema.consumer_group_describe.v1 import response as describe_response
 from kio.schema.consumer_group_heartbeat.v1 import request as heartbeat_request
 from kio.schema.consumer_group_heartbeat.v1 import response as heartbeat_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.consumer_groups import (
     LEFT_FOR_NOW_EPOCH,
@@ -38,9 +39,6 @@ from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
-CONSUMER_GROUP_HEARTBEAT_KEY = 68
-CONSUMER_GROUP_DESCRIBE_KEY = 69
-
 CLIENT_MAKES_MEMBER_ID_FROM = 1
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
@@ -63,8 +61,8 @@ class ConsumerGroupHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(CONSUMER_GROUP_HEARTBEAT_KEY, 0, 1, self.heartbeat),
-            Route(CONSUMER_GROUP_DESCRIBE_KEY, 0, 1, self.describe),
+            Route(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, self.heartbeat),
+            Route(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, self.describe),
         ]
 
     async def heartbeat(

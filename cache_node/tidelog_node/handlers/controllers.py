@@ -16,6 +16,7 @@ from kio.schema.update_features.v0 import request as features_request_v0
 from kio.schema.update_features.v1 import response as features_response
 from kio.schema.update_features.v2 import request as features_request
 from tidelog_core.admin.topic_plans import CLUSTER_METADATA_TOPIC
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, UnknownTopicOrPartition
 
 from tidelog_node.handlers.api_versions import TRANSACTION_VERSION, TRANSACTION_VERSION_LEVEL
@@ -23,8 +24,6 @@ from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
-DESCRIBE_QUORUM_KEY = 55
-UPDATE_FEATURES_KEY = 57
 CONTROLLERS_QUORUM = (CLUSTER_METADATA_TOPIC, 0)
 UPGRADE = 1
 UPGRADE_TYPES = (UPGRADE, 2, 3)  # the others are safe and unsafe downgrades
@@ -37,9 +36,9 @@ class ControllerHandlers:
     def routes(self) -> list[Route]:
         """Return the routes."""
         return [
-            Route(DESCRIBE_QUORUM_KEY, 0, 2, self.describe_quorum),
-            Route(UPDATE_FEATURES_KEY, 0, 0, self.update_features_v0),
-            Route(UPDATE_FEATURES_KEY, 1, 2, self.update_features),
+            Route(ApiKey.DESCRIBE_QUORUM, 0, 2, self.describe_quorum),
+            Route(ApiKey.UPDATE_FEATURES, 0, 0, self.update_features_v0),
+            Route(ApiKey.UPDATE_FEATURES, 1, 2, self.update_features),
         ]
 
     async def describe_quorum(

@@ -17,6 +17,7 @@ from kio.schema.create_topics.v7 import response as create_response
 from tidelog_core.admin.describe import NodeLayers, describe_topic
 from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.admin.topic_plans import TopicPlan
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.wire_messages import write_message
 
@@ -24,7 +25,6 @@ from tidelog_node.counters import NodeCounters
 from tidelog_node.wire.array_length import array_length
 from tidelog_node.wire.messages import build
 
-CREATE_TOPICS_KEY = 19
 FLEXIBLE_FROM = 5  # and with settings
 _NO_THROTTLE = bytes(4)
 _NO_TAGS = b"\0"
@@ -38,7 +38,7 @@ class CreateTopicsResponse:
         self._counters = counters
         self._is_flexible = version >= FLEXIBLE_FROM
         self._layers = layers
-        hints = get_type_hints(load_response_schema(CREATE_TOPICS_KEY, version))
+        hints = get_type_hints(load_response_schema(ApiKey.CREATE_TOPICS, version))
         self._schema: Any = get_args(hints["topics"])[0]
         # Extended topic by topic: joining a hundred thousand pieces at the end takes too long.
         self._topics = bytearray()
@@ -80,7 +80,7 @@ class CreateTopicsResponse:
     def add_refused(self, name: str, error: TidelogError) -> None:
         """Add a topic that was not created."""
         code = admin_error_code(error)
-        self._counters.note_error(CREATE_TOPICS_KEY, code)
+        self._counters.note_error(ApiKey.CREATE_TOPICS, code)
         fields = {"error_code": code, "error_message": str(error), "name": name}
         self._add(self._encode(fields))
 

@@ -22,6 +22,7 @@ from kio.schema.renew_delegation_token.v2 import request as renew_request
 from kio.schema.renew_delegation_token.v2 import response as renew_response
 from tidelog_core.admin.delegation_tokens import DelegationTokenAdmin, TokenRequest
 from tidelog_core.admin.failures import admin_error_code
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.delegation_tokens import DelegationToken
 from tidelog_core.model import ANONYMOUS, USER_KIND, Principal
@@ -33,10 +34,6 @@ from tidelog_node.wire.messages import build
 
 T = TypeVar("T")
 
-CREATE_DELEGATION_TOKEN_KEY = 38
-RENEW_DELEGATION_TOKEN_KEY = 39
-EXPIRE_DELEGATION_TOKEN_KEY = 40
-DESCRIBE_DELEGATION_TOKEN_KEY = 41
 
 _MS = datetime.timedelta(milliseconds=1)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -82,10 +79,10 @@ class DelegationTokenHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(CREATE_DELEGATION_TOKEN_KEY, 1, 3, self.create),
-            Route(RENEW_DELEGATION_TOKEN_KEY, 1, 2, self.renew),
-            Route(EXPIRE_DELEGATION_TOKEN_KEY, 1, 2, self.expire),
-            Route(DESCRIBE_DELEGATION_TOKEN_KEY, 1, 3, self.describe),
+            Route(ApiKey.CREATE_DELEGATION_TOKEN, 1, 3, self.create),
+            Route(ApiKey.RENEW_DELEGATION_TOKEN, 1, 2, self.renew),
+            Route(ApiKey.EXPIRE_DELEGATION_TOKEN, 1, 2, self.expire),
+            Route(ApiKey.DESCRIBE_DELEGATION_TOKEN, 1, 3, self.describe),
         ]
 
     async def create(

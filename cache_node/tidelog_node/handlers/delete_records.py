@@ -14,6 +14,7 @@ import logging
 from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.delete_records.v2 import response as delete_response
 from tidelog_core.admin.failures import admin_error_code
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     ErrorCode,
     InvalidTopic,
@@ -32,7 +33,6 @@ from tidelog_node.wire.messages import build
 
 logger = logging.getLogger(__name__)
 
-API_KEY = 21
 TO_HIGH_WATERMARK = -1
 
 
@@ -45,7 +45,7 @@ class DeleteRecordsHandler:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [Route(API_KEY, 0, 2, self.handle)]
+        return [Route(ApiKey.DELETE_RECORDS, 0, 2, self.handle)]
 
     async def handle(
         self, request: delete_request.DeleteRecordsRequest, _: RequestContext

@@ -9,6 +9,7 @@ from kio.schema.elect_leaders.v2 import request as elect_request
 from kio.schema.elect_leaders.v2 import response as elect_response
 from tidelog_core.admin.elections import elect_preferred, elect_unclean
 from tidelog_core.admin.partition_changes import change_partitions
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     ElectionNotNeeded,
     ErrorCode,
@@ -25,8 +26,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-
-ELECT_LEADERS_KEY = 43
 
 
 class ElectionType(IntEnum):
@@ -50,7 +49,7 @@ class ElectionHandlers:
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
-        return [Route(ELECT_LEADERS_KEY, 0, 2, self.elect_leaders)]
+        return [Route(ApiKey.ELECT_LEADERS, 0, 2, self.elect_leaders)]
 
     async def elect_leaders(
         self, request: elect_request.ElectLeadersRequest, _: RequestContext

@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from kio.index import load_response_schema
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
@@ -21,7 +22,6 @@ from tidelog_core.wire_messages import write_message
 
 from tidelog_node.wire.array_length import array_length
 
-METADATA_KEY = 3
 FLEXIBLE_FROM = 9
 ERROR_CODE_FROM = 13
 CLUSTER_OPERATIONS = range(8, 11)  # the versions that have them
@@ -137,7 +137,7 @@ def _with_elements(
 
 @cache
 def _topic_schema(version: int) -> Any:
-    schema = load_response_schema(METADATA_KEY, version)
+    schema = load_response_schema(ApiKey.METADATA, version)
     return get_args(get_type_hints(schema)["topics"])[0]
 
 

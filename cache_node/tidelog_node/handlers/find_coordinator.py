@@ -13,6 +13,7 @@ from kio.schema.find_coordinator.v3 import request as single_request
 from kio.schema.find_coordinator.v3 import response as single_response
 from kio.schema.find_coordinator.v6 import request as batched_request
 from kio.schema.find_coordinator.v6 import response as batched_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -30,8 +31,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-
-FIND_COORDINATOR_KEY = 10
 
 
 class KeyType(IntEnum):
@@ -60,8 +59,8 @@ class FindCoordinatorHandlers:
         """Return the routes served here."""
         # Version 4 replaced the one key by a list of keys: two shapes, two routes.
         return [
-            Route(FIND_COORDINATOR_KEY, 0, 3, self.find_one),
-            Route(FIND_COORDINATOR_KEY, 4, 6, self.find_many),
+            Route(ApiKey.FIND_COORDINATOR, 0, 3, self.find_one),
+            Route(ApiKey.FIND_COORDINATOR, 4, 6, self.find_many),
         ]
 
     async def find_one(

@@ -24,6 +24,7 @@ from kio.schema.list_groups.v5 import request as list_request
 from kio.schema.list_groups.v5 import response as list_response
 from kio.schema.sync_group.v5 import request as sync_request
 from kio.schema.sync_group.v5 import response as sync_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.groups import GroupMember
 
@@ -43,14 +44,6 @@ from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-
-JOIN_GROUP_KEY = 11
-HEARTBEAT_KEY = 12
-LEAVE_GROUP_KEY = 13
-SYNC_GROUP_KEY = 14
-DESCRIBE_GROUPS_KEY = 15
-LIST_GROUPS_KEY = 16
-DELETE_GROUPS_KEY = 42
 
 # Versions of JoinGroup.
 MEMBER_ID_REQUIRED_FROM = 4  # a new member gets an id first, and joins with it (KIP-394)
@@ -77,14 +70,14 @@ class GroupHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(JOIN_GROUP_KEY, 0, 9, self.join_group),
-            Route(SYNC_GROUP_KEY, 0, 5, self.sync_group),
-            Route(HEARTBEAT_KEY, 0, 4, self.heartbeat),
-            Route(LEAVE_GROUP_KEY, 0, 2, self.leave_group_alone),
-            Route(LEAVE_GROUP_KEY, 3, 5, self.leave_group),
-            Route(DESCRIBE_GROUPS_KEY, 0, 6, self.describe_groups),
-            Route(LIST_GROUPS_KEY, 0, 5, self.list_groups),
-            Route(DELETE_GROUPS_KEY, 0, 2, self.delete_groups),
+            Route(ApiKey.JOIN_GROUP, 0, 9, self.join_group),
+            Route(ApiKey.SYNC_GROUP, 0, 5, self.sync_group),
+            Route(ApiKey.HEARTBEAT, 0, 4, self.heartbeat),
+            Route(ApiKey.LEAVE_GROUP, 0, 2, self.leave_group_alone),
+            Route(ApiKey.LEAVE_GROUP, 3, 5, self.leave_group),
+            Route(ApiKey.DESCRIBE_GROUPS, 0, 6, self.describe_groups),
+            Route(ApiKey.LIST_GROUPS, 0, 5, self.list_groups),
+            Route(ApiKey.DELETE_GROUPS, 0, 2, self.delete_groups),
         ]
 
     async def join_group(

@@ -6,6 +6,7 @@ import logging
 
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.model import TopicPartition
 
@@ -17,8 +18,6 @@ from tidelog_node.wire.messages import build
 
 logger = logging.getLogger(__name__)
 
-API_KEY = 23
-
 
 class LeaderEpochHandler:
     """Serves OffsetForLeaderEpoch on the partitions that this node leads."""
@@ -29,7 +28,7 @@ class LeaderEpochHandler:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [Route(API_KEY, 2, 4, self.handle)]
+        return [Route(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, self.handle)]
 
     async def handle(
         self, request: epoch_request.OffsetForLeaderEpochRequest, _: RequestContext

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from kio.schema.list_offsets.v11 import request as list_request
 from kio.schema.list_offsets.v11 import response as list_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -37,7 +38,6 @@ from tidelog_node.wire.messages import build
 
 logger = logging.getLogger(__name__)
 
-API_KEY = 2
 READ_COMMITTED = 1
 OFFSET_NOT_AVAILABLE_FROM = 5
 CONSUMER = -1
@@ -84,7 +84,7 @@ class ListOffsetsHandler:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [Route(API_KEY, 1, 11, self.handle)]
+        return [Route(ApiKey.LIST_OFFSETS, 1, 11, self.handle)]
 
     async def handle(
         self, request: list_request.ListOffsetsRequest, context: RequestContext

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kio.schema.describe_log_dirs.v5 import request as log_dirs_request
 from kio.schema.describe_log_dirs.v5 import response as log_dirs_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.disk.data_disk import FAILED
@@ -22,7 +23,6 @@ from tidelog_node.wire.messages import build
 
 logger = logging.getLogger(__name__)
 
-API_KEY = 35
 FAILURES = frozenset({FAILED, OFFLINE})  # the problems that the directory's error code reports
 
 
@@ -36,7 +36,7 @@ class LogDirsHandler:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [Route(API_KEY, 1, 5, self.handle)]
+        return [Route(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, self.handle)]
 
     async def handle(
         self, request: log_dirs_request.DescribeLogDirsRequest, _: RequestContext

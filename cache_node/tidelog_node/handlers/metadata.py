@@ -23,6 +23,7 @@ from kio.schema.metadata.v10 import response as response_v10
 from kio.schema.metadata.v13 import request as request_v13
 from kio.schema.metadata.v13 import response as response_v13
 from tidelog_core.admin.names import is_internal
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, StoreUnavailable
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Topic
@@ -34,7 +35,6 @@ from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTE
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.described_partitions import describe_partitions
 from tidelog_node.handlers.encoded_metadata import (
-    METADATA_KEY,
     Encoded,
     EncodedResponses,
     EncodedTopics,
@@ -57,7 +57,6 @@ from tidelog_node.wire.messages import build, write_response
 
 logger = logging.getLogger(__name__)
 
-DESCRIBE_TOPIC_PARTITIONS_KEY = 75
 TOPIC_IDS_FROM = 12  # versions 10 and 11 have ids and null names on the wire, but allow neither
 NO_CLUSTER_OPERATIONS_FROM = 11
 
@@ -90,9 +89,9 @@ class MetadataHandlers:
         """Return the routes served here."""
         # Version 11 removed the cluster's authorized operations: two shapes, two routes.
         return [
-            Route(METADATA_KEY, 0, NO_CLUSTER_OPERATIONS_FROM - 1, self.metadata),
-            Route(METADATA_KEY, NO_CLUSTER_OPERATIONS_FROM, 13, self.metadata),
-            Route(DESCRIBE_TOPIC_PARTITIONS_KEY, 0, 0, self.describe_topic_partitions),
+            Route(ApiKey.METADATA, 0, NO_CLUSTER_OPERATIONS_FROM - 1, self.metadata),
+            Route(ApiKey.METADATA, NO_CLUSTER_OPERATIONS_FROM, 13, self.metadata),
+            Route(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, self.describe_topic_partitions),
         ]
 
     async def metadata(self, request: MetadataRequest, context: RequestContext) -> object:
@@ -253,7 +252,7 @@ class MetadataHandlers:
                 async for name in turn.each(names)
             ]
             nothing = write_response(
-                METADATA_KEY, version, self._response(image, (), request, context)
+                ApiKey.METADATA, version, self._response(image, (), request, context)
             )
             errors: Counter[ErrorCode] = Counter()
             for topic in topics:
@@ -262,7 +261,7 @@ class MetadataHandlers:
             encoded = Encoded(data, errors)
             self._cache.put(image, brokers, key, encoded)
         for code, count in encoded.error_counts.items():
-            self._node.counters.note_errors(METADATA_KEY, code, count)
+            self._node.counters.note_errors(ApiKey.METADATA, code, count)
         return encoded.data
 
     async def _invalid(

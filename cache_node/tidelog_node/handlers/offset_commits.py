@@ -20,6 +20,7 @@ from kio.schema.offset_commit.v10 import request as commit_request
 from kio.schema.offset_commit.v10 import response as commit_response
 from kio.schema.txn_offset_commit.v5 import request as txn_request
 from kio.schema.txn_offset_commit.v5 import response as txn_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.records import Topic
@@ -34,8 +35,6 @@ from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
 from tidelog_node.transactions.verifier import TransactionVerifier
 from tidelog_node.wire.messages import build
 
-OFFSET_COMMIT_KEY = 8
-TXN_OFFSET_COMMIT_KEY = 28
 KNOWS_EPOCHS_FROM = 9  # of OffsetCommit: it has an error for a stale member epoch (KIP-848)
 KNOWS_LOADING_FROM = 2  # of TxnOffsetCommit: it retries COORDINATOR_LOAD_IN_PROGRESS
 
@@ -120,10 +119,10 @@ class OffsetCommitHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(OFFSET_COMMIT_KEY, 2, 4, self.commit_with_retention),
-            Route(OFFSET_COMMIT_KEY, 5, 9, self.commit_by_name),
-            Route(OFFSET_COMMIT_KEY, 10, 10, self.commit),
-            Route(TXN_OFFSET_COMMIT_KEY, 0, 5, self.commit_with_transaction),
+            Route(ApiKey.OFFSET_COMMIT, 2, 4, self.commit_with_retention),
+            Route(ApiKey.OFFSET_COMMIT, 5, 9, self.commit_by_name),
+            Route(ApiKey.OFFSET_COMMIT, 10, 10, self.commit),
+            Route(ApiKey.TXN_OFFSET_COMMIT, 0, 5, self.commit_with_transaction),
         ]
 
     # -- OffsetCommit --

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from kio.schema.offset_delete.v0 import request as delete_request
 from kio.schema.offset_delete.v0 import response as delete_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
@@ -15,8 +16,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-
-OFFSET_DELETE_KEY = 47
 
 
 class OffsetDeletionHandler:
@@ -28,7 +27,7 @@ class OffsetDeletionHandler:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [Route(OFFSET_DELETE_KEY, 0, 0, self.delete)]
+        return [Route(ApiKey.OFFSET_DELETE, 0, 0, self.delete)]
 
     async def delete(
         self, request: delete_request.OffsetDeleteRequest, _: RequestContext

@@ -17,6 +17,7 @@ from kio.schema.offset_fetch.v9 import request as fetch_request_v9
 from kio.schema.offset_fetch.v9 import response as fetch_response_v9
 from kio.schema.offset_fetch.v10 import request as fetch_request
 from kio.schema.offset_fetch.v10 import response as fetch_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.model import TopicPartition
@@ -30,7 +31,6 @@ from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
 from tidelog_node.wire.messages import build
 
-OFFSET_FETCH_KEY = 9
 HAS_GROUP_ERROR_FROM = 2  # earlier versions report an error with each partition
 
 R = TypeVar("R")
@@ -151,9 +151,9 @@ class OffsetFetchHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(OFFSET_FETCH_KEY, 1, 7, self.fetch_one_group),
-            Route(OFFSET_FETCH_KEY, 8, 9, self.fetch_by_name),
-            Route(OFFSET_FETCH_KEY, 10, 10, self.fetch),
+            Route(ApiKey.OFFSET_FETCH, 1, 7, self.fetch_one_group),
+            Route(ApiKey.OFFSET_FETCH, 8, 9, self.fetch_by_name),
+            Route(ApiKey.OFFSET_FETCH, 10, 10, self.fetch),
         ]
 
     async def fetch_one_group(

@@ -9,6 +9,7 @@ import datetime
 
 from kio.schema.init_producer_id.v6 import request as init_request
 from kio.schema.init_producer_id.v6 import response as init_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, OutcomeUnknown, StoreUnavailable, TidelogError
 
 from tidelog_node.coordinator.failures import error_code
@@ -18,7 +19,6 @@ from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.transactions.state import Decision, ProducerIdAndEpoch
 from tidelog_node.wire.messages import build
 
-INIT_PRODUCER_ID_KEY = 22
 FENCED_FROM = 4  # earlier versions have only INVALID_PRODUCER_EPOCH
 
 _MILLISECOND = datetime.timedelta(milliseconds=1)
@@ -33,7 +33,7 @@ class ProducerIdHandlers:
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
-        return [Route(INIT_PRODUCER_ID_KEY, 0, 6, self.init_producer_id)]
+        return [Route(ApiKey.INIT_PRODUCER_ID, 0, 6, self.init_producer_id)]
 
     async def init_producer_id(
         self, request: init_request.InitProducerIdRequest, context: RequestContext

@@ -8,6 +8,7 @@ from __future__ import annotations
 from kio.schema.describe_producers.v0 import request as producers_request
 from kio.schema.describe_producers.v0 import response as producers_response
 from tidelog_core.admin.names import validate_topic_name
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, InvalidTopic, TidelogError
 from tidelog_core.log.producer_state import ProducerEntry
 from tidelog_core.model import TopicPartition
@@ -17,8 +18,6 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-
-DESCRIBE_PRODUCERS_KEY = 61
 
 
 class ProducersHandler:
@@ -30,7 +29,7 @@ class ProducersHandler:
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
-        return [Route(DESCRIBE_PRODUCERS_KEY, 0, 0, self.describe_producers)]
+        return [Route(ApiKey.DESCRIBE_PRODUCERS, 0, 0, self.describe_producers)]
 
     async def describe_producers(
         self, request: producers_request.DescribeProducersRequest, _: RequestContext

@@ -11,6 +11,7 @@ from kio.schema.list_partition_reassignments.v0 import response as list_response
 from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.admin.partition_changes import Decide, change_partitions
 from tidelog_core.admin.reassignments import reassignment
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -29,9 +30,6 @@ from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
-ALTER_KEY = 45
-LIST_KEY = 46
-
 
 class ReassignmentHandlers:
     """Moves partitions to other replicas, and lists the moves."""
@@ -42,8 +40,8 @@ class ReassignmentHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(ALTER_KEY, 0, 1, self.alter_reassignments),
-            Route(LIST_KEY, 0, 0, self.list_reassignments),
+            Route(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, self.alter_reassignments),
+            Route(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, self.list_reassignments),
         ]
 
     async def alter_reassignments(

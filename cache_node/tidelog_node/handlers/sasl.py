@@ -13,13 +13,10 @@ from kio.schema.sasl_authenticate.v2 import request as authenticate_request
 from kio.schema.sasl_authenticate.v2 import response as authenticate_response
 from kio.schema.sasl_handshake.v1 import request as handshake_request
 from kio.schema.sasl_handshake.v1 import response as handshake_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import AuthenticationFailed, ErrorCode, UnsupportedSaslMechanism
 
 from tidelog_node.answers import CloseConnection
-from tidelog_node.authentication.authentication import (
-    SASL_AUTHENTICATE_KEY,
-    SASL_HANDSHAKE_KEY,
-)
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -33,8 +30,8 @@ class SaslHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(SASL_HANDSHAKE_KEY, 0, 1, self.shake_hands),
-            Route(SASL_AUTHENTICATE_KEY, 0, 2, self.authenticate),
+            Route(ApiKey.SASL_HANDSHAKE, 0, 1, self.shake_hands),
+            Route(ApiKey.SASL_AUTHENTICATE, 0, 2, self.authenticate),
         ]
 
     async def shake_hands(

@@ -14,6 +14,7 @@ from tidelog_core.admin.scram_users import (
     ScramUserAdmin,
     describe_users,
 )
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, StoreUnavailable, TidelogError
 from tidelog_core.metadata.scram_users import UserScramCredential
 
@@ -22,9 +23,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-
-DESCRIBE_USER_SCRAM_CREDENTIALS_KEY = 50
-ALTER_USER_SCRAM_CREDENTIALS_KEY = 51
 
 
 class ScramUserHandlers:
@@ -37,8 +35,8 @@ class ScramUserHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(DESCRIBE_USER_SCRAM_CREDENTIALS_KEY, 0, 0, self.describe),
-            Route(ALTER_USER_SCRAM_CREDENTIALS_KEY, 0, 0, self.alter),
+            Route(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, self.describe),
+            Route(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, self.alter),
         ]
 
     async def describe(

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from kio.schema.share_acknowledge.v2 import request as acknowledge_request
 from kio.schema.share_acknowledge.v2 import response as acknowledge_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.groups.share.service import ShareService
@@ -21,7 +22,6 @@ from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 from tidelog_node.wire.share_fetch import PartitionKey
 
-API_KEY = 79
 _NO_TOPIC = bytes(16)
 
 
@@ -33,7 +33,7 @@ class ShareAcknowledgeHandler:
 
     def routes(self) -> list[Route]:
         """Return the routes."""
-        return [Route(API_KEY, 1, 2, self.handle)]
+        return [Route(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, self.handle)]
 
     async def handle(
         self, request: acknowledge_request.ShareAcknowledgeRequest, context: RequestContext

@@ -12,6 +12,7 @@ from kio.schema.share_group_describe.v1 import request as describe_request
 from kio.schema.share_group_describe.v1 import response as describe_response
 from kio.schema.share_group_heartbeat.v1 import request as heartbeat_request
 from kio.schema.share_group_heartbeat.v1 import response as heartbeat_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.share_groups import ShareMember
 
@@ -31,9 +32,6 @@ from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
-SHARE_GROUP_HEARTBEAT_KEY = 76
-SHARE_GROUP_DESCRIBE_KEY = 77
-
 _HEARTBEAT = HeartbeatMessages(
     heartbeat_response, lambda: heartbeat_response.ShareGroupHeartbeatResponse
 )
@@ -49,8 +47,8 @@ class ShareGroupHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(SHARE_GROUP_HEARTBEAT_KEY, 1, 1, self.heartbeat),
-            Route(SHARE_GROUP_DESCRIBE_KEY, 1, 1, self.describe),
+            Route(ApiKey.SHARE_GROUP_HEARTBEAT, 1, 1, self.heartbeat),
+            Route(ApiKey.SHARE_GROUP_DESCRIBE, 1, 1, self.describe),
         ]
 
     async def heartbeat(

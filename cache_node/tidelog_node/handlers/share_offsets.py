@@ -15,6 +15,7 @@ from kio.schema.delete_share_group_offsets.v0 import response as delete_response
 from kio.schema.describe_share_group_offsets.v0 import request as describe_request
 from kio.schema.describe_share_group_offsets.v0 import response as describe_response
 from tidelog_core.admin.share_offsets import RecordOrCorruptItem
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import CorruptItem, ErrorCode, TidelogError
 from tidelog_core.metadata.share_partitions import NO_START_OFFSET
 from tidelog_core.model import TopicPartition
@@ -25,10 +26,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-
-DESCRIBE_SHARE_GROUP_OFFSETS_KEY = 90
-ALTER_SHARE_GROUP_OFFSETS_KEY = 91
-DELETE_SHARE_GROUP_OFFSETS_KEY = 92
 
 
 class ShareOffsetHandlers:
@@ -41,9 +38,9 @@ class ShareOffsetHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(DESCRIBE_SHARE_GROUP_OFFSETS_KEY, 0, 0, self.describe),
-            Route(ALTER_SHARE_GROUP_OFFSETS_KEY, 0, 0, self.alter),
-            Route(DELETE_SHARE_GROUP_OFFSETS_KEY, 0, 0, self.delete),
+            Route(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0, 0, self.describe),
+            Route(ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, 0, self.alter),
+            Route(ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, 0, self.delete),
         ]
 
     async def describe(

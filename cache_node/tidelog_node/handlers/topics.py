@@ -20,6 +20,7 @@ from tidelog_core.admin.describe import NodeLayers
 from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.admin.topic_commits import Deletion
 from tidelog_core.admin.topic_plans import NewTopic, WiderTopic, wanted_partition_count
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -38,7 +39,7 @@ from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.refusals import REFUSED
 from tidelog_node.handlers.administration import admin_outcome, topic_admin
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
-from tidelog_node.handlers.create_topics_response import CREATE_TOPICS_KEY, CreateTopicsResponse
+from tidelog_node.handlers.create_topics_response import CreateTopicsResponse
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -48,8 +49,6 @@ from tidelog_node.wire.messages import build
 
 T = TypeVar("T")
 
-DELETE_TOPICS_KEY = 20
-CREATE_PARTITIONS_KEY = 37
 # The versions from which on a client over its quota is refused, not only throttled.
 STRICT_CREATION_FROM, STRICT_DELETION_FROM, STRICT_WIDENING_FROM = 6, 5, 3
 DELETION_DISABLED_FROM = 3  # of DeleteTopics: it has the code of disabled deletion (KIP-322)
@@ -76,10 +75,10 @@ class TopicHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(CREATE_TOPICS_KEY, 2, 7, self.create_topics),
-            Route(DELETE_TOPICS_KEY, 1, 5, self.delete_topics_by_name),
-            Route(DELETE_TOPICS_KEY, 6, 6, self.delete_topics),
-            Route(CREATE_PARTITIONS_KEY, 0, 3, self.create_partitions),
+            Route(ApiKey.CREATE_TOPICS, 2, 7, self.create_topics),
+            Route(ApiKey.DELETE_TOPICS, 1, 5, self.delete_topics_by_name),
+            Route(ApiKey.DELETE_TOPICS, 6, 6, self.delete_topics),
+            Route(ApiKey.CREATE_PARTITIONS, 0, 3, self.create_partitions),
         ]
 
     async def create_topics(

@@ -13,6 +13,7 @@ from kio.schema.describe_transactions.v0 import request as describe_request
 from kio.schema.describe_transactions.v0 import response as describe_response
 from kio.schema.list_transactions.v2 import request as list_request
 from kio.schema.list_transactions.v2 import response as list_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
 
@@ -23,9 +24,6 @@ from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.wire.messages import build
-
-DESCRIBE_TRANSACTIONS_KEY = 65
-LIST_TRANSACTIONS_KEY = 66
 
 # Valid states of Kafka's coordinators that no transaction here is in.
 PASSING_STATES = frozenset({"Dead", "PrepareEpochFence"})
@@ -42,10 +40,10 @@ class TransactionDescriptionHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(DESCRIBE_TRANSACTIONS_KEY, 0, 0, self.describe_transactions),
+            Route(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, self.describe_transactions),
             # Version 2 has a pattern for ids. ``TopicPattern`` matches it: with Python's own engine
             # a client's pattern could block the event loop forever.
-            Route(LIST_TRANSACTIONS_KEY, 0, 2, self.list_transactions),
+            Route(ApiKey.LIST_TRANSACTIONS, 0, 2, self.list_transactions),
         ]
 
     async def describe_transactions(

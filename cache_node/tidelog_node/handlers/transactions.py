@@ -18,6 +18,7 @@ from kio.schema.end_txn.v5 import request as end_request
 from kio.schema.end_txn.v5 import response as end_response
 from kio.schema.write_txn_markers.v1 import request as markers_request
 from kio.schema.write_txn_markers.v1 import response as markers_response
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import CoordinatorNotAvailable, ErrorCode, TidelogError
 from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
@@ -35,11 +36,6 @@ from tidelog_node.transactions.marker_writer import MarkerWriter
 from tidelog_node.transactions.markers import MarkerResults
 from tidelog_node.transactions.state import TV_0, TV_2, Decision
 from tidelog_node.wire.messages import build
-
-ADD_PARTITIONS_TO_TXN_KEY = 24
-ADD_OFFSETS_TO_TXN_KEY = 25
-END_TXN_KEY = 26
-WRITE_TXN_MARKERS_KEY = 27
 
 FENCED_FROM = 2  # earlier versions have only INVALID_PRODUCER_EPOCH
 BUMPS_EPOCH_FROM = 5  # EndTxn
@@ -63,11 +59,11 @@ class TransactionHandlers:
     def routes(self) -> list[Route]:
         """Return the routes served here."""
         return [
-            Route(ADD_PARTITIONS_TO_TXN_KEY, 0, 3, self.add_partitions_of_one),
-            Route(ADD_PARTITIONS_TO_TXN_KEY, 4, 5, self.add_partitions),
-            Route(ADD_OFFSETS_TO_TXN_KEY, 0, 4, self.add_offsets),
-            Route(END_TXN_KEY, 0, 5, self.end_transaction),
-            Route(WRITE_TXN_MARKERS_KEY, 1, 1, self.write_markers),
+            Route(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 3, self.add_partitions_of_one),
+            Route(ApiKey.ADD_PARTITIONS_TO_TXN, 4, 5, self.add_partitions),
+            Route(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, self.add_offsets),
+            Route(ApiKey.END_TXN, 0, 5, self.end_transaction),
+            Route(ApiKey.WRITE_TXN_MARKERS, 1, 1, self.write_markers),
         ]
 
     # -- requests of producers, and of brokers for them --

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
 from tidelog_core.quota_messages import DESCRIBE_QUOTA_USE_KEY
 from tidelog_core.role_messages import ALTER_ROLES_KEY, DESCRIBE_ROLES_KEY
@@ -109,16 +110,16 @@ _CLUSTER_OPERATIONS = _need(
 )  # the bit field is 0
 
 OPERATIONS: Mapping[int, ApiNeeds] = {
-    0: ApiNeeds("Produce", (_need(_WRITE, _T), _need(_WRITE, _X, When.TRANSACTIONAL))),
-    1: ApiNeeds(
+    ApiKey.PRODUCE: ApiNeeds("Produce", (_need(_WRITE, _T), _need(_WRITE, _X, When.TRANSACTIONAL))),
+    ApiKey.FETCH: ApiNeeds(
         "Fetch",
         (
             _need(_READ, _T, When.FROM_CONSUMER),
             _need(_CLUSTER_ACTION, _C, When.FROM_FOLLOWER),
         ),
     ),
-    2: ApiNeeds("ListOffsets", (_need(_DESCRIBE, _T),)),
-    3: ApiNeeds(
+    ApiKey.LIST_OFFSETS: ApiNeeds("ListOffsets", (_need(_DESCRIBE, _T),)),
+    ApiKey.METADATA: ApiNeeds(
         "Metadata",
         (
             _SEE_TOPIC,
@@ -126,9 +127,9 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
             _CLUSTER_OPERATIONS,
         ),
     ),
-    8: ApiNeeds("OffsetCommit", (_need(_READ, _G), _need(_READ, _T))),
-    9: ApiNeeds("OffsetFetch", (_need(_DESCRIBE, _G), _SEE_TOPIC)),
-    10: ApiNeeds(
+    ApiKey.OFFSET_COMMIT: ApiNeeds("OffsetCommit", (_need(_READ, _G), _need(_READ, _T))),
+    ApiKey.OFFSET_FETCH: ApiNeeds("OffsetFetch", (_need(_DESCRIBE, _G), _SEE_TOPIC)),
+    ApiKey.FIND_COORDINATOR: ApiNeeds(
         "FindCoordinator",
         (
             _need(_DESCRIBE, _G, When.ABOUT_GROUP),
@@ -136,27 +137,29 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
             _need(_CLUSTER_ACTION, _C, When.ABOUT_SHARE_STATE),
         ),
     ),
-    11: ApiNeeds("JoinGroup", (_need(_READ, _G),)),
-    12: ApiNeeds("Heartbeat", (_need(_READ, _G),)),
-    13: ApiNeeds("LeaveGroup", (_need(_READ, _G),)),
-    14: ApiNeeds("SyncGroup", (_need(_READ, _G),)),
-    15: ApiNeeds("DescribeGroups", (_need(_DESCRIBE, _G),)),
-    16: ApiNeeds(
+    ApiKey.JOIN_GROUP: ApiNeeds("JoinGroup", (_need(_READ, _G),)),
+    ApiKey.HEARTBEAT: ApiNeeds("Heartbeat", (_need(_READ, _G),)),
+    ApiKey.LEAVE_GROUP: ApiNeeds("LeaveGroup", (_need(_READ, _G),)),
+    ApiKey.SYNC_GROUP: ApiNeeds("SyncGroup", (_need(_READ, _G),)),
+    ApiKey.DESCRIBE_GROUPS: ApiNeeds("DescribeGroups", (_need(_DESCRIBE, _G),)),
+    ApiKey.LIST_GROUPS: ApiNeeds(
         "ListGroups",
         (Need((Permission(_DESCRIBE, _C), Permission(_DESCRIBE, _G)), unmet=Unmet.HIDDEN),),
     ),
-    17: ApiNeeds("SaslHandshake"),
-    18: ApiNeeds("ApiVersions"),
-    19: ApiNeeds(
+    ApiKey.SASL_HANDSHAKE: ApiNeeds("SaslHandshake"),
+    ApiKey.API_VERSIONS: ApiNeeds("ApiVersions"),
+    ApiKey.CREATE_TOPICS: ApiNeeds(
         "CreateTopics",
         (
             Need((Permission(_CREATE, _C), Permission(_CREATE, _T))),
             _need(_DESCRIBE_CONFIGS, _T, When.ANSWERS_CONFIGS, unmet=Unmet.WITHHELD),
         ),
     ),
-    20: ApiNeeds("DeleteTopics", (Need((Permission(_DELETE, _C), Permission(_DELETE, _T))),)),
-    21: ApiNeeds("DeleteRecords", (_need(_DELETE, _T),)),
-    22: ApiNeeds(
+    ApiKey.DELETE_TOPICS: ApiNeeds(
+        "DeleteTopics", (Need((Permission(_DELETE, _C), Permission(_DELETE, _T))),)
+    ),
+    ApiKey.DELETE_RECORDS: ApiNeeds("DeleteRecords", (_need(_DELETE, _T),)),
+    ApiKey.INIT_PRODUCER_ID: ApiNeeds(
         "InitProducerId",
         (
             _need(_WRITE, _X, When.TRANSACTIONAL),
@@ -168,11 +171,11 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
             ),
         ),
     ),
-    23: ApiNeeds(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiNeeds(
         "OffsetForLeaderEpoch",
         (Need((Permission(_CLUSTER_ACTION, _C), Permission(_DESCRIBE, _T))),),
     ),
-    24: ApiNeeds(
+    ApiKey.ADD_PARTITIONS_TO_TXN: ApiNeeds(
         "AddPartitionsToTxn",
         (
             Need((Permission(_WRITE, _X),), max_version=3),
@@ -180,29 +183,33 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
             Need((Permission(_CLUSTER_ACTION, _C),), min_version=4),
         ),
     ),
-    25: ApiNeeds("AddOffsetsToTxn", (_TRANSACTION, _need(_READ, _G))),
-    26: ApiNeeds("EndTxn", (_TRANSACTION,)),
-    27: ApiNeeds(
+    ApiKey.ADD_OFFSETS_TO_TXN: ApiNeeds("AddOffsetsToTxn", (_TRANSACTION, _need(_READ, _G))),
+    ApiKey.END_TXN: ApiNeeds("EndTxn", (_TRANSACTION,)),
+    ApiKey.WRITE_TXN_MARKERS: ApiNeeds(
         "WriteTxnMarkers", (Need((Permission(_ALTER, _C), Permission(_CLUSTER_ACTION, _C))),)
     ),
-    28: ApiNeeds("TxnOffsetCommit", (_TRANSACTION, _need(_READ, _G), _need(_READ, _T))),
-    29: ApiNeeds("DescribeAcls", (_need(_DESCRIBE, _C),)),
-    30: ApiNeeds("CreateAcls", (_need(_ALTER, _C),)),
-    31: ApiNeeds("DeleteAcls", (_need(_ALTER, _C),)),
-    32: ApiNeeds("DescribeConfigs", _configs(_DESCRIBE_CONFIGS)),
-    33: ApiNeeds("AlterConfigs", _configs(_ALTER_CONFIGS)),
-    34: ApiNeeds("AlterReplicaLogDirs", (_need(_ALTER, _C),)),
-    35: ApiNeeds("DescribeLogDirs", (_need(_DESCRIBE, _C, unmet=Unmet.WITHHELD),)),
-    36: ApiNeeds("SaslAuthenticate"),
-    37: ApiNeeds("CreatePartitions", (_need(_ALTER, _T),)),
-    38: ApiNeeds(
+    ApiKey.TXN_OFFSET_COMMIT: ApiNeeds(
+        "TxnOffsetCommit", (_TRANSACTION, _need(_READ, _G), _need(_READ, _T))
+    ),
+    ApiKey.DESCRIBE_ACLS: ApiNeeds("DescribeAcls", (_need(_DESCRIBE, _C),)),
+    ApiKey.CREATE_ACLS: ApiNeeds("CreateAcls", (_need(_ALTER, _C),)),
+    ApiKey.DELETE_ACLS: ApiNeeds("DeleteAcls", (_need(_ALTER, _C),)),
+    ApiKey.DESCRIBE_CONFIGS: ApiNeeds("DescribeConfigs", _configs(_DESCRIBE_CONFIGS)),
+    ApiKey.ALTER_CONFIGS: ApiNeeds("AlterConfigs", _configs(_ALTER_CONFIGS)),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: ApiNeeds("AlterReplicaLogDirs", (_need(_ALTER, _C),)),
+    ApiKey.DESCRIBE_LOG_DIRS: ApiNeeds(
+        "DescribeLogDirs", (_need(_DESCRIBE, _C, unmet=Unmet.WITHHELD),)
+    ),
+    ApiKey.SASL_AUTHENTICATE: ApiNeeds("SaslAuthenticate"),
+    ApiKey.CREATE_PARTITIONS: ApiNeeds("CreatePartitions", (_need(_ALTER, _T),)),
+    ApiKey.CREATE_DELEGATION_TOKEN: ApiNeeds(
         "CreateDelegationToken",
         (_need(AclOperation.CREATE_TOKENS, ResourceType.USER, When.ABOUT_OTHERS),),
     ),
     # Those who may are named in the token: its owner and its renewers.
-    39: ApiNeeds("RenewDelegationToken"),
-    40: ApiNeeds("ExpireDelegationToken"),
-    41: ApiNeeds(
+    ApiKey.RENEW_DELEGATION_TOKEN: ApiNeeds("RenewDelegationToken"),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: ApiNeeds("ExpireDelegationToken"),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: ApiNeeds(
         "DescribeDelegationToken",
         (
             Need(
@@ -215,23 +222,37 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
             ),
         ),
     ),
-    42: ApiNeeds("DeleteGroups", (_need(_DELETE, _G),)),
-    43: ApiNeeds("ElectLeaders", (_need(_ALTER, _C),)),
-    44: ApiNeeds("IncrementalAlterConfigs", _configs(_ALTER_CONFIGS)),
-    45: ApiNeeds("AlterPartitionReassignments", (_need(_ALTER, _C),)),
-    46: ApiNeeds("ListPartitionReassignments", (_need(_DESCRIBE, _C),)),
-    47: ApiNeeds("OffsetDelete", (_need(_DELETE, _G), _need(_READ, _T))),
-    48: ApiNeeds("DescribeClientQuotas", (_need(_DESCRIBE_CONFIGS, _C),)),
-    49: ApiNeeds("AlterClientQuotas", (_need(_ALTER_CONFIGS, _C),)),
-    50: ApiNeeds("DescribeUserScramCredentials", (_need(_DESCRIBE, _C),)),
-    51: ApiNeeds("AlterUserScramCredentials", (_need(_ALTER, _C),)),
-    55: ApiNeeds("DescribeQuorum", (_need(_DESCRIBE, _C),)),
-    57: ApiNeeds("UpdateFeatures", (_need(_ALTER, _C),)),
-    60: ApiNeeds("DescribeCluster", (_CLUSTER_OPERATIONS,)),
-    61: ApiNeeds("DescribeProducers", (_need(_READ, _T),)),
-    65: ApiNeeds("DescribeTransactions", (_need(_DESCRIBE, _X), _SEE_TOPIC)),
-    66: ApiNeeds("ListTransactions", (_need(_DESCRIBE, _X, unmet=Unmet.HIDDEN),)),
-    68: ApiNeeds(
+    ApiKey.DELETE_GROUPS: ApiNeeds("DeleteGroups", (_need(_DELETE, _G),)),
+    ApiKey.ELECT_LEADERS: ApiNeeds("ElectLeaders", (_need(_ALTER, _C),)),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ApiNeeds("IncrementalAlterConfigs", _configs(_ALTER_CONFIGS)),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ApiNeeds(
+        "AlterPartitionReassignments", (_need(_ALTER, _C),)
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ApiNeeds(
+        "ListPartitionReassignments", (_need(_DESCRIBE, _C),)
+    ),
+    ApiKey.OFFSET_DELETE: ApiNeeds("OffsetDelete", (_need(_DELETE, _G), _need(_READ, _T))),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiNeeds(
+        "DescribeClientQuotas", (_need(_DESCRIBE_CONFIGS, _C),)
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: ApiNeeds("AlterClientQuotas", (_need(_ALTER_CONFIGS, _C),)),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiNeeds(
+        "DescribeUserScramCredentials", (_need(_DESCRIBE, _C),)
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiNeeds(
+        "AlterUserScramCredentials", (_need(_ALTER, _C),)
+    ),
+    ApiKey.DESCRIBE_QUORUM: ApiNeeds("DescribeQuorum", (_need(_DESCRIBE, _C),)),
+    ApiKey.UPDATE_FEATURES: ApiNeeds("UpdateFeatures", (_need(_ALTER, _C),)),
+    ApiKey.DESCRIBE_CLUSTER: ApiNeeds("DescribeCluster", (_CLUSTER_OPERATIONS,)),
+    ApiKey.DESCRIBE_PRODUCERS: ApiNeeds("DescribeProducers", (_need(_READ, _T),)),
+    ApiKey.DESCRIBE_TRANSACTIONS: ApiNeeds(
+        "DescribeTransactions", (_need(_DESCRIBE, _X), _SEE_TOPIC)
+    ),
+    ApiKey.LIST_TRANSACTIONS: ApiNeeds(
+        "ListTransactions", (_need(_DESCRIBE, _X, unmet=Unmet.HIDDEN),)
+    ),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ApiNeeds(
         "ConsumerGroupHeartbeat",
         (
             _need(_READ, _G),
@@ -240,19 +261,31 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
         ),
     ),
     # Kafka's documentation and KIP-848 said READ (CVE-2026-41115).
-    69: ApiNeeds("ConsumerGroupDescribe", (_need(_DESCRIBE, _G), _need(_DESCRIBE, _T))),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ApiNeeds(
+        "ConsumerGroupDescribe", (_need(_DESCRIBE, _G), _need(_DESCRIBE, _T))
+    ),
     # Everyone: a client's metrics are its own.
-    71: ApiNeeds("GetTelemetrySubscriptions"),
-    72: ApiNeeds("PushTelemetry"),
-    74: ApiNeeds("ListConfigResources", (_need(_DESCRIBE_CONFIGS, _C),)),
-    75: ApiNeeds("DescribeTopicPartitions", (_SEE_TOPIC,)),
-    76: ApiNeeds("ShareGroupHeartbeat", (_need(_READ, _G), _need(_DESCRIBE, _T))),
-    77: ApiNeeds("ShareGroupDescribe", (_need(_DESCRIBE, _G), _need(_DESCRIBE, _T))),
-    78: ApiNeeds("ShareFetch", (_need(_READ, _G), _need(_READ, _T))),
-    79: ApiNeeds("ShareAcknowledge", (_need(_READ, _G), _need(_READ, _T))),
-    90: ApiNeeds("DescribeShareGroupOffsets", (_need(_DESCRIBE, _G), _SEE_TOPIC)),
-    91: ApiNeeds("AlterShareGroupOffsets", (_need(_READ, _G), _need(_READ, _T))),
-    92: ApiNeeds("DeleteShareGroupOffsets", (_need(_DELETE, _G), _need(_READ, _T))),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ApiNeeds("GetTelemetrySubscriptions"),
+    ApiKey.PUSH_TELEMETRY: ApiNeeds("PushTelemetry"),
+    ApiKey.LIST_CONFIG_RESOURCES: ApiNeeds("ListConfigResources", (_need(_DESCRIBE_CONFIGS, _C),)),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiNeeds("DescribeTopicPartitions", (_SEE_TOPIC,)),
+    ApiKey.SHARE_GROUP_HEARTBEAT: ApiNeeds(
+        "ShareGroupHeartbeat", (_need(_READ, _G), _need(_DESCRIBE, _T))
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: ApiNeeds(
+        "ShareGroupDescribe", (_need(_DESCRIBE, _G), _need(_DESCRIBE, _T))
+    ),
+    ApiKey.SHARE_FETCH: ApiNeeds("ShareFetch", (_need(_READ, _G), _need(_READ, _T))),
+    ApiKey.SHARE_ACKNOWLEDGE: ApiNeeds("ShareAcknowledge", (_need(_READ, _G), _need(_READ, _T))),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ApiNeeds(
+        "DescribeShareGroupOffsets", (_need(_DESCRIBE, _G), _SEE_TOPIC)
+    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: ApiNeeds(
+        "AlterShareGroupOffsets", (_need(_READ, _G), _need(_READ, _T))
+    ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: ApiNeeds(
+        "DeleteShareGroupOffsets", (_need(_DELETE, _G), _need(_READ, _T))
+    ),
     # Tidelog's own.
     DESCRIBE_ROLES_KEY: ApiNeeds("DescribeRoles", (_need(_DESCRIBE, _C),)),
     ALTER_ROLES_KEY: ApiNeeds("AlterRoles", (_need(_ALTER, _C),)),

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 from kio.schema.push_telemetry.v0.request import PushTelemetryRequest
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
@@ -26,7 +27,6 @@ from tidelog_node.client_metrics.subscriptions import (
     SubscribedMetrics,
     subscription_id,
 )
-from tidelog_node.handlers.client_metrics import PUSH_TELEMETRY_KEY
 from tidelog_node.wire.messages import build
 
 from tests.support.client_metrics import ask, push, subscribe
@@ -175,7 +175,7 @@ async def test_pushes_leave_most_of_the_node_to_others(tmp_path: Path) -> None:
         built = build_client_metrics(
             stack, node_context(store, ClusterView(store), static_config=config)
         )
-        (route,) = [one for one in built.routes if one.api_key == PUSH_TELEMETRY_KEY]
+        (route,) = [one for one in built.routes if one.api_key == ApiKey.PUSH_TELEMETRY]
 
         async def push_as(number: int) -> str:
             instance_id = UUID(int=number)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import pytest
+from tidelog_core.api_keys import ApiKey
 from tidelog_node.dialing.pipelined_connection import PipelinedConnection
 from tidelog_node.diskless.gateway.links import LeaderLink, NotSent
 from tidelog_node.wire.gateway_append import (
@@ -22,7 +23,6 @@ from tidelog_node.wire.gateway_append import (
     parse_request,
 )
 
-API_VERSIONS_KEY = 18
 HEAD = struct.Struct(">ihhih")  # size, key, version, correlation id, no client id
 PRODUCE_RANGE = (0, 3, 13)
 REQUEST = GatewayAppend(
@@ -53,7 +53,7 @@ class Leader:
                 _, api_key, version, correlation_id, _ = HEAD.unpack_from(frame)
                 if self.is_silent:
                     return
-                if api_key == API_VERSIONS_KEY:
+                if api_key == ApiKey.API_VERSIONS:
                     assert version == 0
                     self.asked_count += 1
                     writer.write(self._announced(correlation_id))

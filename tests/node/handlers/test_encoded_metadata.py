@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.metadata.v10 import response as response_v10
 from kio.schema.metadata.v13 import response as response_v13
+from tidelog_core.api_keys import ApiKey
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_node.handlers.encoded_metadata import (
-    METADATA_KEY,
     Encoded,
     EncodedTopics,
     TopicKey,
@@ -59,7 +59,7 @@ def test_joined_topics_are_the_response_encoded_in_one_go(
 
     def encoded(some: tuple[object, ...]) -> bytes:
         response = build(cls, cluster_id="c", controller_id=4, topics=some)
-        return write_response(METADATA_KEY, version, response)
+        return write_response(ApiKey.METADATA, version, response)
 
     pieces = [encode_topic(topic, version) for topic in topics]
     assert join_topics(encoded(()), pieces, version) == encoded(tuple(topics))
