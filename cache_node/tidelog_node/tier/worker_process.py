@@ -1,8 +1,8 @@
 """``python -m tidelog_node.tier.worker_process``: the process of a tier worker.
 
 ``worker`` says what it does. Like a node it executes libraries, and compiles the methods of
-dataclasses, when they are first used: a start takes two thirds of the processor's time then, and a
-node that leads diskless partitions starts two workers.
+dataclasses, when they are first used: its start takes three fifths of the processor's time then,
+and a node that leads diskless partitions starts two workers.
 """
 
 from __future__ import annotations
