@@ -63,10 +63,13 @@ def leader_of_zone(
 
     A partition that is not diskless yet, or any more, has one leader for all. A broker of
     ``vanished`` is none that clients are sent to, one of ``unfit`` none that takes records for
-    others: it cannot write the object store or its disk, or it is leaving.
+    others: it cannot write the object store or its disk, or it is leaving. If the leader is unfit
+    too, clients would gain nothing by going there: in an outage of the store all brokers are.
 
     One in the ISR is near the leader's high watermark.
     """
+    if partition.leader in unfit:
+        unfit = ()
     there = [
         broker_id
         for broker_id in partition.replicas

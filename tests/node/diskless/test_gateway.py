@@ -43,7 +43,7 @@ from tests.support.request_contexts import context_of
 from tests.support.waiting import eventually_async
 from tests.support.wal_scene import Faults
 
-OK = ErrorCode.none
+OK, MOVED = ErrorCode.none, ErrorCode.not_leader_or_follower
 READ_IN = str(slice_reads.__file__)
 
 
@@ -432,6 +432,59 @@ async def test_a_gateway_that_cannot_store_sends_producers_to_the_leader(
     assert (await world.leader.send(numbered(0))).error_code is ErrorCode.none
     setattr(membership, trouble, True)
     assert (await world.gateway.send(numbered(0, producer_id=8))).error_code is ErrorCode.none
+
+
+async def test_a_gateway_waits_for_the_store_if_the_leader_cannot_write_it_either(
+    world: World,
+) -> None:
+    membership: Any = world.gateway.context.membership
+    membership.can_store, membership.unfit = False, frozenset((LEADER, GATEWAY))
+    world.store.held.clear()
+    answer = world.gateway.send(numbered(0))
+    membership.changed.notify()
+    assert not answer.done()
+    world.store.held.set()
+    assert given(await answer) == (OK, 0)
+
+
+async def test_what_a_gateway_cannot_store_goes_back_to_its_producers(world: World) -> None:
+    """They go to the leader with it. Once the gateway's object is stored, nobody hears of it."""
+    world.store.held.clear()
+    answers = [world.gateway.send(numbered(n)) for n in range(3)]
+    await eventually_async(lambda: world.store.put_count == 1)
+    membership: Any = world.gateway.context.membership
+    membership.can_store = False
+    membership.changed.notify()
+    assert [(await answer).error_code for answer in answers] == [MOVED] * 3
+    traffic = world.gateway.context.counters.gateway
+    assert traffic.pending_bytes == 0
+    world.store.held.set()
+    chain = world.gateway.chain
+    await eventually_async(lambda: chain.committed_end > 0 and not chain.buffered_bytes)
+    (file,) = world.gateway.gateway._spool._files.values()
+    assert file.needed_count == 0
+    assert world.forwarded == []
+    assert [given(await world.leader.send(numbered(n))) for n in range(3)] == [
+        (OK, n) for n in range(3)
+    ]
+    membership.can_store = True
+    assert given(await world.gateway.send(numbered(0, producer_id=8))) == (OK, 3)
+
+
+async def test_so_does_what_is_in_a_chain_that_is_sealed_then(world: World) -> None:
+    world.store.held.clear()
+    answer = world.gateway.send(numbered(0))
+    await eventually_async(lambda: world.store.put_count == 1)
+    membership: Any = world.gateway.context.membership
+    membership.can_store = False
+    membership.changed.notify()
+    assert (await answer).error_code is MOVED
+    world.gateway.chain.abandon("sealed")
+    (file,) = world.gateway.gateway._spool._files.values()
+    assert file.needed_count == 0
+    world.store.held.set()
+    membership.can_store = True
+    assert given(await world.gateway.send(numbered(0, producer_id=8))) == (OK, 0)
 
 
 async def test_objects_go_when_the_references_are_tiered_and_not_before(world: World) -> None:

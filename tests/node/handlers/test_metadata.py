@@ -274,6 +274,9 @@ async def test_nobody_is_sent_to_a_leader_of_diskless_partitions_that_has_vanish
             node.membership.unfit = frozenset((1, 3))
             for _ in range(2):
                 assert await leaders(racks[0] or "") == [here, here]
+            node.membership.unfit = frozenset((1, 2, 3))  # As in an outage of the object store.
+            for _ in range(2):
+                assert await leaders(racks[0] or "") == [(1, ErrorCode.none), here]
             node.membership.unfit = frozenset((2,))
             for _ in range(2):
                 assert await leaders() == [here, here]  # It leads until there is another leader.

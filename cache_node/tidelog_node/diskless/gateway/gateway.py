@@ -102,6 +102,7 @@ class Gateway:
             on_committed=self._forwarding.forward,
         )
         self._is_closed = False
+        self._unsubscribe = node.membership.subscribe(self._on_membership)
 
     @property
     def is_full(self) -> bool:
@@ -111,11 +112,16 @@ class Gateway:
     def takes(self, replica: Replica) -> bool:
         """Whether producers may write to this replica, which another node leads.
 
-        Without disk or object store they would wait here, while the leader may have both.
+        Without disk or object store they would wait here, if the leader has both.
         """
-        membership = self._node.membership
-        is_fit = membership.can_store and membership.is_disk_fit
-        return is_fit and replica.is_diskless and replica.is_follower and may_pass(replica)
+        is_passed = replica.is_diskless and replica.is_follower and may_pass(replica)
+        return is_passed and not self._has_fitter_leader(replica)
+
+    def _has_fitter_leader(self, replica: Replica) -> bool:
+        membership, followed = self._node.membership, replica.followed
+        if membership.can_store and membership.is_disk_fit:
+            return False
+        return followed is not None and followed.leader not in membership.unfit
 
     def take(
         self,
@@ -208,6 +214,11 @@ class Gateway:
 
     # -- its life --
 
+    def _on_membership(self) -> None:
+        """If the store cannot be written from here, give back what it does not have."""
+        if not self._node.membership.can_store:
+            self._chain.give_up(lambda one: self._has_fitter_leader(one.replica))
+
     def on_deposed(self, chain: OwnedChain) -> None:
         """Put uncommitted batches into the next chain: nobody can have seen them."""
         self._chain.on_deposed(chain)
@@ -215,6 +226,7 @@ class Gateway:
     async def close(self) -> None:
         """Give up the pending batches."""
         self._is_closed = True
+        self._unsubscribe()
         self._forwarding.close()
         self._chain.close()
         for one in self._batches:

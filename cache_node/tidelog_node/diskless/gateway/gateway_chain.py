@@ -18,8 +18,11 @@ from tidelog_node.diskless.gateway.gateway_batches import GatewayBatch
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObject, GatewayObjects
 from tidelog_node.diskless.gateway.pending_batches import PendingBatches
 from tidelog_node.diskless.gateway.spool import GatewaySpool
+from tidelog_node.tier.wal_messages import FileRange
 
 logger = logging.getLogger(__name__)
+
+CANNOT_STORE = ErrorCode.not_leader_or_follower, "this node cannot write the object store"
 
 
 class GatewayChain:
@@ -43,6 +46,7 @@ class GatewayChain:
         self._chain: OwnedChain | None = None
         self._opening: asyncio.Task[None] | None = None
         self._unnoted: list[GatewayBatch] = []  # that wait for a chain
+        self._given_up: dict[int, FileRange] = {}  # the chain may still build objects with them
         self._is_closed = False
 
     def note(self, batch: GatewayBatch) -> None:
@@ -59,10 +63,29 @@ class GatewayChain:
         self._unnoted.append(batch)
         self._open()
 
+    def give_up(self, is_meant: Callable[[GatewayBatch], bool]) -> None:
+        """Give batches that are not committed back to their producers.
+
+        No leader has heard of them, so it is certain that none has appended them. The chain puts
+        them all the same: they may be in an object that is under way.
+        """
+        unnoted = {one.number for one in self._unnoted}
+        for one in self._batches:
+            if one.gateway_object is not None or not is_meant(one):
+                continue
+            is_noted = one.number not in unnoted
+            if is_noted:
+                self._given_up[one.number] = one.place
+            self._batches.lose(one, *CANNOT_STORE, keeps_place=is_noted)
+        self._unnoted = [one for one in self._unnoted if one in self._batches]
+
     def on_deposed(self, chain: OwnedChain) -> None:
         """Put the chain's uncommitted batches into the next chain."""
         if chain is not self._chain:
             return
+        for place in self._given_up.values():
+            self._spool.release(place)
+        self._given_up.clear()
         self._chain = None
         self._unnoted = [one for one in self._batches if one.gateway_object is None]
         self._open()
@@ -104,6 +127,8 @@ class GatewayChain:
         for number, position in placed:
             one = self._batches.get(number)
             if one is None:  # Given up before: no leader will hear of it.
+                if (place := self._given_up.pop(number, None)) is not None:
+                    self._spool.release(place)
                 self._objects.settle(made)
                 continue
             self._spool.release(one.place)

@@ -101,14 +101,26 @@ class PendingBatches:
 
     # -- the end of a batch --
 
-    def lose(self, batch: GatewayBatch, code: ErrorCode, message: str) -> None:
-        """End a batch that was not appended, or whose outcome nobody knows."""
+    def lose(
+        self, batch: GatewayBatch, code: ErrorCode, message: str, *, keeps_place: bool = False
+    ) -> None:
+        """End a batch that was not appended, or whose outcome nobody knows, as ``end``."""
         if batch.producer is not None:
             self.broken.lose(batch.producer, batch.number, self._later_of(batch))
-        self.end(batch, code, message)
+        self.end(batch, code, message, keeps_place=keeps_place)
 
-    def end(self, batch: GatewayBatch, code: ErrorCode = ErrorCode.none, message: str = "") -> None:
-        """Forget the batch; its request fails if there is an error."""
+    def end(
+        self,
+        batch: GatewayBatch,
+        code: ErrorCode = ErrorCode.none,
+        message: str = "",
+        *,
+        keeps_place: bool = False,
+    ) -> None:
+        """Forget the batch; its request fails if there is an error.
+
+        With ``keeps_place`` the caller releases its place in the spool later.
+        """
         if self._batches.pop(batch.number, None) is None:
             return
         self._traffic.pending_bytes -= batch.size_bytes
@@ -121,10 +133,10 @@ class PendingBatches:
             self._traffic.lost_count += 1
             if batch.waiter is not None:
                 batch.waiter.fail(code, message)
-        if batch.gateway_object is None:
-            self._spool.release(batch.place)
-        else:
+        if batch.gateway_object is not None:
             self._objects.settle(batch.gateway_object)
+        elif not keeps_place:
+            self._spool.release(batch.place)
         self._note_fullness()
 
     def _note_fullness(self) -> None:
