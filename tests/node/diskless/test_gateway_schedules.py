@@ -60,6 +60,7 @@ class Producer:
         self._queue = list(range(MESSAGES))
         self._in_flight: dict[int, asyncio.Task[None]] = {}
         self._is_draining = False
+        self._last_of: dict[Node, asyncio.Event] = {}  # set once the last request has its answer
         self._stir = asyncio.Event()
 
     async def run(self, delay_s: float) -> None:
@@ -93,7 +94,15 @@ class Producer:
         )
         if self._ways == DIRECT:
             await asyncio.sleep(WAY_SECONDS)
-        answer = await self._node().send(data)
+        node = self._node()
+        before, self._last_of[node] = self._last_of.get(node), asyncio.Event()
+        turn = self._last_of[node]
+        try:
+            answer = await node.send(data)
+            if before is not None:  # A connection has its answers in the order of the requests.
+                await before.wait()
+        finally:
+            turn.set()
         if self._ways == DIRECT:
             await asyncio.sleep(WAY_SECONDS)
         code = ErrorCode(answer.error_code)
