@@ -230,7 +230,7 @@ def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.slow  # tests/node/test_supervisor.py has what each node is told
+@pytest.mark.slow  # tests/node/test_cluster_settings.py has what each node is told
 def test_cluster_on_all_addresses_advertises_the_given_one(tmp_path: Path) -> None:
     port = free_ports(1)
     options = ("--host", "0.0.0.0", "--advertised-host", "127.0.0.1")

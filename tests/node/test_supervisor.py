@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -15,9 +14,6 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tidelog_core.errors import InvalidConfig
-from tidelog_node.child_process import ChildProcess
-from tidelog_node.cluster_settings import ClusterSettings
 from tidelog_node.supervisor import _announcing
 
 from tests.support.cluster_process import (
@@ -116,88 +112,9 @@ def test_nodes_stop_in_order_when_their_parent_is_killed(cluster: Cluster) -> No
     eventually(lambda: cluster.log_path.read_text().count("node stopped") == NODE_COUNT)
 
 
-def test_wrong_settings_are_all_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidConfig) as raised:
-        ClusterSettings(data_dir=tmp_path, node_count=0, port=70_000)
-    assert len(raised.value.problems) == 2
-
-
-@pytest.mark.parametrize(
-    "name", ["listeners", "advertised.listeners", "listener.name.a.ssl.client.auth"]
-)
-def test_nodes_of_one_machine_do_not_share_an_address(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidConfig, match=f"{name} cannot be given for all nodes"):
-        ClusterSettings(data_dir=tmp_path, config_overrides={name: "PLAINTEXT://127.0.0.1:1"})
-
-
-@pytest.mark.parametrize(
-    ("protocol", "expected"),
-    [
-        ("PLAINTEXT", "--host 0.0.0.0 --port 9094 --advertised-host tide.example"),
-        (
-            "SASL_SSL",
-            "--set listeners=SASL_SSL://0.0.0.0:9094"
-            " --set advertised.listeners=SASL_SSL://tide.example:9094",
-        ),
-    ],
-)
-def test_each_node_advertises_the_host_and_its_own_port(
-    tmp_path: Path, protocol: str, expected: str
-) -> None:
-    settings = ClusterSettings(
-        data_dir=tmp_path,
-        node_count=3,
-        host="0.0.0.0",
-        advertised_host="tide.example",
-        security_protocol=protocol,
-    )
-    assert f" {expected} " in " ".join(settings.command(3))
-
-
 def test_a_console_is_announced_whenever_its_address_is_another_one() -> None:
     said: list[str] = []
     say = _announcing(said.append)
     for port in (1, 1, 2, 1):
         say(f"tidelog console ready on http://127.0.0.1:{port}")
     assert said == [f"http://127.0.0.1:{port}" for port in (1, 2, 1)]
-
-
-def test_only_usual_ports_may_become_free_ones(tmp_path: Path) -> None:
-    asked = ClusterSettings(data_dir=tmp_path, http_port=5, console_port=6)
-    usual = ClusterSettings(
-        data_dir=tmp_path,
-        http_port=5,
-        console_port=6,
-        has_usual_http_port=True,
-        has_usual_console_port=True,
-    )
-    assert "--http-port-or-free" not in asked.command(1)
-    assert "--port-or-free" not in asked.console_command(())
-    assert "--http-port-or-free" in usual.command(1)
-    assert "--port-or-free" in usual.console_command(())
-
-
-async def test_a_process_is_started_again_with_another_command() -> None:
-    """The console after nodes have joined or left: at once, and without an error."""
-    lines: list[str] = []
-    heard = asyncio.Event()
-
-    def on_ready(line: str) -> None:
-        lines.append(line)
-        heard.set()
-
-    child = ChildProcess("console", _until_stdin_ends("one"), ends_cluster=False, on_ready=on_ready)
-    running = asyncio.create_task(child.run())
-    async with asyncio.timeout(SECONDS_MAX):
-        await heard.wait()
-        heard.clear()
-        child.start_again(_until_stdin_ends("two"))
-        await heard.wait()
-        child.stop()
-        await running
-    assert [line.strip() for line in lines] == ["one", "two"]
-
-
-def _until_stdin_ends(line: str) -> list[str]:
-    program = f"import sys; print({line!r}, flush=True); sys.stdin.read()"
-    return [sys.executable, "-c", program]
