@@ -33,9 +33,10 @@ from tidelog_spark.options import ReadOptions
 from tidelog_spark.partition_log import PartitionLog
 from tidelog_spark.plan_run import run_plan
 from tidelog_spark.positions import Positions
+from tidelog_spark.sources import Sources, open_sources
 from tidelog_spark.splits import Split
 from tidelog_spark.stream_progress import OffsetRange, Ranges, batch_ranges
-from tidelog_spark.table_planner import ATTEMPTS_MAX, Sources, open_sources
+from tidelog_spark.table_planner import ATTEMPTS_MAX
 
 logger = logging.getLogger(__name__)
 

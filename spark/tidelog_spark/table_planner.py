@@ -4,52 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlsplit
+from typing import Any, TypeVar
 
-from tidelog_core.errors import InvalidConfig, ObjectNotFound
-from tidelog_core.metadata.location import opened_metadata_store
-from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.objects.location import opened_object_store
-from tidelog_core.objects.store import ObjectStore
+from tidelog_core.errors import ObjectNotFound
 
 from tidelog_spark.bookmarks import Bookmark
 from tidelog_spark.catalog import Catalog, load_catalog
-from tidelog_spark.chain_tails import ChainTails
 from tidelog_spark.limits import check_limits, end_offsets, start_offsets, with_node_ends
 from tidelog_spark.option_values import OffsetLimit, TimestampLimit
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.plan_run import run_plan
 from tidelog_spark.planning import Plan
 from tidelog_spark.positions import Positions
-
-if TYPE_CHECKING:
-    from tidelog_spark.nodes import Nodes
-
-# Spark starts several Python processes for a query, and few of them ask nodes: only those import
-# the client's messages.
+from tidelog_spark.sources import Sources, open_sources
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """The stores and nodes that a read is planned from."""
-
-    metadata: MetadataStore
-    objects: ObjectStore
-    nodes: Nodes | None
-    tails: ChainTails | None  # None: chains are not read
 
 
 def plan_read(options: ReadOptions) -> Plan:
@@ -70,45 +47,6 @@ def bookmark(options: Mapping[str, str]) -> str:
     """
     parsed = parse_options(options)
     return _in_own_thread(partial(_attempts, parsed, _bookmark)).to_text()
-
-
-@asynccontextmanager
-async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
-    """Open the stores and nodes in the options, and close them at the end.
-
-    Raises ``InvalidConfig`` for metadata that are not on this machine.
-    """
-    _require_file(options.metadata)
-    async with (
-        opened_metadata_store(options.metadata) as metadata,
-        opened_object_store(options.objects) as objects,
-    ):
-        if options.nodes is None:
-            tails = None
-            if options.is_tail_read:
-                tails = ChainTails(objects, is_read_committed=options.is_read_committed)
-            yield Sources(metadata, objects, None, tails)
-            return
-        from tidelog_spark.nodes import Nodes
-
-        nodes = Nodes(options.nodes, is_read_committed=options.is_read_committed)
-        await nodes.start()
-        try:
-            yield Sources(metadata, objects, nodes, None)
-        finally:
-            await nodes.close()
-
-
-def _require_file(metadata: str) -> None:
-    """Raise ``InvalidConfig`` if a file of metadata is not there: opening it would make one."""
-    parts = urlsplit(metadata)
-    if parts.scheme == "sqlite" and not Path(unquote(parts.path)).exists():
-        raise InvalidConfig(
-            [
-                f"option 'metadata' is {metadata!r}, and this machine has no such file: check the"
-                " path, and that the driver and all executors have it"
-            ]
-        )
 
 
 def _in_own_thread(call: Callable[[], Coroutine[Any, Any, T]]) -> T:

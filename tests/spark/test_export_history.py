@@ -13,10 +13,10 @@ import pytest
 from deltalake import DeltaTable
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectStore
-from tidelog_spark.jobs import erasure_receipts, parquet_commits
+from tidelog_spark.jobs import followed_runs, parquet_commits
 from tidelog_spark.jobs.erasable_table import ErasableTable, delete_uncommitted
-from tidelog_spark.jobs.erasure_receipts import read_receipts
 from tidelog_spark.jobs.export_table import CorruptExport, ExportConflict, TimePartitions
+from tidelog_spark.jobs.followed_runs import read_receipts
 from tidelog_spark.jobs.iceberg_table import IcebergTable
 from tidelog_spark.jobs.parquet_commits import read_log
 from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
@@ -262,7 +262,7 @@ def test_erasures_whose_properties_are_gone_are_repeated_after_a_rollback(
     source, tmp_path, monkeypatch, has_followed
 ):
     """By the numbers in their receipts: their snapshots are expired."""
-    monkeypatch.setattr(erasure_receipts, "REMEMBERED_FROM", 1 if has_followed else 1_000)
+    monkeypatch.setattr(followed_runs, "REMEMBERED_FROM", 1 if has_followed else 1_000)
     target = RolledBackIceberg(tmp_path)
     source.export(None, target.table())
     before = target.state()
@@ -358,7 +358,7 @@ def test_numbers_that_an_earlier_program_has_not_remembered_are_read_from_receip
     source, tmp_path, monkeypatch
 ):
     """It writes ``followed.json`` without them, once a later program has removed properties."""
-    monkeypatch.setattr(erasure_receipts, "REMEMBERED_FROM", 1)
+    monkeypatch.setattr(followed_runs, "REMEMBERED_FROM", 1)
     target = RolledBackIceberg(tmp_path)
     source.export(None, target.table())
     before = target.state()
@@ -466,7 +466,7 @@ def get_count(folder: Path, read: Callable[[ObjectStore], Coroutine[Any, Any, ob
 
 
 def test_receipts_are_read_once_and_remembered(source, tmp_path, monkeypatch):
-    monkeypatch.setattr(erasure_receipts, "REMEMBERED_FROM", 3)
+    monkeypatch.setattr(followed_runs, "REMEMBERED_FROM", 3)
     target = ParquetTarget(tmp_path)
     source.export(None, target.table())
     keys = [b"customer-%d" % number for number in range(7)]

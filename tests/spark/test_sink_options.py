@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql.types import StructType
 from tidelog.errors import InvalidConfig
 from tidelog_core.records.batch import CompressionType
-from tidelog_spark.sink.options import check_columns, parse_sink_options
+from tidelog_spark.sink.columns import check_columns
+from tidelog_spark.sink.options import parse_sink_options
 from tidelog_spark.sink.writers import batch_writer, stream_writer
 
 SERVERS = {"kafka.bootstrap.servers": "one:9092,two"}

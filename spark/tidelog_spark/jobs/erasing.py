@@ -39,18 +39,15 @@ from tidelog_spark.jobs.erased_rows import (
     replaced_files,
 )
 from tidelog_spark.jobs.erasure_receipts import (
-    Followed,
     FollowedErasure,
     FollowedPartition,
-    FollowedRun,
     ReplacedFile,
     TableReceipt,
     put_receipt,
-    read_receipts,
-    remember,
 )
 from tidelog_spark.jobs.erasures import Erasure, ExportedTopic, load_erasures
 from tidelog_spark.jobs.export_table import ExportConflict, Offsets, partition_id
+from tidelog_spark.jobs.followed_runs import Followed, FollowedRun, read_receipts, remember
 from tidelog_spark.jobs.outside_loops import outside_loops
 from tidelog_spark.jobs.table_places import check_location
 from tidelog_spark.jobs.table_state import check_state_is_here, with_state

@@ -1,7 +1,7 @@
 """The store of an export's own state, beside the table's files.
 
     <location>/_tidelog/commits/…     of a Parquet folder: ``parquet_table``
-    <location>/_tidelog/erasures/…    receipts: ``erasure_receipts``
+    <location>/_tidelog/erasures/…    receipts: ``erasure_receipts``, ``followed_runs``
 
 Programs that list a table's folder, or clean it up, ignore names that start with ``_``.
 """

@@ -21,9 +21,10 @@ from pyspark.sql.types import StructType
 from tidelog.errors import InvalidConfig
 
 from tidelog_spark.sink.clients import SinkNames, open_admin
+from tidelog_spark.sink.columns import check_columns
 from tidelog_spark.sink.commit import abort_batch, commit_batch
 from tidelog_spark.sink.decision import WrittenTask
-from tidelog_spark.sink.options import SinkOptions, check_columns, parse_sink_options
+from tidelog_spark.sink.options import SinkOptions, parse_sink_options
 from tidelog_spark.sink.runs import QueryRun
 from tidelog_spark.sink.unused import abort_whole_tasks
 

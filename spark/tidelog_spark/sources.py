@@ -1,0 +1,74 @@
+"""The stores and nodes that a read is planned from."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from tidelog_core.errors import InvalidConfig
+from tidelog_core.metadata.location import opened_metadata_store
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.objects.location import opened_object_store
+from tidelog_core.objects.store import ObjectStore
+
+from tidelog_spark.chain_tails import ChainTails
+from tidelog_spark.options import ReadOptions
+
+if TYPE_CHECKING:
+    from tidelog_spark.nodes import Nodes
+
+# Spark starts several Python processes for a query, and few of them ask nodes: only those import
+# the client's messages.
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The stores and nodes that a read is planned from."""
+
+    metadata: MetadataStore
+    objects: ObjectStore
+    nodes: Nodes | None
+    tails: ChainTails | None  # None: chains are not read
+
+
+@asynccontextmanager
+async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
+    """Open the stores and nodes in the options, and close them at the end.
+
+    Raises ``InvalidConfig`` for metadata that are not on this machine.
+    """
+    _require_file(options.metadata)
+    async with (
+        opened_metadata_store(options.metadata) as metadata,
+        opened_object_store(options.objects) as objects,
+    ):
+        if options.nodes is None:
+            tails = None
+            if options.is_tail_read:
+                tails = ChainTails(objects, is_read_committed=options.is_read_committed)
+            yield Sources(metadata, objects, None, tails)
+            return
+        from tidelog_spark.nodes import Nodes
+
+        nodes = Nodes(options.nodes, is_read_committed=options.is_read_committed)
+        await nodes.start()
+        try:
+            yield Sources(metadata, objects, nodes, None)
+        finally:
+            await nodes.close()
+
+
+def _require_file(metadata: str) -> None:
+    """Raise ``InvalidConfig`` if a file of metadata is not there: opening it would make one."""
+    parts = urlsplit(metadata)
+    if parts.scheme == "sqlite" and not Path(unquote(parts.path)).exists():
+        raise InvalidConfig(
+            [
+                f"option 'metadata' is {metadata!r}, and this machine has no such file: check the"
+                " path, and that the driver and all executors have it"
+            ]
+        )
