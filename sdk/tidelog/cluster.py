@@ -1,10 +1,8 @@
-"""``Cluster``: cached metadata, and connections to the nodes.
+"""``Cluster``: cached metadata, and requests to the nodes.
 
 One background task fetches the metadata: on request (an unknown topic, or an answer that
 shows a leader change) and at least every ``metadata_max_age_ms``. ``wait_for_news`` waits
-for the next answer. Connections are opened on demand, one per node and lane: a node
-answers each connection in order, so slow requests (fetches, joining a group) have a lane
-of their own.
+for the next answer.
 """
 
 from __future__ import annotations
@@ -13,9 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
-from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +20,7 @@ from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopi
 from tidelog_core.model import NO_LEADER, TopicPartition
 from tidelog_core.wire_messages import build
 
+from tidelog.connections import Connections, Lane
 from tidelog.encodable import check_topic
 from tidelog.errors import (
     ClientClosed,
@@ -39,31 +36,17 @@ from tidelog.metadata import Node, PartitionInfo, TopicInfo, merge, topic_info, 
 from tidelog.options import ClientOptions
 from tidelog.wire.answers import entries_of
 from tidelog.wire.backoff import Backoff
-from tidelog.wire.connection import Address, Connection, open_connection
+from tidelog.wire.connection import Connection
 from tidelog.wire.frame_buffers import KEPT_BYTES_MAX, FrameBuffers
-from tidelog.wire.host_addresses import Host
 from tidelog.wire.requests import FIND_COORDINATOR, METADATA, Api
-from tidelog.wire.sasl import log_in
-from tidelog.wire.staggered import AllFailed, first_success
 
 logger = logging.getLogger(__name__)
 
 _IDLE_AGES_MAX = 3  # Topics unused for this many metadata ages are no longer fetched.
-_NEXT_NODE_SECONDS = 1.0  # that a node has to answer before another one is tried beside it
 # Nodes that are tried before the bootstrap servers: their addresses may all have gone.
 _KNOWN_TRIED_MAX = 3
 # Fetches of metadata in a row that ask again soon; the next ones wait longer and longer.
 _QUICK_FETCHES_MAX = 20
-
-
-class Lane(Enum):
-    """Selects one of the connections to a node."""
-
-    SHARED = "shared"
-    TAIL = "tail"  # fetches that wait for records
-    CATCH_UP = "catch-up"  # fetches of records that exist already
-    GROUP = "group"
-    TRANSACTION = "transaction"  # must not wait behind produce requests of the same producer
 
 
 class CoordinatorKind(Enum):
@@ -74,17 +57,6 @@ class CoordinatorKind(Enum):
 
     def __str__(self) -> str:
         return "group" if self is CoordinatorKind.GROUP else "transactional id"
-
-
-@dataclass(slots=True)
-class _Line:
-    """The connection to one address in one lane, and its retry state."""
-
-    backoff: Backoff
-    host: Host
-    retry_at: float = 0.0  # loop time before which no connection is tried
-    connection: Connection | None = None
-    opening: asyncio.Task[Connection] | None = field(default=None)
 
 
 class Cluster:
@@ -99,7 +71,7 @@ class Cluster:
         self._wanted: dict[str, float] = {}  # topic -> loop time of its last use
         self._wants_all = False
         self._auto_create = False
-        self._lines: dict[tuple[Address, Lane], _Line] = {}
+        self._connections = Connections(options, self._buffers)
         self._news: asyncio.Event = asyncio.Event()
         self._stale = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -147,22 +119,12 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection; idempotent."""
         self._is_closed = True
+        self._connections.refuse()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
         await self._disconnect()
         self._notify()
-
-    async def _disconnect(self) -> None:
-        lines = list(self._lines.values())
-        self._lines.clear()
-        for line in lines:
-            if line.opening is not None:
-                line.opening.cancel()
-                await asyncio.gather(line.opening, return_exceptions=True)
-        open_ones = [line.connection for line in lines if line.connection is not None]
-        await asyncio.gather(*(connection.close() for connection in open_ones))
-        self._buffers.close()
 
     @property
     def request_timeout_s(self) -> float:
@@ -185,6 +147,10 @@ class Cluster:
     def backoff(self) -> Backoff:
         """Return a new backoff for one request's retries."""
         return Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms)
+
+    async def _disconnect(self) -> None:
+        await self._connections.close_all()
+        self._buffers.close()
 
     # -- metadata --
 
@@ -331,7 +297,7 @@ class Cluster:
         if node is None:
             raise ConnectionFailed(f"node {node_id} is not in the cluster")
         try:
-            return await self._connect(node.address, lane)
+            return await self._connections.to(node.address, lane)
         except TidelogError:
             self._stale.set()  # The node may have left, or changed its address.
             raise
@@ -339,26 +305,16 @@ class Cluster:
     def open_connection_to(self, node_id: int, lane: Lane = Lane.SHARED) -> Connection | None:
         """Return the connection if it is open now."""
         node = self._nodes.get(node_id)
-        line = self._lines.get((node.address, lane)) if node is not None else None
-        connection = line.connection if line is not None else None
-        return connection if connection is not None and connection.is_open else None
+        return None if node is None else self._connections.open_one(node.address, lane)
 
     async def any_connection(self) -> Connection:
         """Return a connection to any node, preferably one that is open."""
-        for (_, lane), line in self._lines.items():
-            if lane is Lane.SHARED and line.connection is not None and line.connection.is_open:
-                return line.connection
+        if (connection := self._connections.any_open()) is not None:
+            return connection
         known = list({node.address for node in self._nodes.values()})
         random.shuffle(known)
         addresses = dict.fromkeys((*known[:_KNOWN_TRIED_MAX], *self._options.bootstrap))
-        try:
-            return await first_success(
-                [partial(self._connect, address, Lane.SHARED) for address in addresses],
-                next_after_s=min(_NEXT_NODE_SECONDS, self.request_timeout_s / 10),
-            )
-        except AllFailed as failed:
-            errors = failed.errors
-        raise errors[-1] if errors else ConnectionFailed("no node is known")
+        return await self._connections.first_of(addresses)
 
     async def find_coordinator(
         self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP
@@ -375,67 +331,6 @@ class Cluster:
         return node.node_id
 
     # -- internals --
-
-    async def _connect(self, address: Address, lane: Lane) -> Connection:
-        if self._is_closed:
-            raise ClientClosed("the client is closed")
-        line = self._lines.get((address, lane))
-        if line is None:
-            options = self._options
-            backoff = Backoff(options.reconnect_backoff_ms, options.reconnect_backoff_max_ms)
-            line = self._lines.setdefault((address, lane), _Line(backoff, Host(*address)))
-        if line.connection is not None and line.connection.is_open:
-            return line.connection
-        if line.opening is None:
-            line.opening = asyncio.get_running_loop().create_task(self._open(address, line))
-            line.opening.add_done_callback(_retrieve)
-        opening = line.opening
-        try:
-            # Shielded: others may wait for the same connection.
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if opening.cancelled() and task is not None and not task.cancelling():
-                raise ClientClosed("the client was closed during the call") from None
-            raise
-
-    async def _open(self, address: Address, line: _Line) -> Connection:
-        loop = asyncio.get_running_loop()
-        try:
-            if (wait_s := line.retry_at - loop.time()) > 0:
-                await asyncio.sleep(wait_s)
-            if line.connection is not None:
-                # Later requests of a producer must not overtake those in flight.
-                await line.connection.wait_retired()
-            connection = await open_connection(
-                address,
-                client_id=self._options.client_id,
-                timeout_s=self.request_timeout_s,
-                ssl=self._options.ssl,
-                host=line.host,
-                buffers=self._buffers,
-            )
-            await self._log_in(connection)
-        except TidelogError:
-            line.host.note_useless()
-            line.retry_at = loop.time() + line.backoff.next_s()
-            raise
-        else:
-            line.backoff.reset()
-            line.connection = connection
-            return connection
-        finally:
-            line.opening = None
-
-    async def _log_in(self, connection: Connection) -> None:
-        """Log in if the options have a login; the connection is closed if that fails."""
-        if self._options.sasl is None:
-            return
-        try:
-            await log_in(connection, self._options.sasl, timeout_s=self.request_timeout_s)
-        except BaseException:
-            connection.abort()
-            raise
 
     async def _keep(self) -> None:
         """Fetch the metadata when they are old or outdated, until cancelled."""
@@ -507,17 +402,9 @@ class Cluster:
             if answer.name is not None:
                 known[answer.name] = merge(self._topics.get(answer.name), topic_info(answer))
         self._topics = known
-        self._drop_lines()
+        current = {node.address for node in self._nodes.values()}
+        self._connections.close_others(current | set(self._options.bootstrap))
         self._notify()
-
-    def _drop_lines(self) -> None:
-        """Close connections to addresses that have left the cluster."""
-        current = {node.address for node in self._nodes.values()} | set(self._options.bootstrap)
-        for key in [key for key in self._lines if key[0] not in current]:
-            if (connection := self._lines[key].connection) is not None and connection.is_open:
-                connection.abort()
-            if self._lines[key].opening is None:
-                del self._lines[key]
 
     def _notify(self) -> None:
         self.version += 1
@@ -525,9 +412,3 @@ class Cluster:
         if self._is_closed:
             self._news.set()
         news.set()
-
-
-def _retrieve(task: asyncio.Task[Connection]) -> None:
-    """Retrieve the task's exception, in case no caller awaits the task any more."""
-    if not task.cancelled():
-        task.exception()

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v17.request import FetchPartition, FetchRequest, FetchTopic
-from tidelog.cluster import Lane
+from tidelog.connections import Lane
 from tidelog.errors import RequestTimedOut, TidelogError, error_for
 from tidelog.offsets import LATEST_TIMESTAMP, list_offsets
 from tidelog.wire.requests import FETCH_BY_ID

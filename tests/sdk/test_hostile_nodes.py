@@ -85,7 +85,7 @@ async def test_the_bootstrap_servers_are_asked_before_all_nodes_that_are_known()
         cluster = Cluster(options)
         await cluster.start()
         try:
-            for connection in [line.connection for line in cluster._lines.values()]:
+            for connection in [line.connection for line in cluster._connections.lines.values()]:
                 assert connection is not None
                 connection.abort()
             before, gone_before = node.connection_count, gone.connection_count
@@ -236,7 +236,7 @@ async def test_a_function_for_tokens_that_fails_later_ends_no_task() -> None:
         )
         async with producer:
             await producer.send_and_wait(TOPIC, b"v")
-            for line in producer._cluster._lines.values():
+            for line in producer._cluster._connections.lines.values():
                 assert line.connection is not None
                 line.connection.abort()
             producer._cluster.invalidate()

@@ -23,7 +23,8 @@ from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestA
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog.cluster import Cluster, Lane
+from tidelog.cluster import Cluster
+from tidelog.connections import Lane
 from tidelog.consuming.assignors import ASSIGNORS_BY_NAME, Assignor
 from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import (

@@ -30,7 +30,8 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog.cluster import Cluster, Lane
+from tidelog.cluster import Cluster
+from tidelog.connections import Lane
 from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import NO_GENERATION
 from tidelog.consuming.membership import Member, Membership

@@ -20,7 +20,8 @@ from kio.schema.offset_fetch.v9.request import (
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog.cluster import Cluster, CoordinatorKind, Lane
+from tidelog.cluster import Cluster, CoordinatorKind
+from tidelog.connections import Lane
 from tidelog.consuming.group_protocol import NO_GENERATION, group_by_topic, topic_entries
 from tidelog.consuming.records import OffsetAndMetadata
 from tidelog.errors import EntryNotAnswered, RequestTimedOut, TidelogError, error_for

@@ -23,7 +23,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 from tidelog_core.model import TopicPartition
 
-from tidelog.cluster import Cluster, Lane
+from tidelog.cluster import Cluster
+from tidelog.connections import Lane
 from tidelog.consuming.fetch_requests import NEW_MAX, Fetched, NodeFetches
 from tidelog.consuming.fetched import Chunk, kept_records
 from tidelog.consuming.locating import RESET_TIMESTAMPS

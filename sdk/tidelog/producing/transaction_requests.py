@@ -32,7 +32,8 @@ from kio.schema.txn_offset_commit.v5.request import (
 from tidelog_core.model import NO_PRODUCER_ID, TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog.cluster import Cluster, CoordinatorKind, Lane
+from tidelog.cluster import Cluster, CoordinatorKind
+from tidelog.connections import Lane
 from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import topic_entries
 from tidelog.consuming.records import GroupMetadata, OffsetAndMetadata
