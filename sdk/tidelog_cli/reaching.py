@@ -147,7 +147,7 @@ async def _answer_to_kafka(address: Address) -> str | None:
 
 
 async def _answer_to_http(address: Address) -> str | None:
-    from tidelog.wire.connection import protocol_of
+    from tidelog.wire.answer_frames import protocol_of
 
     return protocol_of(await _first_bytes(address, _HTTP_REQUEST))
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl as ssl_module
-import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,14 +20,13 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.wire_messages import build
 
 from tidelog.errors import (
-    TLS,
     ConnectionFailed,
     MalformedResponse,
-    NotKafka,
     RequestTimedOut,
     TidelogError,
     error_for,
 )
+from tidelog.wire.answer_frames import AnswerFrames
 from tidelog.wire.frame_buffers import FrameBuffers
 from tidelog.wire.host_addresses import Host
 from tidelog.wire.requests import (
@@ -51,16 +49,8 @@ logger = logging.getLogger(__name__)
 
 SOFTWARE_NAME = "tidelog-python"
 SOFTWARE_VERSION = "0.1.0"
-FETCH_SIZE_BYTES_MAX = 512 * 1024 * 1024  # An answer to Fetch, whose records are not decoded here.
-# Any other answer: decoded it takes up to fifty times as much. A million partitions' metadata fit.
-ANSWER_SIZE_BYTES_MAX = 64 * 1024 * 1024
-VERSIONS_SIZE_BYTES_MAX = 1024 * 1024  # the first answer; a node's is below 2 KiB
-# The first bytes with which servers of other protocols answer.
-_OTHER_PROTOCOLS = {b"HTTP": "HTTP", b"\x15\x03": TLS, b"\x16\x03": TLS, b"SSH-": "SSH"}
 # The longest throttle time that is believed. Nodes have windows of seconds, the field has days.
 THROTTLE_S_MAX = 600.0
-_SCRATCH_SIZE_BYTES = 64 * 1024
-_SIZE = struct.Struct(">i")
 _FETCH_KEY = FETCH_BY_ID.key
 
 
@@ -72,12 +62,6 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def protocol_of(first: bytes) -> str | None:
-    """Return the protocol, other than Kafka's, of a server that answers with these bytes."""
-    found = (name for start, name in _OTHER_PROTOCOLS.items() if first.startswith(start))
-    return next(found, None)
 
 
 class _Pending(NamedTuple):
@@ -116,15 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closed = self._loop.create_future()
         self._writable = asyncio.Event()
         self._writable.set()
-        # Small answers are cut out of the scratch buffer; a large one gets its own buffer,
-        # which the socket is read into directly.
-        self._scratch = bytearray(_SCRATCH_SIZE_BYTES)
-        self._scratch_filled = 0
-        # Until the node has answered, it may be any server, and its first bytes are no size.
-        self._answer_size_bytes_max = VERSIONS_SIZE_BYTES_MAX
-        self._buffers = buffers or FrameBuffers()
-        self._frame: memoryview | None = None
-        self._frame_filled = 0
+        self._frames = AnswerFrames(address, buffers or FrameBuffers(), self._is_fetch)
         self._wake_size: WakeSize | None = None
 
     @property
@@ -209,7 +185,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(ConnectionFailed(f"{self.address} refused to negotiate"))
             raise error_for(error, None, about=self.address)
         self._versions, self.features = versions.ranges, versions.features
-        self._answer_size_bytes_max = FETCH_SIZE_BYTES_MAX
+        self._frames.allow_large()
 
     # -- called by the event loop --
 
@@ -224,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
         reason = f": {exc}" if exc is not None else ""
         refusal = tls_refusal(exc, self.address) if self._awaits_tls_refusal else None
         self._fail(refusal or ConnectionFailed(f"connection to {self.address} was lost{reason}"))
-        self._frame = None
+        self._frames.forget()
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -239,64 +215,21 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next bytes."""
         del sizehint
-        if self._frame is not None:
-            return self._frame[self._frame_filled :]
-        return memoryview(self._scratch)[self._scratch_filled :]
+        return self._frames.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Process every complete frame."""
-        if self._frame is not None:
-            self._frame_filled += nbytes
-            self._expect(len(self._frame) - self._frame_filled)
-            if self._frame_filled == len(self._frame):
-                frame, self._frame = self._frame, None
+        try:
+            for frame in self._frames.received(nbytes):
                 self._on_frame(frame)
-            return
-        self._scratch_filled += nbytes
-        self._cut_frames()
-
-    def _cut_frames(self) -> None:
-        scratch, filled, position = self._scratch, self._scratch_filled, 0
-        while filled - position >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(scratch, position)
-            if not _SIZE.size <= size <= self._answer_size_bytes_max:
-                self._fail(self._not_an_answer(bytes(scratch[position : position + 4]), size))
-                return
-            start = position + _SIZE.size
-            if size > ANSWER_SIZE_BYTES_MAX:
-                if filled - start < _SIZE.size:
-                    break  # The correlation id says which request this answers.
-                if not self._is_fetch(bytes(scratch[start : start + _SIZE.size])):
-                    self._fail(MalformedResponse(_announced(self.address, size)))
-                    return
-            if filled - start >= size:
-                self._on_frame(bytes(memoryview(scratch)[start : start + size]))
-                position = start + size
-                continue
-            if size + _SIZE.size > len(scratch):
-                self._frame = self._buffers.take(size)
-                self._frame_filled = filled - start
-                self._frame[: self._frame_filled] = memoryview(scratch)[start:filled]
-                self._expect(size - self._frame_filled)
-                position = filled
-            break
-        scratch[: filled - position] = scratch[position:filled]
-        self._scratch_filled = filled - position
+        except TidelogError as error:
+            self._fail(error)
+        if self._wake_size is not None:
+            self._wake_size.expect(self._frames.missing_bytes)
 
     def _is_fetch(self, frame_start: bytes) -> bool:
         pending = self._pending.get(correlation_id_of(frame_start))
         return pending is not None and pending.api.key == _FETCH_KEY
-
-    def _expect(self, size_bytes: int) -> None:
-        if self._wake_size is not None:
-            self._wake_size.expect(size_bytes)
-
-    def _not_an_answer(self, first: bytes, size: int) -> TidelogError:
-        if self._answer_size_bytes_max == VERSIONS_SIZE_BYTES_MAX:
-            protocol = protocol_of(first)
-            if protocol is not None:
-                return NotKafka(self.address, protocol)
-        return MalformedResponse(_announced(self.address, size))
 
     def _on_frame(self, frame: Buffer) -> None:
         self._awaits_tls_refusal = False
@@ -394,10 +327,6 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         if self._transport is not None:
             self._transport.abort()
-
-
-def _announced(address: Address, size: int) -> str:
-    return f"{address} announced an answer of {size} bytes"
 
 
 Connect = Callable[[Callable[[], Connection]], Awaitable[object]]
