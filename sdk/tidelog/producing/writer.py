@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import HEADER_SIZE, Headers, Record
 
 from tidelog.client import Client
@@ -19,13 +18,13 @@ from tidelog.errors import (
     TidelogError,
     needing_arrow,
 )
-from tidelog.metadata import TopicInfo
 from tidelog.options import ProducerOptions
 from tidelog.partitioners import TopicPartitioner
 from tidelog.producing.accumulator import Accumulator, PartitionQueue
 from tidelog.producing.batch import Delivery, RecordMetadata
 from tidelog.producing.batch_options import BatchOptions
 from tidelog.producing.encoded import EncodedRecords
+from tidelog.producing.known_topics import KnownTopic, KnownTopics
 from tidelog.producing.prepared import PreparedTransaction, TransactionalIdentity, complete
 from tidelog.producing.record_checks import (
     RECORD_OVERHEAD_BYTES,
@@ -45,19 +44,6 @@ _time_ns = time.time_ns
 _new_record: Callable[[type[Record], tuple[object, ...]], Record] = tuple.__new__
 
 
-class _TopicState:
-    """A topic's partitions and partitioner."""
-
-    __slots__ = ("metadata_version", "partition_count", "partitioner", "partitions", "queues")
-
-    def __init__(self, partitioner: TopicPartitioner) -> None:
-        self.partitioner = partitioner
-        self.partitions: tuple[TopicPartition, ...] = ()
-        self.partition_count = 0
-        self.queues: dict[int, PartitionQueue] = {}  # of the partitions that records were sent to
-        self.metadata_version = -1
-
-
 class RecordWriter(Client):
     """A producer whose options have been checked. ``start()`` connects it."""
 
@@ -72,14 +58,19 @@ class RecordWriter(Client):
         self._record_size_bytes_max = (
             min(options.request_size_bytes_max, options.buffer_memory_bytes) - HEADER_SIZE
         )
-        self._make_partitioner = make_partitioner
         self._accumulator = Accumulator(options)
         self._transactions: Transactions | None = None
         if options.transactional_id is not None:
             self._transactions = Transactions(
                 cluster, self._accumulator, options, self._wake_sender
             )
-        self._topics: dict[str, _TopicState] = {}
+        self._known = KnownTopics(
+            cluster,
+            make_partitioner,
+            self._check_open,
+            timeout_s=options.max_block_ms / 1000,
+        )
+        self._topics = self._known.by_name  # which ``send`` looks at for every record
         self._sender: Sender | None = None
         self._sender_task: asyncio.Task[None] | None = None
         self._starting: asyncio.Lock = asyncio.Lock()
@@ -165,7 +156,7 @@ class RecordWriter(Client):
         return await self._append(state, queue, record, size_bytes)
 
     async def _append(
-        self, state: _TopicState, queue: PartitionQueue, record: Record, size_bytes: int
+        self, state: KnownTopic, queue: PartitionQueue, record: Record, size_bytes: int
     ) -> Delivery:
         """Add a record that starts a batch, or fills one, or has to wait for room."""
         accumulator = self._accumulator
@@ -184,7 +175,7 @@ class RecordWriter(Client):
                 await asyncio.sleep(0)
         return delivery
 
-    def _new_queue(self, state: _TopicState, partition: int) -> PartitionQueue:
+    def _new_queue(self, state: KnownTopic, partition: int) -> PartitionQueue:
         queue = state.queues[partition] = self._accumulator.queue(state.partitions[partition])
         return queue
 
@@ -391,45 +382,14 @@ class RecordWriter(Client):
             self._check_open()
             self._transactions.check_sendable()
 
-    async def _prepare(self, topic: str, partition: int | None = None) -> _TopicState:
+    async def _prepare(self, topic: str, partition: int | None = None) -> KnownTopic:
         """Return the topic's state, updated from the metadata, once that has the partition."""
         self._check_open()
         if not isinstance(topic, str):
             raise InvalidRequest(f"a topic must be a str, is {type(topic).__name__}")
-        state = self._topics.get(topic)
-        if state is None or state.metadata_version != self._cluster.version:
-            if self._sender_task is None:
-                await self.start()
-            info = self._cluster.topic(topic)
-            if info is None or info.error or not info.partitions:
-                info = await self._cluster.wait_for_topic(
-                    topic, timeout_s=self._options.max_block_ms / 1000
-                )
-            state = self._note(info)
-        if partition is None or 0 <= partition < state.partition_count:
-            return state
-        if partition < 0:
-            raise InvalidRequest(f"a partition must be a number from 0 on, not {partition}")
-        info = self._cluster.topic(topic)
-        assert info is not None, "prepared"
-        return self._note(
-            await self._cluster.wait_for_partition(
-                info, partition, timeout_s=self._options.max_block_ms / 1000
-            )
-        )
-
-    def _note(self, info: TopicInfo) -> _TopicState:
-        """Update the topic's state from the metadata, and return it."""
-        self._check_open()  # It may have been closed during a wait.
-        topic = info.name
-        state = self._topics.get(topic)
-        if state is None:
-            state = self._topics[topic] = _TopicState(self._make_partitioner(topic))
-        if state.partition_count != info.partition_count:
-            state.partitions = tuple(TopicPartition(topic, number) for number in info.partitions)
-            state.partition_count = info.partition_count
-        state.metadata_version = self._cluster.version
-        return state
+        if self._sender_task is None:
+            await self.start()
+        return await self._known.current(topic, partition)
 
     def _too_large(self, size_bytes: int) -> MessageTooLarge:
         return MessageTooLarge(
