@@ -23,7 +23,8 @@ from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.avro_writing import write_avro
 from tidelog_core.schemas.values.framing import HEAD, MAGIC, SchemaFrame, UnreadableValue
 
-from tidelog.arrow.avro_columns import AvroColumns, numbers
+from tidelog.arrow.arrays import numbers
+from tidelog.arrow.avro_columns import AvroColumns
 from tidelog.arrow.column_budget import BATCH_BYTES_MAX, ColumnCost, ranges_of, width_of
 from tidelog.arrow.found_schemas import FoundSchema, SchemaSource
 from tidelog.arrow.header_ids import HeaderIds, ValuesOfHeaders

@@ -10,8 +10,10 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pytest
-from tidelog.arrow import avro_columns, header_ids, schema_values
-from tidelog.arrow.avro_columns import ITEMS_MAX, AvroColumns, Cursors
+from tidelog.arrow import arrays, avro_cursors, header_ids, schema_values
+from tidelog.arrow.avro_columns import AvroColumns
+from tidelog.arrow.avro_cursors import Cursors
+from tidelog.arrow.avro_readers import ITEMS_MAX
 from tidelog.arrow.columns import HEADERS_TYPE
 from tidelog.arrow.found_schemas import FoundSchema
 from tidelog.arrow.payloads import Payloads
@@ -178,7 +180,7 @@ def test_arrays_within_arrays_are_read_one_by_one_beyond_a_number_of_steps(
         return longs(cursors, rows)
 
     monkeypatch.setattr(Cursors, "longs", counted)
-    monkeypatch.setattr(avro_columns, "STEPS_MAX", 1_000)
+    monkeypatch.setattr(avro_cursors, "STEPS_MAX", 1_000)
     found, problems = columns(schema).read(payloads([data, data[:-1]]))
     assert reads < 3_000
     assert (found[0].as_py(), list(problems)) == ({"a": value}, [1])
@@ -189,7 +191,7 @@ def test_bytes_are_gathered_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(5)
     values = [wide(chance) for _ in range(200)]
     codec = open_codec(SchemaType.AVRO, json.dumps(WIDE))
-    monkeypatch.setattr(avro_columns, "GATHERED_BYTES_MAX", 16)
+    monkeypatch.setattr(arrays, "GATHERED_BYTES_MAX", 16)
     found, problems = columns(WIDE).read(payloads([codec.encode(one) for one in values]))
     found.validate(full=True)
     assert problems == {}
