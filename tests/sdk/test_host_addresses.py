@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import socket
+from contextlib import suppress
 
 import pytest
+from tidelog.wire import host_addresses
 from tidelog.wire.host_addresses import (
     NEXT_SECONDS,
     Host,
@@ -83,8 +87,9 @@ async def test_addresses_that_are_far_away_are_waited_for_beside_one_that_refuse
         await connect([closed, NOWHERE], believes_refusals=False)
 
 
-async def test_a_name_with_many_dead_addresses_is_reached() -> None:
+async def test_a_name_with_many_dead_addresses_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each costs its time, and only so many are tried at once."""
+    monkeypatch.setattr(host_addresses, "NEXT_SECONDS", 0.05)
     with listening() as open_one, silent() as lost:
         async with asyncio.timeout(30):
             sock = await connect([lost] * (AT_ONCE_MAX + 2) + [open_one])
@@ -123,3 +128,37 @@ async def test_an_address_in_text_is_resolved_without_a_thread() -> None:
     assert await resolve("127.0.0.1", 9) == (HostAddress(socket.AF_INET, ("127.0.0.1", 9)),)
     assert loop._default_executor is None  # type: ignore[attr-defined]
     assert HostAddress(socket.AF_INET, ("127.0.0.1", 9)) in await resolve("localhost", 9)
+
+
+async def test_a_caller_that_is_cancelled_at_the_moment_of_success_leaves_no_socket_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever was connected by then is closed: an open socket is a warning, which is an error."""
+    monkeypatch.setattr(host_addresses, "NEXT_SECONDS", 0.05)
+    with listening() as open_one, silent() as lost:
+        for turns in range(7):
+            task = asyncio.create_task(connect([lost, open_one, open_one]))
+            await asyncio.sleep(host_addresses.NEXT_SECONDS)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                (await task).close()
+        await asyncio.sleep(0)
+        gc.collect()
+
+
+async def test_a_connection_that_is_reset_at_once_is_given_to_its_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has no peer any more, and reading from it tells why."""
+
+    def getpeername(_: object) -> None:
+        raise OSError(errno.ENOTCONN, "not connected")
+
+    with listening() as open_one:
+        host = Host(*open_one.address)
+        monkeypatch.setattr(socket.socket, "getpeername", getpeername)
+        (await host.connect()).close()
+        host.note_useless()
+        (await host.connect()).close()

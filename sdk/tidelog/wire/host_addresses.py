@@ -12,6 +12,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -85,7 +86,8 @@ class Host:
             self._useless.clear()
         addresses = sorted(addresses, key=lambda one: one.address in self._useless)
         sock = await connect(addresses, believes_refusals=False)
-        self._last = sock.getpeername()
+        with suppress(OSError):  # It may be closed again already, which its reader will see.
+            self._last = sock.getpeername()
         return sock
 
     def note_useless(self) -> None:

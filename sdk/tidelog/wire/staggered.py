@@ -7,7 +7,7 @@ all then costs that time, and not its whole timeout. Source: RFC 8305, «Happy E
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ async def first_success(
                 if len(running) == AT_ONCE_MAX:
                     oldest = next(iter(running))
                     del running[oldest]
-                    await _end([oldest], discard)
+                    _give_up(oldest, discard)
                 running[asyncio.ensure_future(waiting.pop()())] = loop.time()
             timeout_s = None
             if waiting or any(map(is_decisive, errors)):
@@ -65,13 +65,16 @@ async def first_success(
             if not done and not waiting:
                 break  # An error was decisive, and nothing comes of the others.
     finally:
-        await _end(running, discard)
+        for attempt in running:
+            _give_up(attempt, discard)
     raise AllFailed(errors)
 
 
-async def _end(attempts: Collection[asyncio.Future[T]], discard: Callable[[T], None]) -> None:
-    for attempt in attempts:
-        attempt.cancel()
-    for outcome in await asyncio.gather(*attempts, return_exceptions=True):
-        if not isinstance(outcome, BaseException):
-            discard(outcome)
+def _give_up(attempt: asyncio.Future[T], discard: Callable[[T], None]) -> None:
+    # Not awaited: whoever cancels the caller meanwhile would lose what succeeded.
+    def settle(ended: asyncio.Future[T]) -> None:
+        if not ended.cancelled() and ended.exception() is None:
+            discard(ended.result())
+
+    attempt.add_done_callback(settle)
+    attempt.cancel()
