@@ -53,6 +53,21 @@ def test_later_batches_are_refused_until_the_lost_one_comes_again() -> None:
     assert broken.blocks(sent(4), 4), "it was sent before, and may reach the log first"
 
 
+def test_an_ack_says_that_the_log_has_what_came_before() -> None:
+    for acknowledged, goes_on in (
+        (sent(2), False),
+        (sent(3), True),
+        (sent(9), True),
+        (sent(9, epoch=1), False),
+        (sent(9, producer_id=8), False),
+    ):
+        broken = BrokenProducers(lambda: 0.0)
+        broken.lose(sent(3), 1)
+        broken.acknowledge(acknowledged)
+        assert broken.blocks(sent(10), 5) != goes_on
+        assert len(broken) == (0 if goes_on else 1)
+
+
 def test_a_repetition_that_is_lost_breaks_the_producer_again() -> None:
     broken = BrokenProducers(lambda: 0.0)
     broken.lose(sent(3), 1)

@@ -214,6 +214,23 @@ async def test_a_producer_goes_on_that_has_repeated_a_batch_before_it_was_lost(
     assert await codes(*repeated, world.gateway.send(numbered(2))) == [OK, OK, OK]
 
 
+async def test_a_producer_goes_on_whose_later_batch_was_acknowledged(world: World) -> None:
+    """It takes the lost one for delivered, and does not repeat it."""
+    world.tickets = asyncio.Semaphore(0)
+    first = world.gateway.send(numbered(0))
+    await eventually_async(lambda: len(world.forwarded) == 1)
+    second = world.gateway.send(numbered(1))
+    await eventually_async(lambda: len(world.forwarded) == 2)
+    world.is_answer_lost = True
+    world.tickets.release()
+    assert await codes(first) == [MOVED]
+    world.is_answer_lost = False
+    world.tickets.release()
+    assert await codes(second) == [OK]
+    world.tickets.release()
+    assert await codes(world.gateway.send(numbered(2))) == [OK]
+
+
 async def test_a_producer_goes_on_that_has_sent_a_lost_batch_to_its_leader(world: World) -> None:
     """It comes back to its gateway with the next one."""
     world.is_hanging = True

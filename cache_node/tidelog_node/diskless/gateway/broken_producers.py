@@ -9,6 +9,7 @@ for both.
     a batch is lost               later batches of its producer are refused
     the producer repeats it       it and the batches sent after the repetition are accepted
     its next epoch begins         its batches are accepted: every log requires sequence 0 first
+    a later one is acknowledged   so is the lost one, for its producer: it will not repeat it
     a log turns out to have it    later batches are accepted: the producer will not repeat it
 
 Producers repeat batches that were refused with NOT_LEADER_OR_FOLLOWER, in order. They give a batch
@@ -96,6 +97,17 @@ class BrokenProducers:
         """
         found = self._find(batch)
         if found is not None and not self._blocks(found, batch, 0):
+            self._forget((batch.partition, batch.producer_id))
+
+    def acknowledge(self, batch: ProducerBatch) -> None:
+        """Forget the producer if this is the lost batch, or a later one of the same epoch.
+
+        A log has the lost one then. Its producer takes it for delivered, and does not repeat it.
+        """
+        found = self._find(batch)
+        if found is None or batch.epoch != found.epoch:
+            return
+        if batch.sequence == found.sequence or _is_behind(batch, found):
             self._forget((batch.partition, batch.producer_id))
 
     def lose(

@@ -222,6 +222,8 @@ class Forwarder:
         code = ErrorCode(result.error_code)
         if code is ErrorCode.none:
             self._traffic.acks.observe(self._loop.time() - one.taken_s)
+            if one.producer is not None:
+                self._batches.broken.acknowledge(one.producer)
             if one.waiter is not None:
                 one.waiter.on_placed(result.base_offset)
             self._batches.end(one)
