@@ -321,7 +321,7 @@ async def test_an_issuer_that_refuses_ends_the_attempt_and_one_that_is_away_is_t
         server.answer = lambda _: (503, "")
         away = {**of_endpoint(server), "sasl.oauthbearer.client.id": "other"}
         sasl = connection_settings({"security.protocol": "SASL_SSL", **away})["sasl"]
-        admin = Admin(node.sasl_address, ssl=context, sasl=sasl, request_timeout_ms=300)
+        admin = Admin(node.sasl_address, ssl=context, sasl=sasl, request_timeout_ms=1_500)
         with pytest.raises(
             TokenNotFetched, match=r"^no token from http://127.0.0.1:\d+/token: 503"
         ) as failed:

@@ -20,6 +20,7 @@ from tidelog_core.wire_messages import build
 
 from tidelog.administering.calls import AdminCalls, failures_in, raise_failures
 from tidelog.errors import MalformedResponse
+from tidelog.given_values import several
 from tidelog.wire.requests import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 
 EVERY_ACL = AclFilter()
@@ -42,7 +43,7 @@ class AclCalls(AdminCalls):
 
         Raises ``InvalidRequest`` for one that cannot be, ``SeveralFailed`` for several.
         """
-        wanted = {acl_text(acl): acl for acl in acls}
+        wanted = {acl_text(acl): acl for acl in several(acls, "ACLs")}
 
         def request_for(left: list[str]) -> object:
             creations = tuple(_creation(wanted[text]) for text in left)
@@ -55,7 +56,7 @@ class AclCalls(AdminCalls):
 
         After a request whose answer was lost, those that it deleted are not among them.
         """
-        wanted = dict(enumerate(dict.fromkeys(filters), 1))
+        wanted = dict(enumerate(dict.fromkeys(several(filters, "filters")), 1))
 
         def request_for(left: list[int]) -> object:
             return build(

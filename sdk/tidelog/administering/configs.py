@@ -29,6 +29,7 @@ from tidelog.administering.results import (
     NodeDescription,
 )
 from tidelog.errors import InvalidRequest, error_for
+from tidelog.given_values import several
 from tidelog.wire.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from tidelog.wire.requests import (
     API_VERSIONS,
@@ -104,8 +105,8 @@ class ConfigCalls(AdminCalls):
 
         Each node is asked for its own. Raises as ``raise_failures`` does.
         """
-        wanted = list(dict.fromkeys(str(name) for name in names))
-        wanted_keys = None if keys is None else tuple(keys)
+        wanted = list(dict.fromkeys(str(name) for name in several(names, "names")))
+        wanted_keys = None if keys is None else tuple(several(keys, "keys of configs"))
 
         def request_for(left: list[str]) -> object:
             return build(
@@ -160,7 +161,7 @@ class ConfigCalls(AdminCalls):
         """
         changes = [
             *((key, "set", value) for key, value in (set or {}).items()),
-            *((key, "delete", None) for key in delete),
+            *((key, "delete", None) for key in several(delete, "configs to delete")),
             *((key, "append", value) for key, value in (append or {}).items()),
             *((key, "subtract", value) for key, value in (subtract or {}).items()),
         ]
@@ -235,7 +236,11 @@ class ConfigCalls(AdminCalls):
     async def describe_log_dirs(self, node_ids: Iterable[int] | None = None) -> list[LogDir]:
         """Return the log directories of the named nodes; of all nodes by default."""
         await self.start()
-        wanted = sorted(self._cluster.nodes) if node_ids is None else list(node_ids)
+        wanted = (
+            sorted(self._cluster.nodes)
+            if node_ids is None
+            else list(several(node_ids, "ids of nodes"))
+        )
         request = build(DescribeLogDirsRequest, topics=None)
 
         async def ask(node_id: int) -> list[LogDir]:

@@ -24,6 +24,7 @@ from tidelog_core.wire_messages import build
 
 from tidelog.administering.calls import AdminCalls
 from tidelog.administering.results import DelegationToken
+from tidelog.given_values import several
 from tidelog.wire.requests import (
     CREATE_DELEGATION_TOKEN,
     CREATE_DELEGATION_TOKEN_FOR,
@@ -60,7 +61,7 @@ class DelegationTokenCalls(AdminCalls):
         the right to, ``PolicyViolation`` if there are too many.
         """
         owner_kind, owner_name = _Principal.of(owner) if owner is not None else (None, None)
-        named = list(dict.fromkeys(map(_Principal.of, renewers)))
+        named = list(dict.fromkeys(map(_Principal.of, several(renewers, "renewers"))))
         request = build(
             CreateDelegationTokenRequest,
             owner_principal_type=owner_kind,
@@ -112,7 +113,11 @@ class DelegationTokenCalls(AdminCalls):
         ``owners`` are principals: only tokens are returned that one of them owns, made or may
         renew. In the order in which they were made.
         """
-        named = None if owners is None else list(dict.fromkeys(map(_Principal.of, owners)))
+        named = (
+            None
+            if owners is None
+            else list(dict.fromkeys(map(_Principal.of, several(owners, "owners"))))
+        )
         request = build(
             DescribeDelegationTokenRequest,
             owners=None

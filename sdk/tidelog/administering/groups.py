@@ -40,6 +40,7 @@ from tidelog.errors import (
     TidelogError,
     UnsupportedVersion,
 )
+from tidelog.given_values import partition_of, partitions_of, several
 from tidelog.record_times import record_times
 from tidelog.wire.answers import find_entries
 from tidelog.wire.requests import (
@@ -70,7 +71,11 @@ class GroupCalls(TopicCalls):
     ) -> list[GroupListing]:
         """Return groups sorted by id; only those with the given states and types, if any."""
         await self.start()
-        request = build(ListGroupsRequest, states_filter=tuple(states), types_filter=tuple(types))
+        request = build(
+            ListGroupsRequest,
+            states_filter=tuple(several(states, "states")),
+            types_filter=tuple(several(types, "types")),
+        )
 
         async def ask(node_id: int) -> Any:
             about = f"node {node_id}"
@@ -88,7 +93,7 @@ class GroupCalls(TopicCalls):
 
     async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
         """Return groups with their members. Raises ``GroupIdNotFound``."""
-        wanted = list(dict.fromkeys(group_ids))
+        wanted = list(dict.fromkeys(several(group_ids, "ids of groups")))
         found = await asyncio.gather(*(self._describe_group(group_id) for group_id in wanted))
         return dict(zip(wanted, found, strict=True))
 
@@ -97,7 +102,7 @@ class GroupCalls(TopicCalls):
 
         Raises ``NonEmptyGroup`` while a group has members, and ``GroupIdNotFound``.
         """
-        wanted = list(dict.fromkeys(group_ids))
+        wanted = list(dict.fromkeys(several(group_ids, "ids of groups")))
         outcomes = await asyncio.gather(
             *(self._delete_group(group_id) for group_id in wanted), return_exceptions=True
         )
@@ -114,7 +119,7 @@ class GroupCalls(TopicCalls):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the group's committed offsets; of all its partitions by default."""
         await self.start()
-        wanted = None if partitions is None else [TopicPartition(*p) for p in partitions]
+        wanted = None if partitions is None else partitions_of(partitions)
         return await Coordinator(self._cluster, group_id).committed(
             wanted, timeout_s=self._timeout_s
         )
@@ -140,7 +145,7 @@ class GroupCalls(TopicCalls):
         for partition, offset in offsets.items():
             commit = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
             check_offset(commit.offset)
-            given[TopicPartition(*partition)] = commit
+            given[partition_of(partition)] = commit
         try:
             await Coordinator(self._cluster, group_id).commit(given, timeout_s=self._timeout_s)
         except TidelogError as error:
@@ -162,7 +167,7 @@ class GroupCalls(TopicCalls):
 
         A time after the last record selects the end offset. A dry run commits nothing.
         """
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = partitions_of(partitions)
         found = await self.list_offsets(dict.fromkeys(wanted, to))
         offsets = {partition: at.offset for partition, at in found.items() if at.offset >= 0}
         behind_end = [partition for partition in wanted if partition not in offsets]
@@ -182,7 +187,7 @@ class GroupCalls(TopicCalls):
 
         Raises ``GroupSubscribedToTopic`` while members read the topic.
         """
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = partitions_of(partitions)
         request = build(
             OffsetDeleteRequest,
             group_id=group_id,
@@ -201,7 +206,7 @@ class GroupCalls(TopicCalls):
         self, offsets: Mapping[TopicPartition, int], partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, PartitionLag]:
         """Return the lag at these offsets, and for partitions without a committed offset."""
-        wanted = {*offsets, *(TopicPartition(*p) for p in partitions)}
+        wanted = {*offsets, *partitions_of(partitions)}
         counts = {
             topic.name: topic.partition_count
             for topic in await self.list_topics(include_internal=True)

@@ -18,6 +18,7 @@ from tidelog.administering.calls import AdminCalls, failures_in
 from tidelog.administering.results import Reassignment
 from tidelog.consuming.group_protocol import topic_entries
 from tidelog.errors import TidelogError
+from tidelog.given_values import partition_of, partitions_of, several
 from tidelog.wire.answers import find_entries
 from tidelog.wire.requests import (
     ALTER_PARTITION_REASSIGNMENTS,
@@ -39,7 +40,7 @@ class PartitionCalls(AdminCalls):
         The first replica is the preferred leader. The moves go on after the call:
         ``list_reassignments`` shows those that are not complete. Source: KIP-455.
         """
-        wanted = {TopicPartition(*partition): target for partition, target in replicas.items()}
+        wanted = {partition_of(partition): target for partition, target in replicas.items()}
         request = build(
             AlterPartitionReassignmentsRequest,
             timeout=self._request_timeout,
@@ -49,7 +50,9 @@ class PartitionCalls(AdminCalls):
                 lambda p: build(
                     ReassignablePartition,
                     partition_index=p.partition,
-                    replicas=None if (target := wanted[p]) is None else tuple(target),
+                    replicas=None
+                    if (target := wanted[p]) is None
+                    else tuple(several(target, "replicas")),
                 ),
             ),
         )
@@ -85,7 +88,7 @@ class PartitionCalls(AdminCalls):
         there is no leader, have any live replica lead, which may lose records. The error
         ``ElectionNotNeeded`` says that the right replica leads already. Source: KIP-460.
         """
-        wanted = None if partitions is None else [TopicPartition(*p) for p in partitions]
+        wanted = None if partitions is None else partitions_of(partitions)
         topics = None
         if wanted is not None:
             by_topic: dict[str, list[int]] = {}

@@ -15,6 +15,7 @@ from tidelog_core.role_messages import (
 from tidelog_core.wire_messages import build
 
 from tidelog.administering.calls import AdminCalls
+from tidelog.given_values import several
 from tidelog.wire.requests import ALTER_ROLES, DESCRIBE_ROLES
 
 
@@ -35,8 +36,8 @@ class RoleCalls(AdminCalls):
         """
         request = build(
             DescribeRolesRequest,
-            names=None if names is None else tuple(names),
-            members=None if members is None else tuple(members),
+            names=None if names is None else tuple(several(names, "roles")),
+            members=None if members is None else tuple(several(members, "members")),
         )
 
         response = await self._ask(DESCRIBE_ROLES, request, about="roles")
@@ -75,8 +76,8 @@ class RoleCalls(AdminCalls):
             RoleAlteration,
             name=name,
             operation=operation,
-            added=tuple(dict.fromkeys(added)),
-            removed=tuple(dict.fromkeys(removed)),
+            added=tuple(dict.fromkeys(several(added, "members"))),
+            removed=tuple(dict.fromkeys(several(removed, "members"))),
         )
         request = build(AlterRolesRequest, alterations=(one,))
 

@@ -29,6 +29,7 @@ from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import topic_entries
 from tidelog.consuming.locating import check_offset
 from tidelog.errors import GroupIdNotFound, UnsupportedVersion
+from tidelog.given_values import partition_of, partitions_of, several
 from tidelog.wire.answers import find_entries, find_within
 from tidelog.wire.requests import (
     ALTER_SHARE_GROUP_OFFSETS,
@@ -53,7 +54,7 @@ class ShareGroupCalls(GroupCalls):
         """
         wanted, topics = None, None
         if partitions is not None:
-            wanted = [TopicPartition(*partition) for partition in partitions]
+            wanted = partitions_of(partitions)
             topics = topic_entries(
                 DescribeShareGroupOffsetsRequestTopic,
                 wanted,
@@ -96,7 +97,7 @@ class ShareGroupCalls(GroupCalls):
         Creates a group that does not exist, as Kafka does from 4.2 on. Raises ``NonEmptyGroup``,
         and ``GroupIdNotFound`` for a group of another type.
         """
-        wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+        wanted = {partition_of(partition): offset for partition, offset in offsets.items()}
         for offset in wanted.values():
             check_offset(offset)
         request = build(
@@ -125,7 +126,7 @@ class ShareGroupCalls(GroupCalls):
         It starts again by its ``share.auto.offset.reset``. Raises ``NonEmptyGroup``,
         ``GroupIdNotFound``, and ``UnknownTopicOrPartition`` for a topic it has not read.
         """
-        wanted = list(dict.fromkeys(topics))
+        wanted = list(dict.fromkeys(several(topics, "topics")))
         request = build(
             DeleteShareGroupOffsetsRequest,
             group_id=group_id,

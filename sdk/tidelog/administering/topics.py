@@ -36,6 +36,7 @@ from tidelog.administering.results import (
 )
 from tidelog.consuming.group_protocol import topic_entries
 from tidelog.errors import InvalidRequest, error_for
+from tidelog.given_values import partition_of, several
 from tidelog.metadata import topic_id_or_none
 from tidelog.offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -82,7 +83,7 @@ class TopicCalls(AdminCalls):
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic]:
         """Create topics, each independently of the others' failures. Durable on return."""
-        wanted = {topic.name: topic for topic in topics}
+        wanted = {topic.name: topic for topic in several(topics, "topics")}
 
         def request_for(names: list[str]) -> object:
             return build(
@@ -113,7 +114,8 @@ class TopicCalls(AdminCalls):
                 timeout=self._request_timeout,
             )
 
-        await self._ask_for_each(DELETE_TOPICS, names, request_for, what="topic")
+        wanted = several(names, "topics")
+        await self._ask_for_each(DELETE_TOPICS, wanted, request_for, what="topic")
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Return all topics sorted by name."""
@@ -137,7 +139,8 @@ class TopicCalls(AdminCalls):
             topics = tuple(build(MetadataRequestTopic, name=name) for name in left)
             return build(MetadataRequest, topics=topics, allow_auto_topic_creation=False)
 
-        topics = await self._ask_for_each(METADATA, names, request_for, what="topic")
+        wanted = several(names, "topics")
+        topics = await self._ask_for_each(METADATA, wanted, request_for, what="topic")
         return {name: _describe(topic) for name, topic in topics.items()}
 
     async def create_partitions(
@@ -171,7 +174,7 @@ class TopicCalls(AdminCalls):
         Offset -1 deletes all records. Raises ``NodeError`` with code
         ``offset_out_of_range`` for offsets beyond the high watermark.
         """
-        left = {TopicPartition(*partition): offset for partition, offset in before.items()}
+        left = {partition_of(partition): offset for partition, offset in before.items()}
         done: dict[TopicPartition, int] = {}
 
         async def attempt() -> None:
@@ -212,7 +215,7 @@ class TopicCalls(AdminCalls):
         await self.start()
         found = await list_offsets(
             self._cluster,
-            {TopicPartition(*p): timestamp_of(spec) for p, spec in specs.items()},
+            {partition_of(p): timestamp_of(spec) for p, spec in specs.items()},
             read_committed=read_committed,
             timeout_s=self._timeout_s,
         )

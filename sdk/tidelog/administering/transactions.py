@@ -35,6 +35,7 @@ from tidelog.administering.results import (
 from tidelog.cluster import CoordinatorKind
 from tidelog.consuming.coordinator import Coordinator
 from tidelog.errors import EntryNotAnswered, InvalidTxnState, error_for
+from tidelog.given_values import partition_of, partitions_of, several
 from tidelog.wire.answers import entries_of, find_entries
 from tidelog.wire.requests import (
     DESCRIBE_PRODUCERS,
@@ -68,8 +69,8 @@ class TransactionCalls(AdminCalls):
         await self.start()
         request = build(
             ListTransactionsRequest,
-            state_filters=tuple(states),
-            producer_id_filters=tuple(producer_ids),
+            state_filters=tuple(several(states, "states")),
+            producer_id_filters=tuple(several(producer_ids, "ids of producers")),
             duration_filter=open_longer_than_ms,
             transactional_id_pattern=id_pattern or None,
         )
@@ -98,7 +99,7 @@ class TransactionCalls(AdminCalls):
         Raises the error of the first id that its coordinator does not know.
         """
         await self.start()
-        wanted = list(dict.fromkeys(transactional_ids))
+        wanted = list(dict.fromkeys(several(transactional_ids, "transactional ids")))
         found = await asyncio.gather(*(self._describe_transaction(each) for each in wanted))
         return dict(zip(wanted, found, strict=True))
 
@@ -107,7 +108,7 @@ class TransactionCalls(AdminCalls):
     ) -> dict[TopicPartition, list[ProducerDescription]]:
         """Return the producers that each partition's leader knows, sorted by id."""
         await self.start()
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = partitions_of(partitions)
         found = await asyncio.gather(*(self._describe_producers(each) for each in wanted))
         return dict(zip(wanted, found, strict=True))
 
@@ -149,7 +150,7 @@ class TransactionCalls(AdminCalls):
         Only for hanging transactions: a coordinator that knows the transaction is not informed
         and would continue with it. Raises ``InvalidTxnState`` if no such transaction is open.
         """
-        target = TopicPartition(*partition)
+        target = partition_of(partition)
         (producers,) = (await self.describe_producers([target])).values()
         producer = next((p for p in producers if p.transaction_start_offset == start_offset), None)
         if producer is None or start_offset < 0:

@@ -38,6 +38,7 @@ from tidelog.errors import (
     UnsupportedSaslMechanism,
     error_for,
 )
+from tidelog.given_values import several
 from tidelog.wire.requests import ALTER_USER_SCRAM_CREDENTIALS, DESCRIBE_USER_SCRAM_CREDENTIALS
 
 EVERY_MECHANISM = tuple(mechanism.value for mechanism in ScramMechanism)
@@ -61,7 +62,7 @@ class UserCalls(AdminCalls):
         else:
             found = await self._ask_for_each(
                 api,
-                users,
+                several(users, "users"),
                 lambda left: build(
                     DescribeUserScramCredentialsRequest,
                     users=tuple(build(UserName, name=name) for name in left),
@@ -140,7 +141,7 @@ class UserCalls(AdminCalls):
 
 def _mechanisms(names: Sequence[str]) -> list[ScramMechanism]:
     try:
-        return [ScramMechanism(name) for name in dict.fromkeys(names)]
+        return [ScramMechanism(name) for name in dict.fromkeys(several(names, "mechanisms"))]
     except ValueError:
         raise UnsupportedSaslMechanism(
             f"a mechanism is one of {', '.join(EVERY_MECHANISM)}, not one of {', '.join(names)}"

@@ -13,6 +13,7 @@ from tidelog.consuming.consumer_parts import ConsumerParts
 from tidelog.consuming.subscription import RebalanceListener, SubscriptionPattern
 from tidelog.encodable import check_topic
 from tidelog.errors import InvalidRequest
+from tidelog.given_values import partitions_of
 
 
 class AssignmentCalls(ConsumerParts):
@@ -59,10 +60,8 @@ class AssignmentCalls(ConsumerParts):
         self._check_open()
         if self._membership is not None:
             raise InvalidRequest("this consumer has subscribed; unsubscribe() first")
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = partitions_of(partitions)
         for topic, number in wanted:
-            if not isinstance(topic, str) or type(number) is not int or number < 0:
-                raise InvalidRequest(f"a partition must be (topic, number), not {topic}, {number}")
             if number > INT32_MAX:
                 raise InvalidRequest(f"a partition's number must be below 2**31, not {number}")
             check_topic(topic)

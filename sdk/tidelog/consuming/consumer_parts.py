@@ -7,8 +7,6 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any
 
-from tidelog_core.model import TopicPartition
-
 from tidelog.client import Client
 from tidelog.cluster import Cluster
 from tidelog.consuming.committing import Commits
@@ -20,6 +18,7 @@ from tidelog.consuming.membership import Membership
 from tidelog.consuming.positions import PartitionState, Positions
 from tidelog.consuming.subscription import Subscription
 from tidelog.errors import ClientClosed, TidelogError
+from tidelog.given_values import partition_of
 from tidelog.options import ConsumerOptions
 
 
@@ -134,7 +133,7 @@ class ConsumerParts(Client):
     # -- internals --
 
     def _state(self, partition: tuple[str, int]) -> PartitionState:
-        return self._positions.state(TopicPartition(*partition))
+        return self._positions.state(partition_of(partition))
 
     def _on_located(self) -> None:
         self._changed.set()

@@ -15,6 +15,7 @@ from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.records import OffsetAndMetadata, Offsets
 from tidelog.errors import InvalidRequest, NoOffsetForPartition, TidelogError
+from tidelog.given_values import partition_of
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FoundOffset, ask_offsets
 from tidelog.options import ConsumerOptions
 
@@ -136,7 +137,7 @@ def check_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
     for partition, given in offsets.items():
         offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
         check_offset(offset.offset)
-        checked[TopicPartition(*partition)] = offset
+        checked[partition_of(partition)] = offset
     return checked
 
 

@@ -17,6 +17,7 @@ from tidelog.consuming.records import (
     Offsets,
 )
 from tidelog.errors import InvalidRequest, RequestTimedOut
+from tidelog.given_values import partition_of, partitions_of
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 
 
@@ -113,7 +114,7 @@ class PositionCalls(ConsumerParts):
         ``InvalidRequest`` for a time below zero.
         """
         checked = {
-            TopicPartition(*partition): check_time(timestamp)
+            partition_of(partition): check_time(timestamp)
             for partition, timestamp in timestamps_ms.items()
         }
         await self._begin()
@@ -164,7 +165,7 @@ class PositionCalls(ConsumerParts):
         await self._begin()
         if self._coordinator is None:
             raise InvalidRequest("committed needs a group_id")
-        wanted = [TopicPartition(*partition) for partition in partitions]
+        wanted = partitions_of(partitions)
         found = await self._coordinator.committed(wanted, timeout_s=self._cluster.request_timeout_s)
         return {partition: found.get(partition) for partition in wanted}
 
@@ -182,7 +183,7 @@ class PositionCalls(ConsumerParts):
         await self._begin()
         found = await list_offsets(
             self._cluster,
-            {TopicPartition(*partition): timestamp for partition in partitions},
+            dict.fromkeys(partitions_of(partitions), timestamp),
             read_committed=self._options.isolation_level == "read_committed",
             timeout_s=self._cluster.request_timeout_s,
         )

@@ -12,7 +12,7 @@ def same_form(entity: QuotaEntity) -> QuotaEntity:
     """Return the entity as answers name it; one that cannot be is as it was."""
     try:
         return quota_entity(dict(entity.parts()))
-    except InvalidRequest:
+    except (InvalidRequest, TypeError):  # The latter of a name that is no text.
         return entity
 
 

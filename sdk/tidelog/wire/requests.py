@@ -153,15 +153,16 @@ def encode_request(
     """Return the complete frame, including its size.
 
     Raises ``InvalidRequest`` for a value that the API has no room for: a text without UTF-8 or of
-    more than 32767 bytes, a number beyond its field.
+    more than 32767 bytes, a number beyond its field, a value of another type.
     """
     schema = load_request_schema(api.key, version)
     try:
         body = write_message(schema, message)
     except UnicodeEncodeError as error:
         raise InvalidRequest(f"a text in {api.name} cannot be encoded as UTF-8: {error}") from None
-    except (struct.error, SerialError, OverflowError) as error:
-        raise InvalidRequest(f"a value in {api.name} cannot be encoded: {error}") from None
+    # A text for a number, or a number for a text: serializers of fields raise what they run into.
+    except (struct.error, SerialError, OverflowError, TypeError, AttributeError) as error:
+        raise InvalidRequest(f"a value in {api.name} cannot be encoded: {error}") from error
     tags = b"\0" if schema.__flexible__ else b""
     header_size = _REQUEST_HEADER.size - 4 + len(client_id) + len(tags)
     head = _REQUEST_HEADER.pack(
