@@ -313,6 +313,11 @@ def _produce(request: Any) -> Any:
 
 
 def _versions(_: Any) -> Any:
+    return versions({})
+
+
+def versions(others: Mapping[int, tuple[int, int]]) -> Any:
+    """Return the answer to ApiVersions; ``others`` are ranges that differ, by API key."""
     ranges: dict[int, tuple[int, int]] = {}
     for api in vars(requests).values():
         if isinstance(api, Api) and api is not requests.FETCH_BY_ID:
@@ -323,6 +328,6 @@ def _versions(_: Any) -> Any:
         api,
         api_keys=tuple(
             of(api, "ApiVersion", api_key=key, min_version=low, max_version=high)
-            for key, (low, high) in ranges.items()
+            for key, (low, high) in (ranges | others).items()
         ),
     )

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tidelog import Admin, Consumer, NewTopic, QuotaEntity, TopicPartition
-from tidelog.errors import InvalidRequest
-from tidelog.wire.requests import API_VERSIONS, FIND_COORDINATOR, METADATA
+from tidelog.errors import InvalidRequest, UnsupportedVersion
+from tidelog.wire.requests import API_VERSIONS, FIND_COORDINATOR, LIST_GROUPS, METADATA
 
-from tests.sdk.scripted_node import TOPIC, ScriptedNode
+from tests.sdk.scripted_node import TOPIC, ScriptedNode, of, versions
 from tests.sdk.test_answers_that_lack_entries import ACL
 
 # Types are checked by nobody at run time, so anything may come.
@@ -113,3 +113,22 @@ async def test_numbers_of_partitions_may_be_numpys() -> None:
         consumer.assign([(TOPIC, np.int64(0))])
         assert consumer.assignment() == {TopicPartition(TOPIC, 0)}
         assert await consumer.end_offsets([(TOPIC, np.int32(0))]) == {TopicPartition(TOPIC, 0): 0}
+
+
+@pytest.mark.parametrize(
+    ("version", "filters"),
+    [(3, {"states": ["Stable"]}), (4, {"types": ["classic"]}), (4, {"states": ["Stable"]})],
+)
+async def test_a_filter_that_a_node_does_not_have_is_not_left_out(
+    version: int, filters: dict[str, list[str]]
+) -> None:
+    """All groups came back, as if they were in that state."""
+    async with ScriptedNode(list_groups=lambda _: of(LIST_GROUPS)) as node:
+        node.set(API_VERSIONS, lambda _: versions({LIST_GROUPS.key: (0, version)}))
+        async with Admin(node.address) as admin:
+            assert await admin.list_groups() == []
+            if version == 4 and "states" in filters:
+                assert await admin.list_groups(**filters) == []
+            else:
+                with pytest.raises(UnsupportedVersion, match="list_groups"):
+                    await admin.list_groups(**filters)

@@ -48,6 +48,8 @@ from tidelog.wire.requests import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
     LIST_GROUPS,
+    LIST_GROUPS_BY_STATE,
+    LIST_GROUPS_BY_TYPE,
     OFFSET_DELETE,
     Api,
 )
@@ -69,7 +71,10 @@ class GroupCalls(TopicCalls):
     async def list_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = ()
     ) -> list[GroupListing]:
-        """Return groups sorted by id; only those with the given states and types, if any."""
+        """Return groups sorted by id; only those with the given states and types, if any.
+
+        Raises ``UnsupportedVersion`` for a filter that a node does not have.
+        """
         await self.start()
         request = build(
             ListGroupsRequest,
@@ -77,9 +82,15 @@ class GroupCalls(TopicCalls):
             types_filter=tuple(several(types, "types")),
         )
 
+        api = LIST_GROUPS
+        if request.types_filter:
+            api = LIST_GROUPS_BY_TYPE
+        elif request.states_filter:
+            api = LIST_GROUPS_BY_STATE  # An older version would leave the filter out.
+
         async def ask(node_id: int) -> Any:
             about = f"node {node_id}"
-            return (await self._ask(LIST_GROUPS, request, about=about, node_id=node_id)).groups
+            return (await self._ask(api, request, about=about, node_id=node_id)).groups
 
         answers = await asyncio.gather(*(ask(node_id) for node_id in self._cluster.nodes))
         listed = {
