@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,10 +17,12 @@ from tidelog_spark.options import ReadOptions
 from tidelog_spark.partition_log import PartitionLog
 from tidelog_spark.plan_run import run_plan
 from tidelog_spark.planning import NoSuchTimestamp
-from tidelog_spark.splits import Slice, Split
+from tidelog_spark.splits import DataLost, Slice, Split
 
 if TYPE_CHECKING:
     from tidelog_spark.nodes import Nodes
+
+logger = logging.getLogger(__name__)
 
 Offsets = dict[TopicPartition, int]
 
@@ -43,8 +46,9 @@ def check_limits(options: ReadOptions, catalog: Catalog) -> None:
     if problems:
         raise InvalidConfig(problems)
     recreated = [
-        f"topic {topic!r} was deleted and created again since its offsets were noted: its id was"
-        f" {topic_id} and is {catalog.topic_ids[topic]}; give offsets of the present topic"
+        f"topic {topic!r} was deleted and created again since its offsets were noted, or they are"
+        f" of another cluster: its id was {topic_id} and is {catalog.topic_ids[topic]}; give"
+        " offsets of the present topic"
         for topic, topic_id in options.topic_ids.items()
         if catalog.topic_ids.get(topic, topic_id) != topic_id
     ]
@@ -67,6 +71,29 @@ async def start_offsets(
             " startingOffsetsByTimestampStrategy=latest such a partition is read from its end"
         )
     return _or_end(found, catalog)
+
+
+def written_starts(options: ReadOptions, catalog: Catalog, starts: Offsets) -> Offsets:
+    """Return the starts of a stream, none of them after the end of its log on the nodes.
+
+    A stream would wait there and pass over the records before. Without nodes nobody knows whether
+    there are records after the tier's end, so such a start is kept. Raises ``DataLost``, unless
+    data loss is tolerated.
+    """
+    ends = {
+        log.partition: log.end_offset
+        for log in catalog.logs
+        if log.node_end_offset is not None and starts[log.partition] > log.end_offset
+    }
+    problems = [
+        f"the stream would start at {starts[partition]} of {partition}, which ends at {end}"
+        for partition, end in ends.items()
+    ]
+    if problems and options.fail_on_data_loss:
+        raise DataLost(problems)
+    for problem in problems:
+        logger.warning("start is moved to the end of the log", extra={"reason": problem})
+    return {**starts, **ends}
 
 
 async def end_offsets(

@@ -26,7 +26,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_spark.catalog import Catalog, load_catalog
 from tidelog_spark.chain_tails import ChainTails, is_gap_known
-from tidelog_spark.limits import check_limits, start_offsets, with_node_ends
+from tidelog_spark.limits import check_limits, start_offsets, with_node_ends, written_starts
 from tidelog_spark.loop_thread import LoopThread
 from tidelog_spark.option_values import OffsetLimit
 from tidelog_spark.options import ReadOptions
@@ -94,10 +94,14 @@ class StreamPlanner:
         return self._catalog
 
     def initial(self) -> Positions:
-        """Return the stream's start. Raises as ``check_limits`` and ``start_offsets``."""
+        """Return the stream's start.
+
+        Raises as ``check_limits``, ``start_offsets`` and ``written_starts``.
+        """
         catalog = self.read_catalog(is_fresh=True)
         check_limits(self._options, catalog)
-        return Positions(self._run(self._start_offsets(catalog)), catalog.topic_ids)
+        starts = self._run(self._start_offsets(catalog))
+        return Positions(written_starts(self._options, catalog, starts), catalog.topic_ids)
 
     def splits(self, start: Positions, end: Positions) -> tuple[Split, ...]:
         """Return the splits of the micro-batch.

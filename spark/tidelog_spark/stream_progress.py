@@ -116,8 +116,8 @@ def batch_ranges(start: Positions, end: Positions, catalog: Catalog) -> BatchRan
         if partition in start.offsets and _differ(start, end, topic):
             problems[
                 f"topic {topic!r} was deleted and created again, and unread records of the"
-                f" old one are gone: its id was {start.topic_ids[topic]} and is"
-                f" {end.topic_ids[topic]}"
+                f" old one are gone, or the checkpoint is of another cluster: its id was"
+                f" {start.topic_ids[topic]} and is {end.topic_ids[topic]}"
             ] = None
             begin = 0
         if end_offset < begin:
@@ -133,7 +133,10 @@ def batch_ranges(start: Positions, end: Positions, catalog: Catalog) -> BatchRan
         else:
             ranges[partition] = OffsetRange(begin, end_offset)
     for partition in sorted(start.offsets.keys() - end.offsets.keys()):
-        problems[f"{partition} was deleted, and its unread records are gone"] = None
+        problems[
+            f"{partition} was deleted, or the options select it no more, and its unread records are"
+            " not read"
+        ] = None
     return BatchRanges(ranges, tuple(problems))
 
 

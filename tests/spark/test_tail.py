@@ -196,6 +196,21 @@ def test_a_log_that_was_cut_is_a_loss_once_it_does_not_come_back(
         stream.stop()
 
 
+def test_a_stream_that_would_begin_after_its_log_is_refused(node, topic, producer):
+    """It would wait there, and pass over what is written before."""
+    send(producer, topic, 0, 10)
+    start = json.dumps({topic: {"0": 10, "1": 5}})
+    refused = MicroBatches(options(node, topic, startingOffsets=start))
+    with pytest.raises(DataLost, match=f"would start at 5 of {topic}-1, which ends at 0"):
+        refused.plan()
+    refused.stop()
+    stream = MicroBatches(options(node, topic, startingOffsets=start, failOnDataLoss="false"))
+    assert stream.next_offsets() == {}
+    send(producer, topic, 10, 12, partition=1)
+    assert stream.next_offsets() == {f"{topic}-1": [0, 1]}
+    stream.stop()
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_a_stream_takes_transactions_as_its_isolation_says(node, topic, isolation):
     stream = MicroBatches(options(node, topic, isolation=isolation, startingOffsets="earliest"))
