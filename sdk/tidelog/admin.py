@@ -8,6 +8,7 @@ from typing import Unpack
 from tidelog.administering.every_call import EveryCall
 from tidelog.administering.sync_admin import SyncAdmin
 from tidelog.cluster import Cluster
+from tidelog.option_types import number_problems
 from tidelog.options import ClientSettings, check, client_options
 
 
@@ -33,7 +34,7 @@ class Admin(EveryCall):
         Raises ``InvalidConfig`` with all problems.
         """
         client = client_options(bootstrap_servers, settings)
-        check(client)
+        check(client, others=number_problems("timeout_ms", timeout_ms))
         super().__init__(Cluster(client), timeout_ms)
 
     def sync(self) -> SyncAdmin:

@@ -7,7 +7,7 @@ defaults here, the others in the signatures of ``Producer``, ``Consumer`` and ``
 from __future__ import annotations
 
 import ssl as ssl_module
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
@@ -15,6 +15,7 @@ from tidelog_core.records.batch import CompressionType
 
 from tidelog.encodable import is_encodable
 from tidelog.errors import InvalidConfig
+from tidelog.option_types import type_problems
 from tidelog.wire.connection import Address
 from tidelog.wire.sasl import Sasl, SaslToken
 
@@ -229,11 +230,16 @@ def client_options(
     return ClientOptions(parse_bootstrap(bootstrap_servers), **settings)
 
 
-def check(*options: ClientOptions | ProducerOptions | ConsumerOptions) -> None:
-    """Raise ``InvalidConfig`` with all problems of the options, if any."""
-    problems = [problem for option in options for problem in option.problems()]
+def check(
+    *options: ClientOptions | ProducerOptions | ConsumerOptions, others: Sequence[str] = ()
+) -> None:
+    """Raise ``InvalidConfig`` with all problems of the options, and the ``others``, if any."""
+    problems = list(others)
+    for option in options:
+        # Values of other types cannot be compared with their bounds.
+        problems += type_problems(option) or option.problems()
     if problems:
-        raise InvalidConfig(problems)
+        raise InvalidConfig(list(dict.fromkeys(problems)))  # Producers share some with clients.
 
 
 def positive(options: object, *names: str) -> list[str]:
@@ -265,12 +271,15 @@ def parse_bootstrap(servers: str | Sequence[str]) -> tuple[Address, ...]:
 
     IPv6 addresses are written ``[::1]:9092``. The port may be left out.
     """
-    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    parts = servers.split(",") if isinstance(servers, str) else servers
+    if isinstance(parts, bytes) or not isinstance(parts, Iterable):
+        raise InvalidConfig([f"bootstrap_servers must be a text or a list, not {servers!r}"])
     addresses, problems = [], []
-    for part in (p.strip() for p in parts):
-        if not part:
+    for given in parts:
+        part = given.strip() if isinstance(given, str) else given
+        if part == "":
             continue
-        address = _parse_address(part)
+        address = _parse_address(part) if isinstance(part, str) else None
         if address is None:
             problems.append(f"bootstrap server {part!r} is not host:port")
         else:

@@ -60,7 +60,7 @@ class Producer(RecordWriter):
         """
         acks_number = parse_acks(acks)
         if enable_idempotence is None:
-            enable_idempotence = acks_number == -1 and retries > 0 and max_in_flight <= 5
+            enable_idempotence = acks_number == -1 and retries != 0 and max_in_flight in range(6)
         client = client_options(bootstrap_servers, settings)
         options = ProducerOptions(
             acks=acks_number,

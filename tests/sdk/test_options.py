@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import numpy as np
 import pytest
 from tidelog import Admin, Consumer, Producer
 from tidelog.errors import InvalidConfig, InvalidRequest
@@ -93,3 +94,48 @@ def test_every_client_can_be_told_each_of_the_options_that_clients_share() -> No
 def test_an_option_that_is_not_known_is_named(client: type[Admin | Consumer | Producer]) -> None:
     with pytest.raises(TypeError, match="requst_timeout_ms"):
         client("localhost:1", requst_timeout_ms=1)
+
+
+def test_values_of_other_types_are_reported_together() -> None:
+    """As they come out of the environment: a comparison with a text raised a ``TypeError``."""
+    with pytest.raises(InvalidConfig) as caught:
+        Producer("localhost", linger_ms="5", batch_size_bytes=None, request_timeout_ms="300")  # type: ignore[arg-type]
+    assert len(caught.value.problems) == 3
+
+
+@pytest.mark.parametrize("value", ["300", None, True, float("nan"), float("inf"), 2**31, 10**30])
+@pytest.mark.parametrize("name", ["request_timeout_ms", "metadata_max_age_ms", "timeout_ms"])
+def test_a_time_is_a_number_that_clocks_can_wait_for(name: str, value: object) -> None:
+    """A timer that is no number is out of order in every event loop."""
+    with pytest.raises(InvalidConfig, match=name):
+        Admin("localhost", **{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"enable_auto_commit": "false"},
+        {"enable_auto_commit": None},
+        {"check_crcs": 0},
+        {"max_poll_records": "500"},
+        {"max_poll_records": 2.5},
+        {"fetch_max_wait_ms": "100"},
+        {"group_id": 5},
+        {"rack": b"a"},
+    ],
+)
+def test_a_text_is_not_taken_for_a_flag_or_a_number(options: dict[str, object]) -> None:
+    """``"false"`` committed, because a text that is not empty is true."""
+    with pytest.raises(InvalidConfig, match=f"{next(iter(options))} must be"):
+        Consumer("localhost", **options)  # type: ignore[arg-type]
+
+
+def test_numbers_may_be_any_kind_of_integer_and_times_have_fractions() -> None:
+    Producer("localhost", linger_ms=np.int64(5), batch_size_bytes=np.int32(1_000))  # type: ignore[arg-type]
+    Admin("localhost", timeout_ms=0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("servers", [None, 5, b"h:1", ["h:1", None], [("h", 1)], [b"h:1"]])
+def test_servers_that_are_no_texts_are_refused(servers: object) -> None:
+    with pytest.raises(InvalidConfig, match="bootstrap"):
+        Admin(servers)  # type: ignore[arg-type]
