@@ -111,21 +111,23 @@ class PageReader:
         return process.returncode, output
 
     def _start(self, command: str, where: str) -> str:
-        server = subprocess.Popen(
-            ["bash", "-c", f"exec {command}"],
-            cwd=self.folder,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+        errors = self.folder / f"errors-{len(self._servers)}"
+        with errors.open("w") as stderr:
+            server = subprocess.Popen(
+                ["bash", "-c", f"exec {command}"],
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
         self._servers.append(server)
         assert server.stdout is not None
         ready, _, _ = select.select([server.stdout], [], [], READY_SECONDS_MAX)
         line = server.stdout.readline() if ready else ""
-        assert line, f"{where}: {command}: it says nothing"
+        assert line, f"{where}: {command}: it says nothing\n{errors.read_text()}"
         print(f"{where} $ {command}\n{line}")
         return line
 

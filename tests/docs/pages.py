@@ -277,7 +277,8 @@ def operations(reader: PageReader, stack: ExitStack) -> None:
         running.stop()
         sorted((running.data_dir / "topic-0").glob("*.log"))[1].unlink()
 
-    reader.before.append(("tidelog repair", lose_a_segment))
+    reader.before += [("tidelog repair", lose_a_segment), ("tidelog up --set tracing", reader.stop)]
+    reader.server_options = {"tidelog up": f"--port {free_port()} --http-port 0"}
     # A dry run of a log with a loss says so by its status; so does the repair.
 
 
