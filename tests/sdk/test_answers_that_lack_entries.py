@@ -392,7 +392,8 @@ async def test_an_entry_that_is_left_out_is_a_failure_that_names_it(name: str) -
     error, count = await outcome(call, [(one, NONE) for one in call.names[:-1]])
     assert isinstance(error, EntryNotAnswered)
     assert error.entries == (call.shown or call.names[-1],)
-    assert str(error).endswith(f"lacks {error.entries[0]}")
+    assert str(error).endswith(f"the node's answer lacks {error.entries[0]}")
+    assert ",:" not in str(error)
     # Whether a change was made is unknown, so it is not asked for again.
     assert count > 1 if call.is_repeated else count == 1
 

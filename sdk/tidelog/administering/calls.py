@@ -197,7 +197,7 @@ def _may_pass(error: TidelogError) -> bool:
 
 def _failure(what: str, name: object, entry: Any) -> TidelogError | None:
     if entry is None:
-        return EntryNotAnswered([name], about=what)
+        return EntryNotAnswered([name], about=what.rstrip(","))
     if entry.error_code is ErrorCode.none:
         return None
     message = getattr(entry, "error_message", None)
