@@ -148,7 +148,7 @@ def _broker(broker_id: int) -> Broker:
 
 
 async def _write(url: str, writes: Sequence[Write]) -> None:
-    store = open_metadata_store(url)
+    store = open_metadata_store(url, may_be_new=True)
     try:
         for start in range(0, len(writes), COMMIT_WRITES_MAX):
             await store.commit(writes[start : start + COMMIT_WRITES_MAX])

@@ -23,7 +23,7 @@ async def require_others(metadata_url: str, count: int) -> None:
 
     Raises the store's errors too.
     """
-    async with opened_metadata_store(metadata_url) as store:
+    async with opened_metadata_store(metadata_url, may_be_new=True) as store:
         lost = list(only_above(await ClusterView(store).refresh(), count))
     if lost:
         names = ", ".join(lost[:NAMED_MAX]) + (", …" if len(lost) > NAMED_MAX else "")

@@ -655,15 +655,13 @@ class StoreNotEmpty(TidelogError):
 
 
 class StoreNotFound(StoreUnavailable):
-    """The folder of an object store is not there: nodes make it when they start."""
+    """A store on this machine is not there: nodes make it when they start."""
 
     hint = ""  # The message has it, for programs that show no hints.
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(
-            f"no object store at {folder}: check the path, and that this machine has the folder"
-        )
-        self.folder = folder
+    def __init__(self, what: str, path: Path) -> None:
+        super().__init__(f"no {what} at {path}: check the path, and that this machine has it")
+        self.path = path
 
 
 class ObjectNotFound(TidelogError):

@@ -127,7 +127,7 @@ class Stores:
         if self._metadata_url is None:
             raise NoStore("the console was started without --metadata")
         if self._view is None:
-            self._metadata = open_metadata_store(self._metadata_url)
+            self._metadata = open_metadata_store(self._metadata_url, may_be_new=True)
             self._view = ClusterView(self._metadata)
         return await self._view.refresh()
 

@@ -108,7 +108,7 @@ async def open_stores(
 ) -> AsyncIterator[tuple[MetadataStore, ObjectStore]]:
     """Open both stores for the duration of the block."""
     async with (
-        opened_metadata_store(settings.metadata_url) as store,
+        opened_metadata_store(settings.metadata_url, may_be_new=True) as store,
         opened_object_store(settings.objects_url) as objects,
     ):
         yield store, objects

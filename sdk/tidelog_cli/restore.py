@@ -124,7 +124,11 @@ async def _restore(
     from tidelog_core.restoration.schemas import restore_schemas
     from tidelog_core.restoration.survey import find_cluster, read_count, survey
 
-    opening = nullcontext() if metadata_url is None else opened_metadata_store(metadata_url)
+    opening = (
+        nullcontext()
+        if metadata_url is None
+        else opened_metadata_store(metadata_url, may_be_new=True)
+    )
     async with opened_object_store(objects_url) as objects, opening as store:
         cluster, remarks = await find_cluster(objects, objects_url, cluster_id)
         for text in remarks:

@@ -125,7 +125,7 @@ def make_certificate(folder: Path, hosts: Sequence[str]) -> Secured:
 
 async def ensure_admin(metadata_store_url: str, password: str) -> None:
     """Store the admin's login if there is no such user. Durable on return."""
-    async with opened_metadata_store(metadata_store_url) as store:
+    async with opened_metadata_store(metadata_store_url, may_be_new=True) as store:
         view = ClusterView(store, shows_security=True)
         await view.refresh()
         await ensure_first_user(store, view, ADMIN, password)

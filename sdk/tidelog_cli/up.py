@@ -257,7 +257,7 @@ def _check_stores(metadata: str | None, objects: str | None) -> None:
     from tidelog_core.objects.location import parse_object_location
 
     if metadata is not None:
-        open_metadata_store(metadata)
+        open_metadata_store(metadata, may_be_new=True)
     if objects is not None:
         parse_object_location(objects)
 

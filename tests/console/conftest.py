@@ -55,7 +55,7 @@ async def spend(metadata_url: str) -> None:
     tally.add("object-put", SPENT_PUTS, topic=TOPIC)
     tally.add("machine:x99.metal", 1)
     hour = time.time_ns() // 1_000_000 // HOUR_MS
-    async with opened_metadata_store(metadata_url) as store:
+    async with opened_metadata_store(metadata_url, may_be_new=True) as store:
         addition = Addition("test", hour, "test", tally)
         assert await add(store, addition, Limits(list_prices(), 20), now_hour=hour)
 

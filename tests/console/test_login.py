@@ -71,7 +71,7 @@ async def start_job(metadata_url: str, user: str) -> None:
     request = VerificationRequest([f"of-{user}"]).to_json()
     now_ms = time.time_ns() // 1_000_000
     job = new_job(uuid4(), JobKind.VERIFICATION, request, caller=f"User:{user}", now_ms=now_ms)
-    async with opened_metadata_store(metadata_url) as store:
+    async with opened_metadata_store(metadata_url, may_be_new=True) as store:
         await JobStore(store, lambda: now_ms).add(job)
 
 

@@ -23,7 +23,7 @@ async def test_segments_in_dynamodb_are_read_rarely_however_often_a_page_is(tmp_
     url = f"sqlite://{tmp_path}/metadata.db"
     here, on_aws = (Stores(url, None, NodeConfig()) for _ in range(2))
     on_aws._tier_seconds = AWS_TIER_SECONDS
-    async with opened_metadata_store(url) as store:
+    async with opened_metadata_store(url, may_be_new=True) as store:
         await create_topic(store, "t")
         await put_segments(store, [FIRST])
         for stores in (here, on_aws):
@@ -45,7 +45,7 @@ async def test_what_is_kept_of_segments_is_bounded(
     url = f"sqlite://{tmp_path}/metadata.db"
     stores = Stores(url, None, NodeConfig())
     stores._tier_seconds = AWS_TIER_SECONDS
-    async with opened_metadata_store(url) as store:
+    async with opened_metadata_store(url, may_be_new=True) as store:
         await create_topic(store, "t", 3)
         await put_segments(store, [FIRST])
         assert len(await stores.tier_of("t", [0, 1, 2])) == 3
@@ -56,7 +56,7 @@ async def test_what_is_kept_of_segments_is_bounded(
 async def test_damaged_items_are_counted_or_left_out_and_hide_nothing_else(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/metadata.db"
     stores = Stores(url, None, NodeConfig())
-    async with opened_metadata_store(url) as store:
+    async with opened_metadata_store(url, may_be_new=True) as store:
         await create_topic(store, "t", 2)
         await put_segments(store, [FIRST])
         damaged = (

@@ -186,7 +186,7 @@ def test_a_store_without_a_cluster_is_an_error_and_not_an_empty_read(cluster, tm
     given = {"metadata": f"sqlite:///{tmp_path}/other.db", "subscribe": "t"}
 
     async def make_store() -> None:
-        async with opened_metadata_store(given["metadata"]) as store:
+        async with opened_metadata_store(given["metadata"], may_be_new=True) as store:
             assert await store.get(topic_key("t")) is None
 
     asyncio.run(make_store())

@@ -79,13 +79,13 @@ async def open_cluster(
     tls = ListenerTls(settings.listeners.clients, executor)
     await tls.load()
     token_secret = await load_token_secret(static_config, executor)
-    store = open_metadata_store(settings.metadata_store_url)
+    store = open_metadata_store(settings.metadata_store_url, may_be_new=True)
     stack.push_async_callback(store.close)
     # Separate stores: lease readings must not queue behind other calls, and renewals must not wait
     # for this loop.
-    lease_store = open_metadata_store(settings.metadata_store_url)
+    lease_store = open_metadata_store(settings.metadata_store_url, may_be_new=True)
     stack.push_async_callback(lease_store.close)
-    renewal_store = open_metadata_store(settings.metadata_store_url)
+    renewal_store = open_metadata_store(settings.metadata_store_url, may_be_new=True)
     lease_thread = LeaseThread()
     stack.push_async_callback(lease_thread.close)
     stack.push_async_callback(lambda: lease_thread.run(renewal_store.close()))

@@ -13,28 +13,37 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tidelog_core.errors import InvalidConfig
+from tidelog_core.errors import InvalidConfig, StoreNotFound
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import MetadataStore
 
 FORMS = "sqlite:///path or dynamodb://table?region=…&endpoint=…"
 
 
-def open_metadata_store(url: str) -> MetadataStore:
-    """Return the store of the URL, not yet connected. Raises ``InvalidConfig``."""
+def open_metadata_store(url: str, *, may_be_new: bool = False) -> MetadataStore:
+    """Return the store of the URL, not yet connected. Raises ``InvalidConfig``.
+
+    Raises ``StoreNotFound`` for a file that is missing, unless the store ``may_be_new``: then it is
+    empty, and the first call makes the file.
+    """
     parts = urlsplit(url)
     match parts.scheme:
         case "sqlite":
-            return _open_sqlite(url, host=parts.netloc, path=parts.path, query=parts.query)
+            path = _sqlite_path(url, host=parts.netloc, path=parts.path, query=parts.query)
+            if not may_be_new and not path.exists():
+                raise StoreNotFound("metadata store", path)
+            return SqliteMetadataStore(path)
         case "dynamodb":
             return _open_dynamodb(url, table=parts.netloc, path=parts.path, query=parts.query)
     raise InvalidConfig([f"metadata store {url!r}: must be {FORMS}"])
 
 
 @asynccontextmanager
-async def opened_metadata_store(url: str) -> AsyncIterator[MetadataStore]:
-    """Open the store for the length of the block. Raises ``InvalidConfig``."""
-    store = open_metadata_store(url)
+async def opened_metadata_store(
+    url: str, *, may_be_new: bool = False
+) -> AsyncIterator[MetadataStore]:
+    """Open the store for the length of the block. Raises as ``open_metadata_store``."""
+    store = open_metadata_store(url, may_be_new=may_be_new)
     try:
         yield store
     finally:
@@ -51,10 +60,10 @@ def loss_of(store: MetadataStore) -> Callable[[], bool]:
     return store.is_lost if isinstance(store, SqliteMetadataStore) else never_lost
 
 
-def _open_sqlite(url: str, *, host: str, path: str, query: str) -> MetadataStore:
+def _sqlite_path(url: str, *, host: str, path: str, query: str) -> Path:
     if host or query or not path.strip("/"):
         raise InvalidConfig([f"metadata store {url!r}: must be sqlite:///path"])
-    return SqliteMetadataStore(Path(unquote(path)))
+    return Path(unquote(path))
 
 
 def _open_dynamodb(url: str, *, table: str, path: str, query: str) -> MetadataStore:

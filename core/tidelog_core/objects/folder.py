@@ -316,7 +316,7 @@ def require_folder(folder: Path) -> None:
     except OSError as error:
         raise StoreUnavailable(f"the object store's folder cannot be seen: {error}") from error
     if not is_folder:
-        raise StoreNotFound(folder)
+        raise StoreNotFound("object store", folder)
 
 
 def read_object(folder: Path, key: str, start: int, end: int | None) -> bytes:

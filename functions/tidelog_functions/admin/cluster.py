@@ -124,7 +124,11 @@ class AdminCluster:
     @classmethod
     def open(cls, settings: FunctionSettings, *, anonymous: str = str(ANONYMOUS)) -> Self:
         """Return the cluster in the settings. Raises ``InvalidConfig``."""
-        return cls(open_metadata_store(settings.metadata_url), settings, anonymous=anonymous)
+        return cls(
+            open_metadata_store(settings.metadata_url, may_be_new=True),
+            settings,
+            anonymous=anonymous,
+        )
 
     async def close(self) -> None:
         """Release the stores."""

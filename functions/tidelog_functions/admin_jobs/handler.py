@@ -63,7 +63,7 @@ def handle(event: object, context: Context) -> dict[str, object]:
 async def sweep(settings: FunctionSettings, starter: JobStarter) -> dict[str, object]:
     """Start runs of jobs that nobody works on, and remove those that ended long ago."""
     started, removed, next_due_ms = list[str](), 0, None
-    async with opened_metadata_store(settings.metadata_url) as store:
+    async with opened_metadata_store(settings.metadata_url, may_be_new=True) as store:
         jobs = JobStore(store, wall_clock_ms)
         for job in await jobs.list():
             if is_overdue(job, wall_clock_ms()):

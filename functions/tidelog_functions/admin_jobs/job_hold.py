@@ -61,7 +61,7 @@ class JobHold:
 
     async def _renew(self) -> None:
         try:
-            async with opened_metadata_store(self._metadata_url) as store:
+            async with opened_metadata_store(self._metadata_url, may_be_new=True) as store:
                 job = await JobStore(store, self._clock_ms).change_held(
                     self._job_id, self._holder, lambda job: kept(job, now_ms=self._clock_ms())
                 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.errors import CorruptItem, InvalidConfig
+from tidelog_core.errors import CorruptItem, InvalidConfig, StoreNotFound
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 from tidelog_core.metadata.endpoints import plaintext_endpoints
@@ -34,7 +35,7 @@ from tidelog_core.metadata.records import (
     put,
 )
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import ABSENT, Item
+from tidelog_core.metadata.store import ABSENT, Item, ItemKey
 
 ID, OTHER_ID = UUID(int=7), UUID(int=8)
 RECORDS: list[Any] = [
@@ -210,10 +211,22 @@ def test_segments_list_in_the_order_of_their_base_offsets(offsets: list[int]) ->
 
 
 def test_stores_open_by_url() -> None:
-    assert isinstance(open_metadata_store("sqlite:///tmp/x/metadata.db"), SqliteMetadataStore)
-    assert isinstance(open_metadata_store("sqlite:metadata.db"), SqliteMetadataStore)
+    for url in ("sqlite:///tmp/x/metadata.db", "sqlite:metadata.db"):
+        assert isinstance(open_metadata_store(url, may_be_new=True), SqliteMetadataStore)
     url = "dynamodb://table?region=eu-central-1&endpoint=http://127.0.0.1:8000"
     assert isinstance(open_metadata_store(url), DynamoDbMetadataStore)
+
+
+async def test_a_file_that_is_missing_is_refused_and_not_made(tmp_path: Path) -> None:
+    url, path = f"sqlite://{tmp_path}/below/metadata.db", tmp_path / "below" / "metadata.db"
+    with pytest.raises(StoreNotFound, match=f"no metadata store at {path}: check") as raised:
+        open_metadata_store(url)
+    assert raised.value.path == path
+    assert not path.parent.exists()
+    store = open_metadata_store(url, may_be_new=True)
+    assert await store.get(ItemKey("topics", "t")) is None
+    await store.close()
+    await open_metadata_store(url).close()
 
 
 @pytest.mark.parametrize(

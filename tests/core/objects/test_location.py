@@ -30,7 +30,7 @@ def test_a_folder_that_is_missing_is_refused_and_not_made(tmp_path: Path) -> Non
     missing = tmp_path / "bucked"
     with pytest.raises(StoreNotFound, match=f"no object store at {missing}: check") as raised:
         open_object_store(f"file://{missing}")
-    assert raised.value.folder == missing
+    assert raised.value.path == missing
     (tmp_path / "file").touch()
     for path in ("file", "file/below"):
         with pytest.raises(StoreNotFound):
