@@ -123,6 +123,17 @@ async def test_an_address_of_no_use_is_tried_after_the_others(
             assert await reached() == first.address
 
 
+async def test_a_request_does_not_wait_for_the_acknowledgement_of_the_one_before() -> None:
+    """As it would by Nagle's algorithm, over a network for as long as 40 ms."""
+    with listening() as open_one:
+        loop = asyncio.get_running_loop()
+        sock = await Host(*open_one.address).connect()
+        transport, _ = await loop.create_connection(asyncio.Protocol, sock=sock)
+        assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        transport.abort()
+        await asyncio.sleep(0)
+
+
 async def test_an_address_in_text_is_resolved_without_a_thread() -> None:
     loop = asyncio.get_running_loop()
     assert await resolve("127.0.0.1", 9) == (HostAddress(socket.AF_INET, ("127.0.0.1", 9)),)

@@ -100,6 +100,8 @@ async def _connected(to: HostAddress) -> socket.socket:
     sock = socket.socket(to.family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
+        # asyncio sets it only for sockets that it makes itself.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.get_running_loop().sock_connect(sock, to.address)
     except BaseException:
         sock.close()
