@@ -5,10 +5,11 @@ its tasks write batch 0
 decides batch 0
 commits the tasks' transactions
 -- paused --                            finds batch 0 decided, becomes the decider
-                                        its tasks write batch 1
+                                        writes batch 1 and commits it
+                                        its tasks write batch 2, by the transactional ids of batch 0
 -- goes on --
 aborts unused transactions: not those
-                                        commits batch 1
+                                        commits batch 2
 """
 
 from __future__ import annotations
@@ -134,22 +135,27 @@ async def pause_and_go_on(broker: ProxiedBroker, pauses: Callable[[int, bytes], 
     async with Pausing(broker, pauses) as pausing, asyncio.TaskGroup() as group:
         query = await asyncio.to_thread(Query, broker.address, **TIMEOUT)
         first = await asyncio.to_thread(query.tasks, 0, range(10))
-        # Another attempt, which died: its transactional id is used again in the next batch.
-        await asyncio.to_thread(query.task, 0, range(0, 10, 3), attempt=1)
+        # Another attempt, which died: its transactional id is used again in batch 2.
+        dead = await asyncio.to_thread(query.task, 0, range(0, 10, 3), attempt=1)
         pausing.is_armed = True
         paused = group.create_task(commit_batch(query.options, query.run, 0, first, task_count=3))
         await eventually_async(lambda: pausing.proxy.held_count > 0, "the first driver is paused")
         assert await asyncio.to_thread(query.tasks, 0, range(10)) == []
         await asyncio.to_thread(query.commit, 0, [])
-        second = await asyncio.to_thread(attempts, query, range(10, 20))
+        second = await asyncio.to_thread(attempts, query, 1, range(10, 20))
+        await asyncio.to_thread(query.commit, 1, second)
+        third = await asyncio.to_thread(attempts, query, 2, range(20, 30))
+        ids = [one.prepared.transactional_id for one in third]
+        assert dead is not None
+        assert dead.prepared.transactional_id in ids
         pausing.proxy.let_go()
         await paused
-        await asyncio.to_thread(query.commit, 1, second)
-        assert await asyncio.to_thread(query.values) == list(range(20))
+        await asyncio.to_thread(query.commit, 2, third)
+        assert await asyncio.to_thread(query.values) == list(range(30))
         assert await asyncio.to_thread(open_transactions, broker.address) == []
 
 
-def attempts(query: Query, numbers: range) -> list[WrittenTask]:
-    """Run the second attempts of all tasks of batch 1."""
-    done = [query.task(1, numbers[task::3], task=task, attempt=1) for task in range(3)]
+def attempts(query: Query, batch: int, numbers: range) -> list[WrittenTask]:
+    """Run the second attempts of all tasks of a batch."""
+    done = [query.task(batch, numbers[task::3], task=task, attempt=1) for task in range(3)]
     return [written for written in done if written is not None]

@@ -201,6 +201,25 @@ def test_of_two_drivers_on_one_batch_the_first_that_decides_wins(address, winner
     assert query.values() == list(range(20))
 
 
+def test_a_driver_that_writes_the_batch_before_that_of_another_run_doubles_nothing(address):
+    """The other run goes on: its transactional ids must not look as if its rows were lost."""
+    query = Query(address)
+    ahead, behind = query.in_run("run-a"), query.in_run("run-b")
+    before = behind.task(0, range(0, 10, 2), task=0)
+    ahead.commit(0, ahead.tasks(0, range(10)))
+    second = ahead.tasks(1, range(10, 20))
+    after = behind.tasks(0, range(10))
+    assert after == []
+    assert before is not None
+    with pytest.raises(BatchSuperseded, match=r"run run-a on .*, is at 0"):
+        behind.commit(0, [before])
+    ahead.commit(1, second)
+    ahead.commit(2, ahead.tasks(2, []))
+    ahead.commit(3, ahead.tasks(3, range(20, 30)))
+    assert query.values() == list(range(30))
+    assert open_transactions(address) == []
+
+
 def test_a_driver_whose_tasks_fail_ends_nothing_of_another_run(address):
     query = Query(address)
     failed, other = query.in_run("run-a"), query.in_run("run-b")

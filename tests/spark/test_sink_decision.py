@@ -79,14 +79,18 @@ def test_a_decision_of_an_earlier_program_is_read():
     assert owns_attempt(SinkNames("q"), prepared.transactional_id)
 
 
-def test_a_run_keeps_its_lane_and_no_other_one_takes_that_of_the_last_decision():
+def test_a_run_changes_its_lane_with_each_decision_and_never_takes_that_of_the_last_one():
+    """Even if the last decision was made by another run with the same pair of lanes."""
     names = SinkNames("q")
     for number in range(300):
         run = QueryRun(names, f"run-{number}")
-        lane = run.lane(None)
-        assert 0 <= lane < LANE_COUNT
-        assert run.lane(DecidingRun(run.run_id, "host", 7)) == 7
-        assert run.lane(DecidingRun("other", "host", lane)) not in (lane, -1, LANE_COUNT)
+        pair = {run.lane(None), run.lane(None) ^ 1}
+        assert pair <= set(range(LANE_COUNT))
+        for lane in pair:
+            assert run.lane(DecidingRun(run.run_id, "host", lane)) == lane ^ 1
+            other = run.lane(DecidingRun("other", "host", lane))
+            assert {other, other ^ 1}.isdisjoint(pair)
+            assert 0 <= other < LANE_COUNT
 
 
 def test_attempts_are_known_by_their_query_and_lane():

@@ -8,9 +8,13 @@ transactional ids. Neither ends an attempt of the other, and the first to decide
 (``sink.commit``).
 
 The number of lanes is fixed: coordinators keep a transactional id for a week, and there are queries
-that start every minute. The run that has decided last keeps its lane. Any other one takes a lane by
-its id, but not that one. Two such runs have the same lane once in ``LANE_COUNT`` times: one of
-them may fail then, and nothing is lost.
+that start every minute. So a run has a pair of lanes by its id, ``2n`` and ``2n + 1``, but never
+that of another run which has decided last. Two such runs have the same pair once in
+``LANE_COUNT / 2`` times: one of them may fail then, and nothing is lost.
+
+After each decision of its own a run changes to the other lane of its pair. A transaction that is
+decided keeps its id to itself then until the next decision. If it did not, a run that is one
+micro-batch behind would find a later producer with that id, and take the decided rows for lost.
 """
 
 from __future__ import annotations
@@ -48,11 +52,11 @@ class QueryRun:
         return decision is not None and decision.run_id == self.run_id
 
     def lane(self, last: DecidingRun | None) -> int:
-        """Return the run's lane. ``last`` has decided the last micro-batch."""
+        """Return the lane to write in next. ``last`` has decided the last micro-batch."""
         if last is not None and self.has_made(last):
-            return last.lane
-        lane = zlib.crc32(self.run_id.encode()) % LANE_COUNT
-        return (lane + 1) % LANE_COUNT if last is not None and last.lane == lane else lane
+            return last.lane ^ 1
+        lane = 2 * (zlib.crc32(self.run_id.encode()) % (LANE_COUNT // 2))
+        return (lane + 2) % LANE_COUNT if last is not None and last.lane | 1 == lane | 1 else lane
 
 
 def attempt_id(names: SinkNames, lane: int | None, task: int, attempt: int) -> str:

@@ -6,7 +6,7 @@ The driver that has decided a micro-batch aborts all other attempts of the query
 another run. A driver that has failed aborts its own run's only.
 
 The driver of a stream may be paused anywhere, even for minutes. Another one may take over
-then, and begin the next micro-batch, whose attempts may have the same transactional ids. So the
+then, and begin later micro-batches, whose attempts may have the same transactional ids. So the
 driver that has decided
 
 1. lists the open transactions, with their producer ids and epochs;
