@@ -73,27 +73,32 @@ async def start_offsets(
     return _or_end(found, catalog)
 
 
-def written_starts(options: ReadOptions, catalog: Catalog, starts: Offsets) -> Offsets:
+async def written_starts(
+    options: ReadOptions, catalog: Catalog, starts: Offsets, nodes: Nodes | None
+) -> Offsets:
     """Return the starts of a stream, none of them after the end of its log on the nodes.
 
     A stream would wait there and pass over the records before. Without nodes nobody knows whether
     there are records after the tier's end, so such a start is kept. Raises ``DataLost``, unless
     data loss is tolerated.
     """
-    ends = {
-        log.partition: log.end_offset
-        for log in catalog.logs
-        if log.node_end_offset is not None and starts[log.partition] > log.end_offset
-    }
+    ends = {log.partition: log.end_offset for log in catalog.logs}
+    late = [partition for partition, start in starts.items() if start > ends[partition]]
+    if nodes is None or not late:
+        return starts
+    # A start may be behind an open transaction, at which readers of committed data end.
+    high_watermarks = await nodes.high_watermarks(late)
+    known = {p: max(end, ends[p]) for p, end in high_watermarks.items()}
+    written = {partition: end for partition, end in known.items() if starts[partition] > end}
     problems = [
         f"the stream would start at {starts[partition]} of {partition}, which ends at {end}"
-        for partition, end in ends.items()
+        for partition, end in written.items()
     ]
     if problems and options.fail_on_data_loss:
         raise DataLost(problems)
     for problem in problems:
         logger.warning("start is moved to the end of the log", extra={"reason": problem})
-    return {**starts, **ends}
+    return {**starts, **written}
 
 
 async def end_offsets(

@@ -63,6 +63,14 @@ class Nodes:
         found = await self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
+    async def high_watermarks(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return the ends with what open transactions have written, for every isolation."""
+        times = dict.fromkeys(partitions, LATEST_TIMESTAMP)
+        found = await self._list_offsets(times, is_read_committed=False)
+        return {partition: offset for partition, offset in found.items() if offset is not None}
+
     async def offsets_of_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
@@ -129,15 +137,18 @@ class Nodes:
         return _answer_of(partition, response)
 
     async def _list_offsets(
-        self, times: Mapping[TopicPartition, int]
+        self, times: Mapping[TopicPartition, int], *, is_read_committed: bool | None = None
     ) -> dict[TopicPartition, int | None]:
+        """Return the offsets; by default those that the isolation of the read shows."""
         if not times:
             return {}
         self._cluster.want({partition.topic for partition in times})
         found = await list_offsets(
             self._cluster,
             times,
-            read_committed=self._is_read_committed,
+            read_committed=(
+                self._is_read_committed if is_read_committed is None else is_read_committed
+            ),
             timeout_s=self._timeout_s,
         )
         return {

@@ -100,8 +100,7 @@ class StreamPlanner:
         """
         catalog = self.read_catalog(is_fresh=True)
         check_limits(self._options, catalog)
-        starts = self._run(self._start_offsets(catalog))
-        return Positions(written_starts(self._options, catalog, starts), catalog.topic_ids)
+        return Positions(self._run(self._start_offsets(catalog)), catalog.topic_ids)
 
     def splits(self, start: Positions, end: Positions) -> tuple[Split, ...]:
         """Return the splits of the micro-batch.
@@ -156,7 +155,8 @@ class StreamPlanner:
 
     async def _start_offsets(self, catalog: Catalog) -> dict[TopicPartition, int]:
         sources = await self._open()
-        return await start_offsets(self._options, catalog, sources.objects, sources.nodes)
+        starts = await start_offsets(self._options, catalog, sources.objects, sources.nodes)
+        return await written_starts(self._options, catalog, starts, sources.nodes)
 
     async def _splits(self, start: Positions, end: Positions) -> tuple[Split, ...]:
         sources = await self._open()

@@ -211,6 +211,26 @@ def test_a_stream_that_would_begin_after_its_log_is_refused(node, topic, produce
     stream.stop()
 
 
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_a_stream_may_begin_after_a_transaction_that_is_open(node, topic, producer, loss):
+    """Such a start is after the last stable offset, and not after the end of the log."""
+    given = options(
+        node,
+        topic,
+        isolation="read_committed",
+        startingOffsets=json.dumps({topic: {"0": 3, "1": 0}}),
+        failOnDataLoss=loss,
+    )
+    with Producer(node.address, transactional_id=f"o-{topic}").sync() as sender:
+        with sender.transaction():
+            sender.send(topic, b"0", partition=0).result()
+            send(producer, topic, 1, 4)
+            stream = MicroBatches(given)
+            assert stream.next_offsets() == {}
+        assert stream.next_offsets() == {f"{topic}-0": [3]}
+        stream.stop()
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_a_stream_takes_transactions_as_its_isolation_says(node, topic, isolation):
     stream = MicroBatches(options(node, topic, isolation=isolation, startingOffsets="earliest"))
