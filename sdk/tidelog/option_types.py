@@ -11,7 +11,21 @@ from dataclasses import fields
 from operator import index
 from typing import Any, SupportsIndex
 
-MS_MAX = 2**31 - 1  # Kafka's own times have 32 bits.
+# As many bits as Kafka's settings of these names have. Others, such as limits of requests, go to
+# nodes as 32 bits.
+MS_MAX = 2**31 - 1
+LONG_MS_MAX = 2**63 - 1  # ``max.block.ms`` has this value as a rule where it means «for ever».
+LONG_TIMES = frozenset(
+    {
+        "linger_ms",
+        "max_block_ms",
+        "metadata_max_age_ms",
+        "reconnect_backoff_max_ms",
+        "reconnect_backoff_ms",
+        "retry_backoff_max_ms",
+        "retry_backoff_ms",
+    }
+)
 TIME_SUFFIX = "_ms"
 
 
@@ -29,15 +43,16 @@ def type_problems(options: Any) -> list[str]:
 
 
 def number_problems(name: str, value: object) -> list[str]:
-    """Return a sentence if it is no integer, or for a time no number below ``MS_MAX``."""
+    """Return a sentence if it is no integer, or for a time no number up to its maximum."""
     is_time = name.endswith(TIME_SUFFIX)
     if isinstance(value, bool) or not isinstance(value, SupportsIndex | float):
         return [f"{name} must be {'a number' if is_time else 'an integer'}, is {value!r}"]
     if isinstance(value, float) and not is_time:
         return [f"{name} must be an integer, is {value!r}"]
     number = value if isinstance(value, float) else index(value)
-    if is_time and not -math.inf < number <= MS_MAX:
-        return [f"{name} must be at most {MS_MAX}, is {value}"]
+    ms_max = LONG_MS_MAX if name in LONG_TIMES else MS_MAX
+    if is_time and not -math.inf < number <= ms_max:
+        return [f"{name} must be at most {ms_max}, is {value}"]
     return []
 
 

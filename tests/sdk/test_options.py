@@ -12,6 +12,8 @@ from tidelog.options import ClientOptions, ClientSettings, parse_bootstrap
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Address
 
+from tests.sdk.scripted_node import TOPIC, ScriptedNode
+
 
 def test_all_problems_are_reported_together() -> None:
     with pytest.raises(InvalidConfig) as caught:
@@ -96,6 +98,27 @@ def test_an_option_that_is_not_known_is_named(client: type[Admin | Consumer | Pr
         client("localhost:1", requst_timeout_ms=1)
 
 
+@pytest.mark.parametrize("name", ["request_timeout_ms", "timeout_ms"])
+def test_a_time_that_nodes_are_told_has_32_bits(name: str) -> None:
+    with pytest.raises(InvalidConfig, match=name):
+        Admin("localhost", **{name: 2**31})  # type: ignore[arg-type]
+
+
+async def test_a_producer_may_wait_for_ever_as_kafkas_do() -> None:
+    """Kafka's own programs have this ``max.block.ms``."""
+    for_ever = 2**63 - 1
+    async with ScriptedNode() as node:
+        producer = Producer(
+            node.address,
+            max_block_ms=for_ever,
+            metadata_max_age_ms=for_ever,
+            retry_backoff_max_ms=for_ever,
+            reconnect_backoff_max_ms=for_ever,
+        )
+        async with producer:
+            await producer.send_and_wait(TOPIC, b"v")
+
+
 def test_values_of_other_types_are_reported_together() -> None:
     """As they come out of the environment: a comparison with a text raised a ``TypeError``."""
     with pytest.raises(InvalidConfig) as caught:
@@ -103,7 +126,7 @@ def test_values_of_other_types_are_reported_together() -> None:
     assert len(caught.value.problems) == 3
 
 
-@pytest.mark.parametrize("value", ["300", None, True, float("nan"), float("inf"), 2**31, 10**30])
+@pytest.mark.parametrize("value", ["300", None, True, float("nan"), float("inf"), 2**63, 10**30])
 @pytest.mark.parametrize("name", ["request_timeout_ms", "metadata_max_age_ms", "timeout_ms"])
 def test_a_time_is_a_number_that_clocks_can_wait_for(name: str, value: object) -> None:
     """A timer that is no number is out of order in every event loop."""
