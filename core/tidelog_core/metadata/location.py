@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tidelog_core.errors import InvalidConfig, StoreNotFound
+from tidelog_core.errors import InvalidConfig, StoreNotFound, StoreUnavailable
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import MetadataStore
 
@@ -24,14 +24,15 @@ def open_metadata_store(url: str, *, may_be_new: bool = False) -> MetadataStore:
     """Return the store of the URL, not yet connected. Raises ``InvalidConfig``.
 
     Raises ``StoreNotFound`` for a file that is missing, unless the store ``may_be_new``: then it is
-    empty, and the first call makes the file.
+    empty, and the first call makes the file. Raises ``StoreUnavailable`` for a file that this
+    process may not see.
     """
     parts = urlsplit(url)
     match parts.scheme:
         case "sqlite":
             path = _sqlite_path(url, host=parts.netloc, path=parts.path, query=parts.query)
-            if not may_be_new and not path.exists():
-                raise StoreNotFound("metadata store", path)
+            if not may_be_new:
+                _require_file(path)
             return SqliteMetadataStore(path)
         case "dynamodb":
             return _open_dynamodb(url, table=parts.netloc, path=parts.path, query=parts.query)
@@ -64,6 +65,15 @@ def _sqlite_path(url: str, *, host: str, path: str, query: str) -> Path:
     if host or query or not path.strip("/"):
         raise InvalidConfig([f"metadata store {url!r}: must be sqlite:///path"])
     return Path(unquote(path))
+
+
+def _require_file(path: Path) -> None:
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise StoreUnavailable(f"the metadata store's file cannot be seen: {error}") from error
+    if not is_there:
+        raise StoreNotFound("metadata store", path)
 
 
 def _open_dynamodb(url: str, *, table: str, path: str, query: str) -> MetadataStore:

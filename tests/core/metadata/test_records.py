@@ -11,7 +11,12 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.errors import CorruptItem, InvalidConfig, StoreNotFound
+from tidelog_core.errors import (
+    CorruptItem,
+    InvalidConfig,
+    StoreNotFound,
+    StoreUnavailable,
+)
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 from tidelog_core.metadata.endpoints import plaintext_endpoints
@@ -227,6 +232,12 @@ async def test_a_file_that_is_missing_is_refused_and_not_made(tmp_path: Path) ->
     assert await store.get(ItemKey("topics", "t")) is None
     await store.close()
     await open_metadata_store(url).close()
+
+
+def test_a_file_that_cannot_be_seen_is_an_error_that_commands_know(tmp_path: Path) -> None:
+    """As in a folder of another user, or here with a name that no file system takes."""
+    with pytest.raises(StoreUnavailable, match="file cannot be seen"):
+        open_metadata_store(f"sqlite://{tmp_path}/{'a' * 300}")
 
 
 @pytest.mark.parametrize(
