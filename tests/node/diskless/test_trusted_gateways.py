@@ -108,3 +108,25 @@ async def test_after_a_damaged_object_a_gateway_is_read_first_again(world: World
     await world.store.replace(key, whole)
     await eventually_async(lambda: log.high_watermark == OBJECTS_MIN + 1)
     assert await is_read_first(world, numbered(0, 8))
+
+
+async def test_the_whole_batches_of_a_damaged_object_are_no_reason_to_trust(world: World) -> None:
+    await become_trusted(world)
+    held, count = world.leader.hold_reads(), OBJECTS_MIN + 4
+    forwarded_count = len(world.forwarded)
+    answers = [world.gateway.send(numbered(0, 100 + n)) for n in range(count)]
+    await eventually_async(lambda: len(world.forwarded) > forwarded_count)
+    (request,) = world.forwarded[forwarded_count:]
+    assert len(request.slices) == count
+    key = wal_key(world.gateway.view.image.cluster_id, CHAIN_OF[GATEWAY], request.sequence)
+    whole = await world.store.get(key)
+    damaged = bytearray(whole)
+    damaged[112 + 70] ^= 1  # in the records of the first slice
+    await world.store.replace(key, bytes(damaged))
+    held.set()
+    await eventually_async(lambda: world.leader.context.counters.gateway.late_count == 1)
+    await world.store.replace(key, whole)
+    log = world.leader.replica.log
+    await eventually_async(lambda: log.high_watermark == OBJECTS_MIN + count)
+    await asyncio.gather(*answers)
+    assert await is_read_first(world, numbered(0, 8))

@@ -7,8 +7,8 @@ and its producer sends it again.
 
 So a leader reads the objects of a gateway's chain first, in sequence, until it has found some of
 them whole, and again after one that was not: a gateway with a fault, a bucket that this node may
-not read, or a rule that deletes objects of chains costs one partition's patience at most. An object
-that alone is lost, milliseconds after it was stored, still stops its partitions.
+not read, or a rule that deletes objects of chains stops only the partitions whose batches were
+being read. An object that alone is lost, milliseconds after it was stored, still stops its own.
 """
 
 from __future__ import annotations

@@ -158,33 +158,47 @@ class UnreadBatches:
         self, gateway: ChainName, key: str, batches: Sequence[UnreadBatch]
     ) -> list[UnreadBatch]:
         """Return the batches that are still unread, and wanted."""
+        wanted = self._wanted_of(batches)
+        if not wanted:
+            return []
+        left, was_whole = await self._read(key, wanted)
+        if was_whole:
+            self._trusted.note_whole(gateway)
+        else:
+            self._trusted.note_broken(gateway)
+        return left
+
+    def _wanted_of(self, batches: Sequence[UnreadBatch]) -> list[UnreadBatch]:
         wanted = [one for one in batches if one.is_wanted]
         for partition in {one.partition for one in batches} - {one.partition for one in wanted}:
             # Others may have unread batches of other requests, or of a chain that has ended before
             # the lead: the log is cut before them.
             if partition.replica.is_dropped or not partition.unread:
                 self._forget(partition)
-        if not wanted:
-            return []
+        return wanted
+
+    async def _read(
+        self, key: str, wanted: Sequence[UnreadBatch]
+    ) -> tuple[list[UnreadBatch], bool]:
+        """Return the batches that are still unread, and whether the object had all of them."""
         try:
             parts = await self._reads.read(key, [one.place for one in wanted])
         except (TidelogError, TimeoutError) as error:
-            self._trusted.note_broken(gateway)
-            if isinstance(error, CorruptObject) and len(wanted) > 1:  # Others may be whole.
-                return [left for one in wanted for left in await self._try(gateway, key, [one])]
+            if isinstance(error, CorruptObject) and len(wanted) > 1:
+                left: list[UnreadBatch] = []
+                for one in wanted:  # Others may be whole.
+                    if again := self._wanted_of([one]):
+                        left += (await self._read(key, again))[0]
+                return left, False
             logger.warning(
                 "a gateway's object cannot be read, its partitions wait until it can",
                 extra={"key": key, "reason": repr(error), "count": len(wanted)},
             )
-            return [one for one in wanted if one.is_wanted]
+            return [one for one in wanted if one.is_wanted], False
         left = [
             one for one, data in zip(wanted, parts, strict=True) if not self._take(one, data, key)
         ]
-        if left:
-            self._trusted.note_broken(gateway)
-        else:
-            self._trusted.note_whole(gateway)
-        return left
+        return left, not left
 
     def _take(self, one: UnreadBatch, data: bytearray, key: str) -> bool:
         """Write a batch's records into the log; return false if they do not match its header."""
