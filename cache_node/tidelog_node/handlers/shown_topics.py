@@ -38,9 +38,8 @@ def shown_leader(
     """Return the leader for clients that can reach ``brokers``; ``NO_LEADER`` if there is none.
 
     With a ``zone`` it is the one for clients of that zone: none of ``unfit``, unless that is the
-    real leader. A diskless partition gets another leader
-    within a moment once its own has vanished. So clients are told that it has none: they ask again
-    soon, instead of trying a port that refuses.
+    real leader. A diskless partition gets another leader within a moment once its own has vanished.
+    So clients are told that it has none: they ask again soon, instead of a port that refuses.
     """
     leader = partition.leader
     if leader not in brokers or partition.awaits_first_leader:

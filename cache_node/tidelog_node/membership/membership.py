@@ -135,7 +135,7 @@ class Membership:
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when a peer dies or comes back, or this node serves again.
 
-        Also when its disk, or its way to the object store, changes.
+        Also when its disk, or its way to the object store, changes, or ``unfit`` does.
 
         Returns a function that unsubscribes.
         """
@@ -275,9 +275,12 @@ class Membership:
     def _settle_doubts(self) -> None:
         now_ms = self.now_ms()
         self.vanished = frozenset(b for b in self._known if self.peers.has_vanished(b, now_ms))
-        self.unfit = frozenset(b for b in self._known if not self.peers.may_lead_diskless(b))
+        unfit = frozenset(b for b in self._known if not self.peers.may_lead_diskless(b))
         if self._own is not None and self._own.step_down_reason is not None:
-            self.unfit |= {self.broker_id}
+            unfit |= {self.broker_id}
+        if unfit != self.unfit:
+            self.unfit = unfit
+            self._subscribers.notify()
         doubted = frozenset(b for b in self._known if self.peers.is_doubted(b))
         if doubted != self.doubted:
             self.doubted = doubted

@@ -126,6 +126,24 @@ def test_an_outage_of_the_store_moves_nothing(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_gateway_hears_of_it_when_a_leader_can_store_again(tmp_path: Path) -> None:
+    """What it still cannot store goes to that leader."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster)
+            cut(cluster, 1, 2, 3)
+            await asyncio.sleep(30)
+            gateway, told = cluster[3].membership, list[frozenset[int]]()
+            gateway.subscribe(lambda: told.append(gateway.unfit))
+            cluster[1].is_bucket_away = False
+            await asyncio.sleep(30)
+            assert gateway.unfit == {2, 3}
+            assert told == [{2, 3}]
+
+    run(main())
+
+
 def test_a_chain_that_is_slow_while_the_store_can_be_written_gives_nothing_away(
     tmp_path: Path,
 ) -> None:
