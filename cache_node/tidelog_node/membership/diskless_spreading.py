@@ -8,6 +8,9 @@ partitions that this node leads. A partition that is being recovered stays until
 - If its leader before has ended its epoch in the item, a further election takes that back. Its
   chain would be sealed, and all of its other partitions would wait for another one.
 
+A partition also stays where it is if the broker that should get it has just given it back without
+having led it (``ReturnedLeads``).
+
 A node that cannot recover it, because it cannot store or its disk is full, gives it away for that
 reason (``LedPartitions``).
 """
@@ -38,6 +41,7 @@ from tidelog_core.replication.reassignment import (
 from tidelog_node.membership.hand_overs import LeaderStates
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.replica_racks import ReplicaRacks
+from tidelog_node.membership.returned_leads import ReturnedLeads
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +68,7 @@ class DisklessSpreading:
         self._replica_racks = ReplicaRacks()
         self._known: _Leads | None = None
         self._lost_ms: dict[int, float] = {}  # when a broker was last seen to lead less than before
+        self._returned = ReturnedLeads(membership.broker_id)
         # The image and the racks of which nothing is left to move.
         self._settled: tuple[ClusterImage, Racks] | None = None
 
@@ -82,6 +87,7 @@ class DisklessSpreading:
         if not is_able or able != self._able:
             self._able, self._from_ms = able, now_ms + self._rest_ms(able)
             self._settled = None  # Of the same image the moves are others now.
+        self._returned.note(image, able, now_ms)
         leads = self._leads(image, able, now_ms)
         racks = self._replica_racks.note(image.brokers, able, now_ms)
         is_settled = self._settled is not None and (
@@ -91,6 +97,7 @@ class DisklessSpreading:
             return []
         self._settled = image, racks
         changes: list[PartitionChange] = []
+        is_later = False
         for move in balancing_moves(leads.partitions, able, racks):
             partition = move.partition
             is_own = partition.leader == broker_id and self._membership.leads(partition)
@@ -98,15 +105,20 @@ class DisklessSpreading:
                 continue
             if move.leader == broker_id:
                 changes.append(change_followers(partition, move.replicas))
+            elif self._returned.is_by(move.leader, partition, now_ms):
+                continue
             elif self._may_move(move, now_ms):
                 # Where there are too few brokers, a replica stays on one that was taken out.
                 known = image.brokers.keys() | partition.replicas
                 change = start_reassignment(partition, move.replicas, broker_ids=known)
                 changes += [] if change is None else [change]
             else:
-                self._settled = None  # Look again.
-        if changes:
+                is_later = True
+        if is_later:
+            self._settled = None  # Look again, but not all the time: all moves are computed.
+        if changes or is_later:
             self._from_ms = now_ms + self._rest_ms(able)
+        if changes:
             logger.info("diskless partitions spread", extra={"count": len(changes)})
         return changes
 

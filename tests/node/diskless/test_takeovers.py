@@ -18,6 +18,7 @@ from tidelog_core.diskless.wal.header import WalKind
 from tidelog_core.diskless.wal.keys import heirs_prefix, wal_key
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata import records
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.metadata.store import Check, Item, ItemKey, Write
 from tidelog_core.objects.memory import MemoryObjectStore
@@ -343,6 +344,58 @@ async def test_a_partition_that_is_damaged_here_is_given_to_each_other_process_o
         broker = it.node.view.image.brokers[2]
         await store(dataclasses.replace(broker, incarnation=uuid4()))
         await is_led_by(2)
+
+
+async def test_a_partition_that_was_led_since_is_given_to_the_same_process_again(
+    tmp_path: Path,
+) -> None:
+    """It has had the records. Otherwise the partition would have no leader from then on."""
+    objects = MemoryObjectStore()
+    await leave_damaged(tmp_path, objects)
+    async with takeover_node(tmp_path, objects) as it:
+
+        async def store(changed: Partition) -> None:
+            await it.node.store.commit([records.put(changed)])
+            await it.node.view.refresh()
+
+        async def is_led_by(broker_id: int) -> None:
+            async with asyncio.timeout(60):
+                while it.stored().leader != broker_id:
+                    await asyncio.sleep(0.01)
+                    await it.node.view.refresh()
+
+        await store(dataclasses.replace(it.stored(), replicas=(1, 2)))
+        await is_led_by(2)
+        given, calls = it.stored(), it.chain_calls
+        epoch = given.leader_epoch
+        entered = EpochChain(epoch + 1, ChainName(2, uuid4()), 1)
+        handed_over = entered._replace(leader_epoch=epoch + 2)
+        await store(
+            dataclasses.replace(
+                given, leader=1, leader_epoch=epoch + 2, wal=(*given.wal, entered, handed_over)
+            )
+        )
+        await is_led_by(2)
+        assert it.chain_calls >= calls + TRIES_MIN
+
+
+async def test_who_has_led_last_gets_a_damaged_partition_first(tmp_path: Path) -> None:
+    """Its log has what it has acknowledged, and it need not seal its own chain."""
+    objects = MemoryObjectStore()
+    await leave_damaged(tmp_path, objects)
+    async with takeover_node(tmp_path, objects) as it:
+        before = it.stored()
+        epoch = before.leader_epoch + 1
+        handed_over = EpochChain(epoch, ChainName(2, uuid4()), 1)
+        moved = dataclasses.replace(
+            before, replicas=(1, 3, 2), leader_epoch=epoch, wal=(*before.wal, handed_over)
+        )
+        await it.node.store.commit([records.put(moved)])
+        async with asyncio.timeout(60):
+            while it.stored().leader == 1:
+                await asyncio.sleep(0.01)
+                await it.node.view.refresh()
+        assert it.stored().leader == 2
 
 
 async def test_a_log_that_changes_in_the_meantime_is_not_entered(tmp_path: Path) -> None:

@@ -6,12 +6,18 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import Counter
 from pathlib import Path
-from uuid import UUID
+from typing import Any
+from uuid import UUID, uuid4
 
+import pytest
 from tidelog_core.config import NodeConfig
+from tidelog_core.metadata import records
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.replication.reassignment import target_replicas
+from tidelog_node.membership import diskless_spreading
 from tidelog_node.membership.replica_racks import AWAY_MS_MAX
 
 from tests.node.membership.virtual_cluster import (
@@ -182,5 +188,61 @@ def test_leads_whose_logs_are_being_recovered_stay_until_they_are_led(tmp_path: 
             logs.led = set(range(12))
             await asyncio.sleep(20)
             assert Counter(await cluster.leaders("t")) == {1: 4, 2: 4, 3: 4}
+
+    run(main())
+
+
+def test_what_may_not_be_moved_yet_is_seldom_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time the moves of the whole cluster are computed, on the event loop."""
+    calls: list[int] = []
+    compute = diskless_spreading.balancing_moves
+
+    def counted(*args: Any) -> Any:
+        calls.append(len(args[0]))
+        return compute(*args)
+
+    monkeypatch.setattr(diskless_spreading, "balancing_moves", counted)
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=2) as cluster:
+            cluster[1].logs = Recovering()
+            await cluster[1].kill()
+            await cluster[1].start()
+            await cluster.create("t", partitions=12, replicas=(1,), diskless_enable="true")
+            await asyncio.sleep(30)
+            calls.clear()
+            await asyncio.sleep(60)
+            assert 1 <= len(calls) <= 13
+
+    run(main())
+
+
+def test_a_lead_that_came_back_unentered_is_not_given_to_the_same_broker_again(
+    tmp_path: Path,
+) -> None:
+    """Its records in the bucket are damaged, for example, and only this broker has them."""
+
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=2) as cluster:
+            logs = Recovering()
+            cluster[2].logs = logs
+            await cluster[2].kill()
+            await cluster[2].start()
+            await cluster.create("t", partitions=6, replicas=(1, 2), diskless_enable="true")
+            chain = ChainName(1, uuid4())
+            for partition in await cluster.partitions("t"):
+                entered = dataclasses.replace(partition, wal=(EpochChain(0, chain, 0),))
+                await cluster[1].link.commit([records.put(entered)])
+            for _ in range(20):
+                await asyncio.sleep(5)
+                given = [p for p in await cluster.partitions("t") if p.leader == 2]
+                await asyncio.sleep(2)  # It tries in vain.
+                for partition in given:
+                    await cluster.lead(partition, 1)
+            found = await cluster.partitions("t")
+            assert max(partition.leader_epoch for partition in found) == 2
+            assert {partition.leader for partition in found} == {1}
 
     run(main())

@@ -3,18 +3,21 @@
 Records that are damaged or missing in the bucket may be whole in the log of another replica: of one
 that has followed further, or of the leader before, once its node is back. Any node may lead without
 loss, because the chains say what is committed. So after some tries in vain this node names the next
-replica that lives. Each process is named once by each other: they do not go round for ever, and a
-process that has just started is one more chance.
+replica that lives, first of all the leader before: it need not seal its own chain. Until somebody
+has led the partition, a node gives it to each process once. So a partition that nobody can lead
+does not go round for ever, and a process that has just started is one more chance.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
+from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
@@ -30,16 +33,26 @@ TRIES_MIN = 3  # in vain: objects that were collected meanwhile are tiered by th
 PARTITIONS_MAX = 10_000
 
 
+class _Named(NamedTuple):
+    current: EpochChain | None  # the partition's: another one if it was led since
+    processes: Set[UUID]
+
+
 class PassedLeads:
     """Names other replicas of damaged partitions. For the tasks of one event loop."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
-        # The processes that were named, by partition; the oldest first.
-        self._named: OrderedDict[PartitionName, set[UUID]] = OrderedDict()
+        # The processes that were named since the partition was led last; the oldest first.
+        self._named: OrderedDict[PartitionName, _Named] = OrderedDict()
 
-    async def pass_on(self, damaged: Iterable[tuple[TopicPartition, Partition]]) -> None:
-        """Name the next replica of each partition, which this node is to lead and does not."""
+    async def pass_on(
+        self, damaged: Iterable[tuple[TopicPartition, Partition]]
+    ) -> list[PartitionName]:
+        """Name the next replica of each partition, which this node is to lead and does not.
+
+        Return the partitions that were given away, or may have been.
+        """
         named: dict[PartitionChange, tuple[TopicPartition, Broker]] = {}
         for where, partition in damaged:
             successor = self._next(partition)
@@ -48,9 +61,10 @@ class PassedLeads:
             change = move_lead(partition, successor.broker_id, ChangeReason.HAND_OVER)
             named[change] = where, successor
         if not named:
-            return
+            return []
         outcome = await write_changes(self._node.store, list(named))
-        for change in (*outcome.written, *outcome.unknown):
+        passed = [*outcome.written, *outcome.unknown]
+        for change in passed:
             where, successor = named[change]
             self._note(change.after, successor)
             logger.warning(
@@ -58,26 +72,40 @@ class PassedLeads:
                 extra={"partition": str(where), "broker_id": successor.broker_id},
             )
         self._node.view.nudge()
+        return [_name_of(change.after) for change in passed]
 
     def _note(self, partition: Partition, successor: Broker) -> None:
-        name = PartitionName(partition.topic_id, partition.partition)
-        self._named.setdefault(name, set()).add(successor.incarnation)
+        name, processes = _name_of(partition), self._processes(partition)
+        self._named[name] = _Named(
+            current_chain(partition.wal), processes | {successor.incarnation}
+        )
         self._named.move_to_end(name)
         if len(self._named) > PARTITIONS_MAX:
             self._named.popitem(last=False)
 
+    def _processes(self, partition: Partition) -> Set[UUID]:
+        """Return the processes that were named since the partition was led last."""
+        named = self._named.get(_name_of(partition))
+        is_of_now = named is not None and named.current == current_chain(partition.wal)
+        return named.processes if named is not None and is_of_now else frozenset()
+
     def _next(self, partition: Partition) -> Broker | None:
         """Return the next live replica whose process was not named yet."""
         own, replicas = self._node.broker_id, partition.replicas
-        at = replicas.index(own) if own in replicas else 0
+        at = replicas.index(own) if own in replicas else -1
+        current = current_chain(partition.wal)
+        before = [b for b in replicas if current is not None and b == current.chain.broker_id]
         live = self._node.membership.live_brokers(self._node.view.image)
         peers = self._node.membership.peers
-        name = PartitionName(partition.topic_id, partition.partition)
-        for broker_id in (*replicas[at + 1 :], *replicas[:at]):
+        processes = self._processes(partition)
+        for broker_id in (*before, *replicas[at + 1 :], *replicas[: max(at, 0)]):
             broker = live.get(broker_id)
             if broker is None or broker_id == own or peers.is_suspected(broker_id):
                 continue
-            is_new = broker.incarnation not in self._named.get(name, ())
-            if is_new and peers.may_lead_diskless(broker_id):
+            if broker.incarnation not in processes and peers.may_lead_diskless(broker_id):
                 return broker
         return None
+
+
+def _name_of(partition: Partition) -> PartitionName:
+    return PartitionName(partition.topic_id, partition.partition)

@@ -156,7 +156,7 @@ class Takeovers:
             if self._pending.damaged.tries(name) >= TRIES_MIN
             and (partition := self._pending.unentered(replica)) is not None
         ]
-        await self._passed_leads.pass_on(damaged)
+        self._pending.damaged.forget(await self._passed_leads.pass_on(damaged))
 
     def _close(self, before: Before, group: dict[PartitionName, Replica]) -> None:
         """Let no more partitions join the group."""
