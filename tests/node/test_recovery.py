@@ -218,14 +218,17 @@ def test_a_topic_deleted_while_the_node_is_away_leaves_no_files(tmp_path: Path) 
     for node in nodes:
         node.start()
     try:
-        admin = AdminClient({"bootstrap.servers": nodes[0].address})
+        address = {"bootstrap.servers": nodes[0].address}
+        admin = AdminClient(address)
         admin.create_topics([NewTopic("t", 2, 1)])["t"].result(60)
-        producer = Producer({"bootstrap.servers": nodes[0].address})
+        producer = Producer(address)
         for partition in (0, 1):
             producer.produce("t", b"x", partition=partition)
         assert producer.flush(60) == 0
         (held,) = nodes[1].data_dir.glob("t-*")
         nodes[1].stop()
+        # The first one may have taken that node for the controller, and would wait for it.
+        admin = AdminClient(address)
         admin.delete_topics(["t"])["t"].result(60)
         nodes[1].start()
         wait_for(nodes[1], lambda: not list(nodes[1].data_dir.glob("t-*")))

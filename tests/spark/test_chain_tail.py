@@ -110,7 +110,9 @@ def test_a_table_goes_on_from_the_tier_into_the_chains(cluster, diskless):
 
 def test_a_store_without_the_cluster_is_not_an_empty_tail(cluster, diskless, stream, tmp_path):
     diskless.commit(A, numbered(0, 5))
-    elsewhere = {"objects": (tmp_path / "elsewhere").as_uri(), "failOnDataLoss": "false"}
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere = {"objects": folder.as_uri(), "failOnDataLoss": "false"}
     with pytest.raises(InvalidConfig, match="without any object of cluster"):
         Planned(cluster, **elsewhere)
     with pytest.raises(InvalidConfig, match="without any object of cluster"):
