@@ -255,6 +255,7 @@ def test_no_receipt_says_that_files_are_deleted_which_are_at_another_key(
     run(opened(decoded), TimePartitions.DAY, 0, 5)
     run_id = erase_all(opened(decoded))
     move_state(ministack_endpoint, decoded, encoded)
+    (tmp_path / "metadata.db").touch()  # An empty store: of no topic is anything erased.
     metadata, objects = f"sqlite://{tmp_path}/metadata.db", tmp_path.as_uri()
     request = EraseRequest(metadata=metadata, objects=objects, topics=(), expires=True)
     with pytest.raises(InvalidConfig, match="a%20b: it has '%'"):
