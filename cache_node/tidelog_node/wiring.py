@@ -1,7 +1,7 @@
 """Assembles a node, runs it, and stops its parts in the opposite order.
 
 settings → data directory, metadata store → view → membership → replicas, tier → coordinators
-         → handlers → dispatch → server → lease → registration → takeovers → ready
+         → handlers → dispatch → server → lease → registration → takeovers → introduction → ready
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tidelog_node.assembly.logs import open_logs, start_replication, start_rewri
 from tidelog_node.assembly.monitoring import Monitoring, start_monitoring
 from tidelog_node.assembly.serving import build_serving
 from tidelog_node.background import Background
+from tidelog_node.introduction import introduce
 from tidelog_node.membership.registration import keep_registered
 from tidelog_node.monitoring.readiness import Phase
 from tidelog_node.security.listeners import Listeners
@@ -62,6 +63,9 @@ async def run_node(
         endpoint = await _unless_stopped(starting, stop)
         if endpoint is not None:
             monitoring.readiness.phase = Phase.SERVING
+            logger.info(
+                "node serves", extra={"broker_id": settings.broker_id, "port": endpoint.port}
+            )
             on_ready(Addresses(endpoint, monitoring.http_address))
             await stop.wait()
         monitoring.readiness.phase = Phase.STOPPING
@@ -165,7 +169,7 @@ async def _start(
         )
     # Not before: a client that gets metadata without nodes waits long before it asks again.
     server.start_accepting()
-    logger.info("node serves", extra={"broker_id": node.broker_id, "port": endpoints[0].port})
+    await introduce(node)
     return endpoints[0]
 
 
