@@ -10,7 +10,8 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
-from tidelog.errors import RequestTimedOut, TidelogError, error_for
+from tidelog.errors import EntryNotAnswered, RequestTimedOut, TidelogError, error_for
+from tidelog.wire.answers import LACKING_ANSWERS_MAX
 
 QuestionT = TypeVar("QuestionT")
 AnswerT = TypeVar("AnswerT")
@@ -30,12 +31,13 @@ async def ask_until_found(
     """Return the answer of each partition.
 
     ``ask`` adds answers to its second argument, and returns a failure if a partition has
-    none. Retries while leaders move; raises an error that is not retriable, else
-    pass, else ``RequestTimedOut``.
+    none. Retries while leaders move; raises an error that is not retriable, ``EntryNotAnswered``
+    if partitions are left out of answers again, else the last error after the timeout.
     """
     found: dict[TopicPartition, AnswerT] = {}
     backoff = cluster.backoff()
     failure: TidelogError | None = None
+    lacking_count = 0
     try:
         async with asyncio.timeout(timeout_s):
             while missing := {p: q for p, q in questions.items() if p not in found}:
@@ -43,6 +45,12 @@ async def ask_until_found(
                 if failure is not None:
                     if not failure.retriable:
                         raise failure
+                    if isinstance(failure, EntryNotAnswered):
+                        lacking_count += 1
+                        if lacking_count == LACKING_ANSWERS_MAX:
+                            raise failure
+                        await cluster.refresh()  # The next answer must be the current leader's.
+                        continue
                     cluster.invalidate()
                     await asyncio.sleep(backoff.next_s())
     except TimeoutError:
@@ -70,8 +78,12 @@ async def by_leader(
 
 
 def worst(failures: Iterable[TidelogError]) -> TidelogError | None:
-    """Return a failure that is not retriable if one exists, else any failure, or None."""
-    return min(failures, key=lambda failure: failure.retriable, default=None)
+    """Return the failure after which least may be repeated, or None."""
+    return min(failures, key=_repeatable, default=None)
+
+
+def _repeatable(failure: TidelogError) -> tuple[bool, bool]:
+    return failure.retriable, not isinstance(failure, EntryNotAnswered)
 
 
 def _without_leader(cluster: Cluster, partition: TopicPartition) -> TidelogError:

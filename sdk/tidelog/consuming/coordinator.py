@@ -25,7 +25,7 @@ from tidelog.connections import Lane
 from tidelog.consuming.group_protocol import NO_GENERATION, group_by_topic, topic_entries
 from tidelog.consuming.records import OffsetAndMetadata
 from tidelog.errors import EntryNotAnswered, RequestTimedOut, TidelogError, error_for
-from tidelog.wire.answers import entries_of, find_entries, find_within
+from tidelog.wire.answers import LACKING_ANSWERS_MAX, entries_of, find_entries, find_within
 from tidelog.wire.requests import OFFSET_COMMIT, OFFSET_FETCH, Api
 
 T = TypeVar("T")
@@ -180,10 +180,12 @@ class Coordinator:
     ) -> T:
         """Repeat a request until the timeout while its errors are retriable.
 
-        ``read`` raises the response's errors; what it returns is returned.
+        ``read`` raises the response's errors; what it returns is returned. An answer that lacks
+        entries may be that of a former coordinator, so the request is repeated once for it.
         """
         backoff = self._cluster.backoff()
         failure: TidelogError | None = None
+        lacking_count = 0
         try:
             async with asyncio.timeout(timeout_s):
                 while True:
@@ -194,6 +196,10 @@ class Coordinator:
                         self.note(error.code)
                         if not error.retriable or error.code in gives_up_on:
                             raise
+                        if isinstance(error, EntryNotAnswered):
+                            lacking_count += 1
+                            if lacking_count == LACKING_ANSWERS_MAX:
+                                raise
                         await asyncio.sleep(backoff.next_s())
         except TimeoutError:
             raise failure or RequestTimedOut(

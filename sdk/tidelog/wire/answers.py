@@ -19,6 +19,10 @@ from tidelog.wire.requests import Api
 
 NameT = TypeVar("NameT", bound=Hashable)
 
+# After so many answers that lack entries, a request that may be repeated fails. The first one may
+# come from a former leader or coordinator; the node that is looked up after it is the current one.
+LACKING_ANSWERS_MAX = 2
+
 _Level = tuple[str, str | Callable[[Any], Hashable]]
 """A list in an answer or entry, and the field that names each of its entries."""
 
