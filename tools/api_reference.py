@@ -9,7 +9,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidelog.wire.connection import Address, open_connection
+from tidelog.wire.connection import Address
+from tidelog.wire.opening import open_connection
 from tidelog_core.security.operations import OPERATIONS, ApiNeeds, Need, Unmet, When
 
 from tools.places import ROOT

@@ -15,9 +15,10 @@ from functools import partial
 from tidelog.errors import ClientClosed, ConnectionFailed, TidelogError
 from tidelog.options import ClientOptions
 from tidelog.wire.backoff import Backoff
-from tidelog.wire.connection import Address, Connection, open_connection
+from tidelog.wire.connection import Address, Connection
 from tidelog.wire.frame_buffers import FrameBuffers
 from tidelog.wire.host_addresses import Host
+from tidelog.wire.opening import open_connection
 from tidelog.wire.sasl import log_in
 from tidelog.wire.staggered import AllFailed, first_success
 
@@ -142,7 +143,7 @@ class Connections:
             connection = await open_connection(
                 address,
                 client_id=self._options.client_id,
-                timeout_s=self._timeout_s,
+                timeout_s=self._setup_s(line),
                 ssl=self._options.ssl,
                 host=line.host,
                 buffers=self._buffers,
@@ -158,6 +159,15 @@ class Connections:
             return connection
         finally:
             line.opening = None
+
+    def _setup_s(self, line: Line) -> float:
+        """Return the time that the connection and its first answer may take."""
+        options = self._options
+        setup_ms = line.backoff.doubled_ms(
+            options.socket_connection_setup_timeout_ms,
+            max_ms=options.socket_connection_setup_timeout_max_ms,
+        )
+        return min(setup_ms / 1000, self._timeout_s)
 
     async def _log_in(self, connection: Connection) -> None:
         """Log in if the options have a login; the connection is closed if that fails."""

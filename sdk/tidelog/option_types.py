@@ -24,6 +24,8 @@ LONG_TIMES = frozenset(
         "reconnect_backoff_ms",
         "retry_backoff_max_ms",
         "retry_backoff_ms",
+        "socket_connection_setup_timeout_max_ms",
+        "socket_connection_setup_timeout_ms",
     }
 )
 TIME_SUFFIX = "_ms"

@@ -52,6 +52,8 @@ class ClientSettings(TypedDict, total=False):
 
     client_id: str
     request_timeout_ms: int
+    socket_connection_setup_timeout_ms: int
+    socket_connection_setup_timeout_max_ms: int
     metadata_max_age_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
@@ -68,6 +70,10 @@ class ClientOptions:
     bootstrap: tuple[Address, ...]
     client_id: str = "tidelog"
     request_timeout_ms: int = 30_000  # longest wait for an answer
+    # Longest wait for a connection and its first answer, within ``request_timeout_ms``; doubles
+    # with each failure in a row, up to the maximum.
+    socket_connection_setup_timeout_ms: int = 10_000
+    socket_connection_setup_timeout_max_ms: int = 30_000
     metadata_max_age_ms: int = 300_000  # longest age before metadata is fetched again
     retry_backoff_ms: int = 100  # wait before the first retry; doubles up to the maximum
     retry_backoff_max_ms: int = 1_000
@@ -80,6 +86,8 @@ class ClientOptions:
         """Return the problems, one sentence each."""
         return [
             *positive(self, "request_timeout_ms", "metadata_max_age_ms"),
+            *positive(self, "socket_connection_setup_timeout_ms"),
+            *positive(self, "socket_connection_setup_timeout_max_ms"),
             *positive(self, "retry_backoff_ms", "retry_backoff_max_ms"),
             *positive(self, "reconnect_backoff_ms", "reconnect_backoff_max_ms"),
             *encodable(self, "client_id"),

@@ -17,8 +17,9 @@ from tidelog.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
-from tidelog.wire.connection import Address, Connection, open_connection
+from tidelog.wire.connection import Address, Connection
 from tidelog.wire.frame_buffers import FrameBuffers
+from tidelog.wire.opening import open_connection
 from tidelog.wire.requests import METADATA
 from tidelog_core.wire_messages import build
 

@@ -9,6 +9,7 @@ import asyncio
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,14 @@ from typing import Any
 import pytest
 from tidelog import Admin, Producer
 from tidelog.blocking_dial import dial
+from tidelog.connections import Connections, Lane
+from tidelog.errors import ConnectionFailed, RequestTimedOut
+from tidelog.options import ClientOptions
 from tidelog.registry_http import RegistryHttp
 from tidelog.tokens.client_credentials import ClientCredentials
+from tidelog.wire import opening
+from tidelog.wire.connection import Address
+from tidelog.wire.frame_buffers import FrameBuffers
 from tidelog.wire.host_addresses import HostAddress
 from tidelog.wire.requests import METADATA
 
@@ -102,16 +109,68 @@ async def test_a_bootstrap_server_behind_one_that_never_answers_is_reached() -> 
                 pass
 
 
+@pytest.mark.parametrize("mute_count", [1, 3])
 async def test_an_address_that_takes_connections_and_never_answers_is_left_for_another(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, mute_count: int
 ) -> None:
-    with listening() as mute:
+    monkeypatch.setattr(opening, "ANSWER_SECONDS", 0.05)
+    with ExitStack() as stack:
+        mute = [stack.enter_context(listening()) for _ in range(mute_count)]
         async with ScriptedNode() as node:
-            named(monkeypatch, NAME, [mute, node.port])
+            named(monkeypatch, NAME, [*mute, node.port])
             node.set(METADATA, lambda _: node.metadata({NODE_ID: (NAME, node.port)}))
-            producer = Producer(node.address, request_timeout_ms=1_000, retry_backoff_ms=10)
+            producer = Producer(f"{NAME}:{node.port}", **OF_PRODUCERS)
             async with asyncio.timeout(SECONDS_MAX), producer:
                 await producer.send_and_wait(TOPIC, b"v")
+
+
+async def test_a_node_that_takes_connections_and_never_answers_is_given_up_soon() -> None:
+    """Its partitions may have another leader by then."""
+    with listening() as mute:
+        async with ScriptedNode() as node:
+            brokers = {1: (HOST, int(mute.address[1])), NODE_ID: (HOST, node.port)}
+            leaders = iter([1])
+            node.set(
+                METADATA,
+                lambda _: node.metadata(brokers, partitions={0: next(leaders, NODE_ID)}),
+            )
+            producer = Producer(
+                node.address, socket_connection_setup_timeout_ms=200, **OF_PRODUCERS
+            )
+            async with asyncio.timeout(SECONDS_MAX), producer:
+                await producer.send_and_wait(TOPIC, b"v")
+
+
+async def test_the_setup_of_a_connection_has_more_time_after_each_failure() -> None:
+    with listening() as mute:
+        address = Address(HOST, int(mute.address[1]))
+        options = ClientOptions(
+            (address,),
+            reconnect_backoff_ms=1,
+            socket_connection_setup_timeout_ms=10,
+            socket_connection_setup_timeout_max_ms=30,
+        )
+        connections = Connections(options, FrameBuffers())
+        for seconds in (0.01, 0.02, 0.03, 0.03):
+            with pytest.raises(RequestTimedOut, match=f"within {seconds} s$"):
+                await connections.to(address, Lane.SHARED)
+
+
+async def test_a_wait_before_a_reconnection_may_have_fractions() -> None:
+    with listening() as refused:
+        pass
+    address = f"{HOST}:{refused.address[1]!s}"
+    admin = Admin(address, request_timeout_ms=50, reconnect_backoff_ms=0.5, retry_backoff_ms=0.5)
+    with pytest.raises(ConnectionFailed, match="no node answers"):
+        await admin.start()
+
+
+async def test_the_setup_of_a_connection_has_no_more_time_than_a_request() -> None:
+    with listening() as mute:
+        address = Address(HOST, int(mute.address[1]))
+        connections = Connections(ClientOptions((address,), request_timeout_ms=10), FrameBuffers())
+        with pytest.raises(RequestTimedOut, match=r"within 0\.01 s$"):
+            await connections.to(address, Lane.SHARED)
 
 
 # -- calls that block --

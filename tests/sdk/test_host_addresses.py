@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import socket
 from contextlib import suppress
@@ -104,30 +103,25 @@ async def test_an_address_of_no_use_is_tried_after_the_others(
         named(monkeypatch, "many.test", [first, second])
         host = Host("many.test", 9092)
 
-        async def reached() -> object:
-            with await host.connect() as sock:
-                return sock.getpeername()
+        async def order() -> list[object]:
+            return [one.address for one in await host.addresses()]
 
-        assert [await reached() for _ in range(2)] == [first.address] * 2
-        host.note_useless()
-        assert [await reached() for _ in range(2)] == [second.address] * 2
-        host.note_useless()
-        assert await reached() == first.address
-        with silent() as lost:
-            named(monkeypatch, "many.test", [lost])
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await reached()
-            host.note_useless()  # Nothing was connected, so nothing was of no use.
-            named(monkeypatch, "many.test", [first, second])
-            assert await reached() == first.address
+        assert await order() == [first.address, second.address]
+        host.note_connected(first.address)
+        assert await order() == [second.address, first.address]
+        host.note_answered(first.address)
+        assert await order() == [first.address, second.address]
+        host.note_useless()  # It refuses the login, or never answers it.
+        assert await order() == [second.address, first.address]
+        host.note_connected(second.address)
+        assert await order() == [first.address, second.address]
 
 
 async def test_a_request_does_not_wait_for_the_acknowledgement_of_the_one_before() -> None:
     """As it would by Nagle's algorithm, over a network for as long as 40 ms."""
     with listening() as open_one:
         loop = asyncio.get_running_loop()
-        sock = await Host(*open_one.address).connect()
+        sock = await connect([open_one])
         transport, _ = await loop.create_connection(asyncio.Protocol, sock=sock)
         assert transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         transport.abort()
@@ -157,19 +151,3 @@ async def test_a_caller_that_is_cancelled_at_the_moment_of_success_leaves_no_soc
                 (await task).close()
         await asyncio.sleep(0)
         gc.collect()
-
-
-async def test_a_connection_that_is_reset_at_once_is_given_to_its_reader(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It has no peer any more, and reading from it tells why."""
-
-    def getpeername(_: object) -> None:
-        raise OSError(errno.ENOTCONN, "not connected")
-
-    with listening() as open_one:
-        host = Host(*open_one.address)
-        monkeypatch.setattr(socket.socket, "getpeername", getpeername)
-        (await host.connect()).close()
-        host.note_useless()
-        (await host.connect()).close()

@@ -20,7 +20,8 @@ from tidelog.errors import (
 )
 from tidelog.options import ClientOptions
 from tidelog.wire.answer_frames import ANSWER_SIZE_BYTES_MAX, FETCH_SIZE_BYTES_MAX
-from tidelog.wire.connection import THROTTLE_S_MAX, Address, open_connection
+from tidelog.wire.connection import THROTTLE_S_MAX, Address
+from tidelog.wire.opening import open_connection
 from tidelog.wire.requests import (
     API_VERSIONS,
     FETCH_BY_NAME,

@@ -10,7 +10,8 @@ import pytest
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from tidelog import Admin, NewTopic, QuotaEntity
 from tidelog.errors import InvalidRequest, SeveralFailed, TopicAlreadyExists
-from tidelog.wire.connection import Address, open_connection
+from tidelog.wire.connection import Address
+from tidelog.wire.opening import open_connection
 from tidelog.wire.requests import DESCRIBE_CLUSTER
 from tidelog_core.wire_messages import build
 

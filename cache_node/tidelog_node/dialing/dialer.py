@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from tidelog.wire.connection import Address, Connection, open_connection
+from tidelog.wire.connection import Address, Connection
 from tidelog.wire.host_addresses import connect, resolve
+from tidelog.wire.opening import open_connection_by
 from tidelog_core.errors import BrokerNotAvailable
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
 from tidelog_core.metadata.records import Broker
@@ -46,11 +47,11 @@ class Dialer:
         Raises ``BrokerNotAvailable``, ``ConnectionFailed`` and ``RequestTimedOut``.
         """
         endpoint = self._endpoint(broker)
-        return await open_connection(
+        return await open_connection_by(
+            partial(self._connect, broker),
             Address(endpoint.host, endpoint.port),
             client_id=f"tidelog-node-{self.broker_id}",
             timeout_s=timeout_s,
-            connect=partial(self._connect, broker),
         )
 
     async def dial_leader(self, broker: Broker, *, timeout_s: float) -> LeaderConnection:

@@ -13,7 +13,11 @@ class Backoff:
     """
 
     def __init__(
-        self, first_ms: int, max_ms: int, *, uniform: Callable[[float, float], float] | None = None
+        self,
+        first_ms: float,
+        max_ms: float,
+        *,
+        uniform: Callable[[float, float], float] | None = None,
     ) -> None:
         self._first_ms, self._max_ms = first_ms, max_ms
         self._uniform = uniform or random.uniform
@@ -25,7 +29,11 @@ class Backoff:
 
     def next_s(self) -> float:
         """Return the next wait in seconds, and double it."""
-        # Avoids huge numbers: 2**20 times any first wait exceeds the longest.
-        wait_ms = min(self._max_ms, self._first_ms << min(self.failure_count, 20))
+        wait_ms = self.doubled_ms(self._first_ms, max_ms=self._max_ms)
         self.failure_count += 1
         return wait_ms * self._uniform(0.8, 1.2) / 1000
+
+    def doubled_ms(self, first_ms: float, *, max_ms: float) -> float:
+        """Return another time that doubles with each failure."""
+        # Avoids huge numbers: 2**20 times any first time exceeds the longest.
+        return min(max_ms, first_ms * (1 << min(self.failure_count, 20)))

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl as ssl_module
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kio.schema.api_versions.v3 import request as api_versions
@@ -28,7 +27,6 @@ from tidelog.errors import (
 )
 from tidelog.wire.answer_frames import AnswerFrames
 from tidelog.wire.frame_buffers import FrameBuffers
-from tidelog.wire.host_addresses import Host
 from tidelog.wire.requests import (
     API_VERSIONS,
     FETCH_BY_ID,
@@ -73,7 +71,7 @@ class _Pending(NamedTuple):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """An open connection, made by ``open_connection``. Use it only from its event loop."""
+    """An open connection, made by ``opening``. Use it only from its event loop."""
 
     def __init__(
         self,
@@ -327,53 +325,3 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         if self._transport is not None:
             self._transport.abort()
-
-
-Connect = Callable[[Callable[[], Connection]], Awaitable[object]]
-
-
-async def open_connection(
-    address: Address,
-    *,
-    client_id: str,
-    timeout_s: float,
-    ssl: ssl_module.SSLContext | None = None,
-    connect: Connect | None = None,
-    host: Host | None = None,
-    buffers: FrameBuffers | None = None,
-) -> Connection:
-    """Open a connection and negotiate the versions.
-
-    ``connect``, if given, connects the protocol that it is given the maker of; ``ssl`` and ``host``
-    are not used then. ``host`` knows earlier connections to the address. ``buffers`` are those of
-    the client; without them it has its own.
-
-    Raises ``ConnectionFailed`` if the node cannot be reached, ``RequestTimedOut`` if it
-    does not answer in time, and ``AuthenticationFailed`` if the node or the client refuses the
-    certificate of the other.
-    """
-    loop = asyncio.get_running_loop()
-    has_tls = connect is None and ssl is not None
-    connection = Connection(address, client_id=client_id, has_tls=has_tls, buffers=buffers)
-    try:
-        async with asyncio.timeout(timeout_s):
-            if connect is not None:
-                await connect(lambda: connection)
-            else:
-                sock = await (host or Host(*address)).connect()
-                name = None if ssl is None else address.host
-                await loop.create_connection(
-                    lambda: connection, sock=sock, ssl=ssl, server_hostname=name
-                )
-    except TimeoutError:
-        raise RequestTimedOut(f"{address} did not accept within {timeout_s:g} s") from None
-    # Metadata may name hosts and ports that cannot be: a label of 64 characters, port 70000.
-    except (OSError, ValueError, OverflowError) as problem:
-        refusal = tls_refusal(problem, address) if has_tls else None
-        raise refusal or ConnectionFailed(f"cannot connect to {address}: {problem}") from problem
-    try:
-        await connection.negotiate(timeout_s=timeout_s)
-    except BaseException:
-        connection.abort()
-        raise
-    return connection

@@ -12,7 +12,6 @@ import asyncio
 import errno
 import socket
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -74,24 +73,31 @@ class Host:
 
     def __init__(self, name: str, port: int) -> None:
         self._name, self._port = name, port
-        self._last: object = None  # the address of the last connection, if it was made
         self._useless: set[object] = set()
+        self._last: object = None  # the address that answered last
 
-    async def connect(self) -> socket.socket:
-        """Return a connected socket. Raises ``OSError``, ``ValueError``, ``OverflowError``."""
-        self._last = None
-        addresses = await resolve(self._name, self._port)
-        self._useless.intersection_update(one.address for one in addresses)
-        if len(self._useless) == len(addresses):
+    async def addresses(self) -> list[HostAddress]:
+        """Return the addresses, those of no use last.
+
+        Raises ``OSError``, ``ValueError``, ``OverflowError``.
+        """
+        found = await resolve(self._name, self._port)
+        self._useless.intersection_update(one.address for one in found)
+        if len(self._useless) == len(found):
             self._useless.clear()
-        addresses = sorted(addresses, key=lambda one: one.address in self._useless)
-        sock = await connect(addresses, believes_refusals=False)
-        with suppress(OSError):  # It may be closed again already, which its reader will see.
-            self._last = sock.getpeername()
-        return sock
+        return sorted(found, key=lambda one: one.address in self._useless)
+
+    def note_connected(self, address: object) -> None:
+        """Note that the address has taken a connection: it is of no use until it answers."""
+        self._useless.add(address)
+
+    def note_answered(self, address: object) -> None:
+        """Note that a node answers at the address."""
+        self._useless.discard(address)
+        self._last = address
 
     def note_useless(self) -> None:
-        """Note that the last connection was of no use, if there was one."""
+        """Note that the address that answered last is of no use."""
         if self._last is not None:
             self._useless.add(self._last)
 
