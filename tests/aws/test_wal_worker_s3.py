@@ -19,8 +19,9 @@ from tidelog_core.errors import InvalidConfig, TierUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_node.diskless.chain.wal_client import WalClient
-from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalBuildRequest, WalNotBuilt
+from tidelog_node.tier.worker_command import WorkerCommand
 
 from tests.aws.buckets import REGION, make_bucket
 from tests.support.diskless_node import running_chain

@@ -3,7 +3,8 @@
 The first call starts the worker and waits for it to connect, so a node that has nothing to tier
 does without the process and its memory. After that, while no worker is connected, calls fail
 immediately with ``TierUnavailable``, which is retriable. So do the calls in progress when a
-worker dies. No call waits for a restart.
+worker dies. No call waits for a restart. What keeps workers away is a fault of the node
+(``WorkerStarts``).
 """
 
 from __future__ import annotations
@@ -12,25 +13,20 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import os
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import TidelogError, TierUnavailable
-from tidelog_core.log_format import TEXT
 from tidelog_core.model import INT64_MAX, ReadableFile
 from tidelog_core.objects.expiry import ExpiryRule
 from tidelog_core.objects.key_rules import check_range
 from tidelog_core.objects.payload import Payload
 from tidelog_core.objects.store import ObjectMeta
 
+from tidelog_node.node_health import NodeHealth
 from tidelog_node.tier.protocol import (
-    NICENESS,
     ByteRange,
     Fields,
     ForgetRequest,
@@ -50,15 +46,14 @@ from tidelog_node.tier.protocol import (
 )
 from tidelog_node.tier.store_calls import LIST_PAGE_KEYS, unpack_object
 from tidelog_node.tier.wal_messages import WalRequest
+from tidelog_node.tier.worker_command import WorkerCommand
+from tidelog_node.tier.worker_starts import WorkerStarts
 from tidelog_node.tracing.tracer import Tracer, span
 
 logger = logging.getLogger(__name__)
 
-CONNECT_TIMEOUT_S = 20.0
-CONNECT_POLL_S = 0.02
-RESTART_DELAY_S_MIN = 0.1
-RESTART_DELAY_S_MAX = 10.0
-STABLE_AFTER_S = 30.0  # a worker that lived this long is restarted without delay
+FIRST_CALLS_S_MAX = 20.0  # that calls wait for the first worker
+CONNECT_POLL_S_MIN, CONNECT_POLL_S_MAX = 0.02, 0.2
 STOP_TIMEOUT_S = 10.0
 STATUS_SECONDS_MAX = 2.0  # a worker that takes longer has no counters this time
 OPEN_ATTEMPTS_MAX = 3
@@ -66,50 +61,6 @@ REQUESTS_MAX = 1000
 INLINE_BYTES_MAX = 8 << 20  # of an object in one answer
 SOCKET_READ_SIZE_BYTES = 1 << 20
 SOCKET_PATH_LENGTH_MAX = 100  # a little below Linux' 107 and macOS' 103
-
-# By default glibc returns the memory of every range to the system and faults it in again page by
-# page: a tenth of the cost of a cold read. With these thresholds it is kept. Source: mallopt(3).
-# Few arenas: by default each of the dozen threads keeps its own peak of memory.
-_ALLOCATOR = {
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-    "MALLOC_TRIM_THRESHOLD_": str(128 << 20),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerCommand:
-    """The command line and environment of a node's worker."""
-
-    socket: Path
-    objects: str
-    cache_dir: Path
-    node_config: NodeConfig
-    environment: Mapping[str, str] | None = None  # None: this process's
-    log_format: str = TEXT
-    niceness: int = NICENESS
-    wal_bytes: int = 0  # of built objects of chains that the worker keeps
-
-    def arguments(self) -> list[str]:
-        """Return the command line."""
-        config = self.node_config
-        return [
-            sys.executable,
-            "-m",
-            "tidelog_node.tier.worker_process",
-            f"--socket={self.socket}",
-            f"--objects={self.objects}",
-            f"--cache-dir={self.cache_dir}",
-            f"--cache-bytes={config.remote_cache_bytes}",
-            f"--fetch-concurrency={config.remote_fetch_concurrency}",
-            f"--upload-concurrency={config.remote_upload_concurrency}",
-            f"--upload-bytes-per-second={config.remote_log_manager_copy_max_bytes_per_second}",
-            f"--multipart-threshold={config.tier_multipart_threshold}",
-            f"--log-format={self.log_format}",
-            f"--niceness={self.niceness}",
-            f"--wal-bytes={self.wal_bytes}",
-            "--until-stdin-ends",
-        ]
 
 
 class WorkerAway(TierUnavailable):
@@ -130,8 +81,18 @@ class TierClient:
     ``TierUnavailable``.
     """
 
-    def __init__(self, command: WorkerCommand, tracer: Tracer | None = None) -> None:
+    def __init__(
+        self,
+        command: WorkerCommand,
+        tracer: Tracer | None = None,
+        *,
+        health: NodeHealth | None = None,
+        first_calls_s_max: float = FIRST_CALLS_S_MAX,
+    ) -> None:
+        """``health`` gets what keeps workers away."""
         self._tracer = tracer
+        self._health = health or NodeHealth()
+        self._first_calls_s_max = first_calls_s_max
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if len(str(command.socket)) > SOCKET_PATH_LENGTH_MAX:
             # A private folder, so that no other user can put a socket there.
@@ -146,7 +107,12 @@ class TierClient:
         self._supervisor: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._is_open = False
-        self._has_started = asyncio.Event()  # the first worker, or its start has failed
+        # The first worker is connected, or has ended, or takes long.
+        self._has_started = asyncio.Event()
+        self._starts = WorkerStarts()
+        self._name = command.socket.stem  # of the worker, for logs and faults
+        self._connection_count = 0
+        self._reported: str | None = None  # the fault that the node's health has
         self.restart_count = 0
 
     @property
@@ -320,32 +286,54 @@ class TierClient:
             self._waiting.pop(number, None)
 
     async def _supervise(self) -> None:
-        delay_s = RESTART_DELAY_S_MIN
-        loop = asyncio.get_running_loop()
-        while True:
-            started_at = loop.time()
-            try:
-                await self._run_once()
-            except OSError as error:
-                logger.error("tier worker cannot be started", extra={"reason": str(error)})
-            if loop.time() - started_at > STABLE_AFTER_S:
-                delay_s = RESTART_DELAY_S_MIN
-            logger.warning("tier worker ended, will restart", extra={"delay_s": delay_s})
-            self.restart_count += 1
-            self._has_started.set()
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, RESTART_DELAY_S_MAX)
+        loop, starts = asyncio.get_running_loop(), self._starts
+        waiting = loop.call_later(self._first_calls_s_max, self._has_started.set)
+        try:
+            while True:
+                started_s, status, connected = loop.time(), None, self._connection_count
+                try:
+                    status = await self._run_once()
+                except OSError as error:
+                    logger.error("tier worker cannot be started", extra={"reason": str(error)})
+                was_connected = self._connection_count > connected
+                delay_s = starts.ended(
+                    loop.time() - started_s, was_connected=was_connected, status=status
+                )
+                logger.warning(
+                    "tier worker ended, will restart",
+                    extra={"worker": self._name, "status": status, "delay_s": delay_s},
+                )
+                self._publish_fault()
+                self.restart_count += 1
+                self._has_started.set()
+                await asyncio.sleep(delay_s)
+        finally:
+            waiting.cancel()
 
-    async def _run_once(self) -> None:
-        """Start a worker and pass its answers on; the process has ended on return."""
+    def _publish_fault(self) -> None:
+        """Report what keeps the worker away, and log it if it is new; clear it once it is over."""
+        fault, reported = self._starts.fault, self._reported
+        if reported is not None and (fault is None or fault.name != reported):
+            self._health.clear(reported, subject=self._name)
+        self._reported = None if fault is None else fault.name
+        if fault is not None and self._health.report(*fault, subject=self._name):
+            logger.error(
+                "tier worker cannot serve",
+                extra={"worker": self._name, "reason": fault.name, "hint": fault.detail},
+            )
+
+    async def _run_once(self) -> int | None:
+        """Start a worker and pass its answers on. Return the exit status of the process.
+
+        The process has ended on return.
+        """
         self._command.socket.parent.mkdir(parents=True, exist_ok=True)
         # A socket left there does not belong to the worker about to start.
         self._command.socket.unlink(missing_ok=True)
-        environment = self._command.environment
         process = await asyncio.create_subprocess_exec(
             *self._command.arguments(),
             stdin=asyncio.subprocess.PIPE,
-            env=_ALLOCATOR | dict(os.environ if environment is None else environment),
+            env=self._command.environment_variables(),
         )
         self._process = process
         try:
@@ -355,26 +343,40 @@ class TierClient:
         finally:
             self._process = None
             await _stop(process)
+        return process.returncode
 
     async def _connect(
         self, process: asyncio.subprocess.Process
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + CONNECT_TIMEOUT_S
-        while process.returncode is None and loop.time() < deadline:
+        """Return the connection, ``None`` if the process has ended or takes too long."""
+        loop, pause_s = asyncio.get_running_loop(), CONNECT_POLL_S_MIN
+        deadline = loop.time() + self._starts.connect_s_max
+        while process.returncode is None:
             try:
                 return await asyncio.open_unix_connection(
                     self._command.socket, limit=SOCKET_READ_SIZE_BYTES
                 )
             except OSError:
                 # Nothing signals that the worker has begun to listen.
-                await asyncio.sleep(CONNECT_POLL_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(1.5 * pause_s, CONNECT_POLL_S_MAX)
+            if loop.time() >= deadline:
+                logger.error(
+                    "tier worker does not serve in time, killed",
+                    extra={"worker": self._name, "seconds_max": self._starts.connect_s_max},
+                )
+                self._starts.timed_out()
+                process.kill()
+                return None
         return None
 
     async def _pass_answers(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._writer = writer
+        self._connection_count += 1
+        self._starts.connected()
+        self._publish_fault()
         self._has_started.set()
         self._ready.set()
         logger.info("tier worker started", extra={"pid": self.worker_pid})

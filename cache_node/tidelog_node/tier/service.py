@@ -31,7 +31,7 @@ from tidelog_core.turns import Turn
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.attempts import Attempts
-from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.copier import Copier
 from tidelog_node.tier.copy_loop import Backlog, CopyLoop
 from tidelog_node.tier.history import TierHistory
@@ -42,6 +42,7 @@ from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteReader
 from tidelog_node.tier.retention import Retention, adopt_log_start
 from tidelog_node.tier.retention_loop import RetentionLoop
 from tidelog_node.tier.swap_watch import SwapWatch
+from tidelog_node.tier.worker_command import WorkerCommand
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class TierService:
                 log_format=log_format,
             ),
             tracer=node.tracer,
+            health=node.health,
         )
         self._indexes = IndexCache(self.client, executor=node.executor)
         self.history = TierHistory(store=node.store, indexes=self._indexes, view=node.view)

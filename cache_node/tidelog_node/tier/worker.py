@@ -1,12 +1,11 @@
 """The tier worker: the process of a node that does its object-store traffic.
 
-    python -m tidelog_node.tier.worker_process --socket PATH --objects URL --cache-dir PATH
-
-It listens on a Unix socket and serves the requests of ``protocol``, so a backfill takes no
-processor time from the node's event loop. Its only state is the cache, so killing it at any moment
-loses nothing: the node starts another one and sends its requests again. With ``--until-stdin-ends``
-it ends with the process that started it. A node that leads partitions of diskless topics has a
-second one for its chain, so that acks do not wait behind cold reads.
+A node starts ``tidelog_node.tier.worker_process`` with the arguments of ``WorkerCommand``. It
+listens on a Unix socket and serves the requests of ``protocol``, so a backfill takes no processor
+time from the node's event loop. Its only state is the cache, so killing it at any moment loses
+nothing: the node starts another one and sends its requests again. With ``--until-stdin-ends`` it
+ends with the process that started it. A node that leads partitions of diskless topics has a second
+one for its chain, so that acks do not wait behind cold reads.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from uuid import uuid4
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError, TidelogError, TierUnavailable
-from tidelog_core.log_format import LOG_FORMATS, TEXT, configure_logging
+from tidelog_core.log_format import JSON, LOG_FORMATS, TEXT, configure_logging
 from tidelog_core.objects.counted_store import CountedObjectStore
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
@@ -63,6 +62,7 @@ from tidelog_node.tier.wal_messages import (
     WalStoreRequest,
 )
 from tidelog_node.tier.wal_objects import WalObjects
+from tidelog_node.tier.worker_version import require_same_version
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,6 @@ class WorkerSettings:
     upload_bytes_per_second: int
     multipart_threshold: int
     ends_with_stdin: bool
-    log_format: str
     niceness: int
     wal_bytes: int  # of built objects of chains; one object of any size is kept
 
@@ -278,6 +277,7 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
     """Return the settings on the command line; exits with a message if they are invalid."""
     defaults = NodeConfig()
     parser = argparse.ArgumentParser(prog="python -m tidelog_node.tier.worker_process")
+    parser.add_argument("--node-version", required=True)
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--objects", required=True, metavar="URL")
     parser.add_argument("--cache-dir", type=Path, required=True)
@@ -298,12 +298,17 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
     parser.add_argument("--wal-bytes", type=int, default=0)
     parser.add_argument("--log-format", choices=LOG_FORMATS, default=TEXT)
     parser.add_argument("--until-stdin-ends", action="store_true", dest="ends_with_stdin")
-    return WorkerSettings(**vars(parser.parse_args(arguments)))
+    fields = vars(parser.parse_args(arguments))
+    del fields["node_version"], fields["log_format"]  # ``run`` has read them before
+    return WorkerSettings(**fields)
 
 
 def run() -> None:
     """Run the worker with the settings of the command line."""
-    settings = parse_arguments(sys.argv[1:])
+    arguments = sys.argv[1:]
+    log_format = JSON if f"--log-format={JSON}" in arguments else TEXT
+    configure_logging("tier-worker", "INFO", log_format=log_format)
+    require_same_version(arguments)
+    settings = parse_arguments(arguments)
     os.nice(settings.niceness)
-    configure_logging("tier-worker", "INFO", log_format=settings.log_format)
     asyncio.run(run_worker(settings))

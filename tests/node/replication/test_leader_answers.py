@@ -12,9 +12,10 @@ from tidelog_core.config import NodeConfig
 from tidelog_node.follower import fetcher
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
-from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
+from tidelog_node.tier.worker_command import WorkerCommand
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA, scripted_leader

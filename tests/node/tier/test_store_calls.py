@@ -12,7 +12,7 @@ from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_node.tier import store_calls
-from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.protocol import (
     Fields,
     ProtocolError,
@@ -24,6 +24,7 @@ from tidelog_node.tier.protocol import (
     request_to_fields,
 )
 from tidelog_node.tier.store_calls import call_store
+from tidelog_node.tier.worker_command import WorkerCommand
 
 from tests.contracts.folder_objects import FolderObjectsContract
 from tests.support.worker_messages import as_received

@@ -8,7 +8,8 @@ import sys
 CHILD = """
 import sys
 from tidelog_node.tier import worker_process
-sys.argv = ["worker_process", "--help"]
+from tidelog_node.tier.worker_version import version_argument
+sys.argv = ["worker_process", version_argument(), "--help"]
 try:
     worker_process.main()
 except SystemExit as end:

@@ -44,8 +44,10 @@ from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.diskless.chain.writer_limits import kept_bytes_max, writer_limits
 from tidelog_node.node_context import NodeContext
-from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.protocol import NICENESS
+from tidelog_node.tier.worker_command import WorkerCommand
+from tidelog_node.tier.worker_starts import CONNECT_S_FIRST
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +84,7 @@ class NodeChain:
             niceness=0,  # Producers wait for it.
             wal_bytes=kept_bytes_max(self._limits),
         )
-        self.client = TierClient(self._command, tracer=node.tracer)
+        self.client = TierClient(self._command, tracer=node.tracer, health=node.health)
         self.client.start()
         self.fullness = Subscribers[[bool]]()  # of the current chain
         self.deposed = Subscribers[[OwnedChain]]()
@@ -180,6 +182,8 @@ class NodeChain:
                 wal_bytes=0,
             ),
             tracer=self._node.tracer,
+            # It ends with the calls, so they wait as long as it may take to start.
+            first_calls_s_max=CONNECT_S_FIRST,
         )
         passing.start()
         try:
