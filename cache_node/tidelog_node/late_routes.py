@@ -75,11 +75,6 @@ class LateHandler:
         self._lock = asyncio.Lock()
         self._handles: dict[Versions, Handle] = {}
 
-    @property
-    def is_made(self) -> bool:
-        """Whether a request has come."""
-        return bool(self._handles)
-
     def routes(self) -> list[Route]:
         """Return the routes, whose first request makes the handler."""
         return [Route(*one, partial(self._handle, one)) for one in self._versions]

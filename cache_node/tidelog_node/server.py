@@ -93,11 +93,6 @@ class Server:
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     @property
-    def connection_count(self) -> int:
-        """The number of open connections, with those of clients that have not logged in yet."""
-        return len(self._connections) + len(self._logins)
-
-    @property
     def memory(self) -> RequestMemory:
         """The memory of unanswered requests."""
         return self._buffers.memory

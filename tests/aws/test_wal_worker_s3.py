@@ -13,7 +13,7 @@ from uuid import uuid4
 import boto3
 import pytest
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import InvalidConfig, TierUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
@@ -24,6 +24,7 @@ from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalBuildReques
 from tidelog_node.tier.worker_command import WorkerCommand
 
 from tests.aws.buckets import REGION, make_bucket
+from tests.support.data_objects import build_data_object
 from tests.support.diskless_node import running_chain
 from tests.support.store_proxy import S3, STORE_PASSES, StoreBehaviour, StoreProxy
 from tests.support.tier_node import CONFIG, READY_TIMEOUT_S

@@ -6,7 +6,6 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
-from tidelog_core.diskless.bucket.survey import partition_tails
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter, parse_object
 from tidelog_core.diskless.wal.keys import parse_wal_key, wal_key
@@ -16,6 +15,7 @@ from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.records.batch import parse_header
 
 from tests.chaos.stored import StoredLog, parse_log
+from tests.support.chain_model.survey import partition_tails
 
 HOLDER = "the chains"
 

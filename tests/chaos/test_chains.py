@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object, refer_to
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, refer_to
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.keys import wal_key
@@ -14,6 +14,7 @@ from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.chaos.chains import read_chains
 from tests.support.batches import batch_of
+from tests.support.data_objects import build_data_object
 
 CLUSTER = "cluster"
 NAME = PartitionName(UUID(int=1), 0)

@@ -17,7 +17,7 @@ from tidelog_core.diskless.takeover.chain_sealer import (
     Sealed,
     SealerDecision,
 )
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object, build_seal
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_seal
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.diskless.wal.slice_bytes import check_slice_bytes
@@ -26,6 +26,7 @@ from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.store import ObjectStore
 
 from tests.support.chain_owner import ChainOwner
+from tests.support.data_objects import build_data_object
 from tests.support.wal_objects import CLUSTER, HEIR, TOPIC_ID, batch
 
 STORED, TAKEN = PutOutcome.STORED, PutOutcome.TAKEN

@@ -13,7 +13,6 @@ from tidelog_core.diskless.wal.build import (
     ForeignSlice,
     ObjectName,
     WalSlice,
-    build_data_object,
     build_seal,
 )
 from tidelog_core.diskless.wal.footer import parse_object
@@ -28,6 +27,7 @@ from tidelog_core.records.control import (
 from tidelog_core.tier.keys import topic_manifest_key
 from tidelog_core.tier.manifest import TopicManifest
 
+from tests.support.data_objects import build_data_object
 from tests.support.docs_reader import reader, run
 from tests.support.wal_objects import CHAIN, CLUSTER, CREATED_MS, GATEWAY, HEIR, TOPIC_ID
 

@@ -145,7 +145,7 @@ class AnswersWhileHandingOver(LeaderState[Token]):
         return not self.is_deposed
 
     @property
-    def is_handing_over(self) -> bool:
+    def is_moving(self) -> bool:
         return False
 
     def require_appendable(self, *, needs_all: bool) -> None:

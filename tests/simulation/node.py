@@ -576,7 +576,7 @@ class SimNode:
         if leader.needs_read:
             self._read_again(None)
             return
-        if not leader.is_handing_over:
+        if not leader.is_moving:
             successor = self.elector.preferred_successor(
                 leader.partition, self.peer_leases, now_ms=now_ms
             )

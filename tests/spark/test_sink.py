@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from tidelog_core.records.murmur2 import partition_for_key
 
 from tests.spark.sinks import committed, make_topic, open_transactions, values
+from tests.support.key_partitions import partition_for_key
 from tests.support.node_process import NodeProcess
 
 

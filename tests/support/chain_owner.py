@@ -12,13 +12,14 @@ from tidelog_core.diskless.wal.build import (
     ForeignSlice,
     ObjectName,
     WalSlice,
-    build_data_object,
     build_seal,
 )
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
+
+from tests.support.data_objects import build_data_object
 
 CREATED_MS = 1_700_000_000_000
 

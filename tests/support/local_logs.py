@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from tidelog_core.compaction.cleaner import build_offset_map, clean_groups, plan_cleaning
 from tidelog_core.compaction.rewrite import DeleteRule
+from tidelog_core.log.cleaned_segments import CleanedSegment
+from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import Record, decode_records, iter_headers
@@ -62,9 +64,17 @@ def clean(
     latest = build_offset_map(task, lambda _: None)
     for group in clean_groups(task, latest, lambda _: None):
         if group.cleaned is not None:
-            log.replace_segments(source, group.cleaned)
+            replace_segments(log, source, group.cleaned)
     log.end_cleaning(source, latest.end_offset)
     return latest.end_offset
+
+
+def replace_segments(log: LocalLog, source: CleaningSource, cleaned: CleanedSegment) -> None:
+    """Replace segments with the compacted one at once, on this thread."""
+    swap = log.begin_replacing(source, cleaned)
+    while not swap.is_done:
+        swap.run()
+        log.go_on_replacing(swap)
 
 
 def batches_of(log: LocalLog) -> list[bytes]:

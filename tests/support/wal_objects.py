@@ -11,7 +11,6 @@ from tidelog_core.diskless.wal.build import (
     Snapshot,
     WalSlice,
     build_checkpoint,
-    build_data_object,
     build_seal,
 )
 from tidelog_core.diskless.wal.footer import parse_object
@@ -23,6 +22,8 @@ from tidelog_core.records.control import (
     EndTransactionMarker,
     build_end_transaction_marker,
 )
+
+from tests.support.data_objects import build_data_object
 
 CLUSTER = "cluster-1"
 TOPIC_ID = UUID("5f6dc6a4-35d9-4f1c-9d6c-1f0a3d3a9d11")

@@ -13,7 +13,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from tidelog_core.config import NodeConfig, TopicConfig
-from tidelog_core.diskless.bucket.survey import partition_tails
 from tidelog_core.diskless.chain.chain_writer import WriterLimits
 from tidelog_core.diskless.chain.put_pace import PaceLimits
 from tidelog_core.diskless.chain.store import ChainStore
@@ -62,6 +61,7 @@ from tidelog_node.tier.wal_objects import WalObjects
 from tidelog_node.tier.worker_command import WorkerCommand
 
 from tests.support.batches import batch
+from tests.support.chain_model.survey import partition_tails
 from tests.support.wal_objects import CLUSTER, HEIR
 from tests.support.worker_messages import as_received
 

@@ -47,11 +47,6 @@ class Coordination:
         self._is_closed = False
 
     @property
-    def is_made(self) -> bool:
-        """Whether there has been work."""
-        return self._made is not None
-
-    @property
     def coordinators(self) -> Coordinators:
         """The coordinators, for callers that have awaited ``get``."""
         assert self._made is not None

@@ -69,10 +69,10 @@ async def _end(process: asyncio.subprocess.Process, *, may_linger: bool) -> None
 async def put_in_place(
     log: LocalLog, source: CleaningSource, cleaned: CleanedSegment, executor: Executor
 ) -> None:
-    """Replace segments as ``LocalLog.replace_segments`` does; the executor waits for the disk.
+    """Replace segments with a compacted one, durably; the executor waits for the disk.
 
     The loop is not blocked. An operation that needs the swap to be complete completes it first:
-    ``tidelog_core.log.cleaned_segments`` names those operations. Raises as ``replace_segments``.
+    ``tidelog_core.log.cleaned_segments`` names those operations. Raises as ``begin_replacing``.
     """
     loop = asyncio.get_running_loop()
     swap = log.begin_replacing(source, cleaned)

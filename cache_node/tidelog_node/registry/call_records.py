@@ -13,7 +13,6 @@ from tidelog_node.counters import SchemaTraffic
 from tidelog_node.session import Session
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"  # by the caller's fault, and by ours
-OUTCOMES = (OK, REFUSED, FAILED)
 _CHANGING = frozenset({CallKind.REGISTER, CallKind.DELETE, CallKind.CHANGE_SETTINGS})
 _ACTIVITIES = {
     Operation.REGISTER: Activity.CREATE,

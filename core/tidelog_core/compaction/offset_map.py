@@ -90,10 +90,6 @@ class OffsetMap:
         self.end_offset = max(self.end_offset, following.end_offset)
         self.is_full = following.is_full
 
-    def latest_offset(self, key: bytes) -> int:
-        """Return the newest offset of the key, -1 if it is not in the range."""
-        return self._latest.get(key, -1)
-
     def keeps(self, record: Record) -> bool:
         """Whether no newer record has this one's key. Records without a key go.
 

@@ -452,22 +452,14 @@ class LocalLog(ReadableLog):
             segments, dirty_from=self.cleaned_up_to, producers=self.producers.state
         )
 
-    def replace_segments(self, source: CleaningSource, cleaned: CleanedSegment) -> None:
-        """Replace segments with the compacted one that was made from them. Durable on return.
-
-        Slices being sent stay readable. Raises ``SegmentsChanged`` if the log was truncated or its
-        segments changed since ``source`` was made, ``StorageError``; nothing has changed then,
-        unless the log is offline.
-        """
-        self.begin_replacing(source, cleaned)
-        self._settle()
-
     def begin_replacing(self, source: CleaningSource, cleaned: CleanedSegment) -> PendingSwap:
-        """Begin ``replace_segments``, to be finished in steps.
+        """Begin to replace segments with the compacted one that was made from them.
 
         Until ``is_done``, the caller runs ``PendingSwap.run``, which may block, on any thread,
         and then calls ``go_on_replacing`` on the log's thread. Other changes of the log's files
-        first finish the swap. Raises as ``replace_segments``.
+        first finish the swap. The swap is durable once it is done. Slices being sent stay
+        readable. Raises ``SegmentsChanged`` if the log was truncated or its segments changed since
+        ``source`` was made, ``StorageError``; nothing has changed then, unless the log is offline.
         """
         self._segments.check_online()
         return self._cleaning.begin_replacing(source, cleaned)
@@ -479,7 +471,7 @@ class LocalLog(ReadableLog):
     def end_cleaning(self, source: CleaningSource, up_to: int) -> None:
         """Note that everything below ``up_to`` is compacted. Durable on return.
 
-        Raises as ``replace_segments``.
+        Raises as ``begin_replacing``.
         """
         self._segments.check_online()
         self._settle()

@@ -436,7 +436,7 @@ class ReadableLog:
         return self._cleaning.segments(settled, dirty_from=self.cleaned_up_to)
 
     def segments_to_erase(self, up_to: int) -> tuple[SegmentToClean, ...] | None:
-        """Return the segments with offsets below ``up_to``, for ``replace_segments``.
+        """Return the segments with offsets below ``up_to``, for ``begin_replacing``.
 
         ``None`` until all of these offsets are here, sealed, flushed and replicated. Transactions
         may be open there: the replacement must keep every batch's header. Raises ``StorageError``.

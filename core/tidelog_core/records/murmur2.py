@@ -26,8 +26,3 @@ def murmur2(data: bytes) -> int:
     state = (state ^ state >> 13) * _MULTIPLIER & _UINT32
     state ^= state >> 15
     return state - (1 << 32) if state >> 31 else state
-
-
-def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Return the partition in which every Kafka client puts records of this key."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -246,13 +246,8 @@ class LeaderState(LeaderCommits[Token]):
             time_ms=self.rules.hand_over_ms if time_ms is None else time_ms,
         )
 
-    @property
-    def is_handing_over(self) -> bool:
-        """Whether appends are refused because the leadership is on its way elsewhere."""
-        return self._hand_over.is_wanted
-
     def is_handing_over_to(self, successor: int) -> bool:
-        """Whether it is on its way to this broker."""
+        """Whether appends are refused because the leadership is on its way to this broker."""
         return self._hand_over.is_to(successor)
 
     @property

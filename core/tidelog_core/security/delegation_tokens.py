@@ -31,7 +31,6 @@ from tidelog_core.security.scram_credentials import (
 
 # A person who has one token can try keys offline. A good key has 32 random bytes.
 KEY_SIZE_BYTES_MIN = 16
-HMAC_SIZE_BYTES = 64
 DIGEST_SIZE_BYTES = 32
 _ID_SIZE_BYTES = 16  # random, as in a UUID
 

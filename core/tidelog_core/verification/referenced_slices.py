@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
-from tidelog_core.diskless.checkpoints.replay import CommittedSlice
+from tidelog_core.diskless.wal.committed_slices import CommittedSlice
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName
 

@@ -24,7 +24,7 @@ from tidelog_core.diskless.bucket.chains import chains_of
 from tidelog_core.diskless.chain.index import parse_index, rows_of
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
 from tidelog_core.diskless.chain.walk import Place, walk_chain
-from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
+from tidelog_core.diskless.wal.committed_slices import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter, parse_object
 from tidelog_core.diskless.wal.keys import (

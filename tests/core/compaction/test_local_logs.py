@@ -24,6 +24,7 @@ from tests.support.local_logs import (
     clean,
     committed_records_of,
     offsets_of,
+    replace_segments,
     sealed_log,
     watched,
 )
@@ -173,7 +174,7 @@ def test_a_log_that_was_cut_meanwhile_is_left_alone(tmp_path: Path) -> None:
     extents = [(one.end_offset, one.size_bytes) for one in source.segments]
     assert [(one.end_offset, one.size_bytes) for one in log.segments_to_clean()] == extents
     with pytest.raises(SegmentsChanged):
-        log.replace_segments(source, cleaned)
+        replace_segments(log, source, cleaned)
     with pytest.raises(SegmentsChanged):
         log.end_cleaning(source, latest.end_offset)
     assert batches_of(log) == batches
@@ -190,7 +191,7 @@ def test_segments_that_retention_has_taken_meanwhile_are_not_brought_back(tmp_pa
     log.advance_log_start_offset(source.segments[0].end_offset)
     assert cleaned[0] is not None
     with pytest.raises(SegmentsChanged):
-        log.replace_segments(source, cleaned[0])
+        replace_segments(log, source, cleaned[0])
     log.close()
 
 

@@ -15,8 +15,7 @@ from tidelog_core.diskless.bucket.chains import (
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.chain.walk import SEAL_SIZE_BYTES, Place, WalkedObject, walk_chain
 from tidelog_core.diskless.takeover.chain_seal import find_seal, seal_chain
-from tidelog_core.diskless.takeover.heir_replay import ReplayStart, replay_partitions
-from tidelog_core.diskless.wal.build import WalSlice, build_data_object, build_seal
+from tidelog_core.diskless.wal.build import WalSlice, build_seal
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.keys import chains_prefix, wal_key
@@ -34,7 +33,9 @@ from tidelog_core.restoration.chain_tail import join_tail
 from tidelog_core.tier.bucket import ClusterObjects
 
 from tests.core.diskless.tail_world import TailWorld
+from tests.support.chain_model.heir_replay import ReplayStart, replay_partitions
 from tests.support.chain_owner import ChainOwner, chain_name
+from tests.support.data_objects import build_data_object
 from tests.support.wal_objects import CLUSTER, CREATED_MS, HEIR, TOPIC_ID, batch, name
 
 T0 = PartitionName(TOPIC_ID, 0)

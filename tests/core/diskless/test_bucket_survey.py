@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.diskless.bucket.survey import ChainEnd, chain_end, partition_tails
-from tidelog_core.diskless.wal.build import WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter, parse_object
 from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.core.diskless.test_chain_sealer import data, seal
+from tests.support.chain_model.survey import ChainEnd, chain_end, partition_tails
+from tests.support.data_objects import build_data_object
 from tests.support.wal_objects import CHAIN, HEIR, TOPIC_ID, batch, name
 
 

@@ -17,8 +17,8 @@ from tidelog_core.diskless.chain.index import (
     rows_of,
 )
 from tidelog_core.diskless.chain.store import PARSED_HERE_BYTES_MAX, ChainStore, ListedObject
-from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.build import BuiltObject, Snapshot
+from tidelog_core.diskless.wal.committed_slices import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.keys import WalKey, checkpoint_key

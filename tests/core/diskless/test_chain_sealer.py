@@ -18,9 +18,10 @@ from tidelog_core.diskless.takeover.chain_sealer import (
     SealerDecision,
     StillOpen,
 )
-from tidelog_core.diskless.wal.build import build_data_object, build_seal
+from tidelog_core.diskless.wal.build import build_seal
 from tidelog_core.diskless.wal.header import WalHeader
 
+from tests.support.data_objects import build_data_object
 from tests.support.wal_objects import CHAIN, HEIR, name
 
 

@@ -20,11 +20,12 @@ from tidelog_core.diskless.chain.chain_writer import (
 )
 from tidelog_core.diskless.chain.noted_ranges import ForeignRange, NotedRange
 from tidelog_core.diskless.chain.put_pace import PaceLimits
-from tidelog_core.diskless.wal.build import BuiltObject, WalSlice, build_data_object, build_seal
+from tidelog_core.diskless.wal.build import BuiltObject, WalSlice, build_seal
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.metadata.epoch_chains import EpochChain
 
+from tests.support.data_objects import build_data_object
 from tests.support.wal_objects import CHAIN, HEIR, TOPIC_ID, batch, foreign_slice, name
 
 P0, P1 = PartitionName(TOPIC_ID, 0), PartitionName(TOPIC_ID, 1)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.diskless.checkpoints.checkpoint import (
-    CheckpointedPartition,
-    pack_checkpoint,
-    parse_checkpoint,
-)
-from tidelog_core.diskless.checkpoints.stored_checkpoints import CheckpointMark
 from tidelog_core.diskless.wal.build import Snapshot, build_checkpoint
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.rows import MarkRow
 from tidelog_core.errors import CorruptObject
 
+from tests.support.chain_model.checkpoint import (
+    CheckpointedPartition,
+    pack_checkpoint,
+    parse_checkpoint,
+)
+from tests.support.chain_model.stored_checkpoints import CheckpointMark
 from tests.support.wal_objects import TOPIC_ID, data_object, name
 
 P0, P4 = PartitionName(TOPIC_ID, 0), PartitionName(TOPIC_ID, 4)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.diskless.chain.rules import ChainRules
-from tidelog_core.diskless.checkpoints.stored_checkpoints import CheckpointMark, StoredCheckpoints
 from tidelog_core.diskless.collection.collection import (
     DELETE_COUNT_MAX,
     OwnedObjects,
@@ -23,6 +22,11 @@ from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.header import WalHeader
 
 from tests.core.diskless.test_chain_sealer import Bucket, data
+from tests.support.chain_model.stored_checkpoints import (
+    CheckpointedEnds,
+    CheckpointMark,
+    StoredCheckpoints,
+)
 from tests.support.wal_objects import CHAIN, TOPIC_ID, data_object
 
 P0, P1 = PartitionName(TOPIC_ID, 0), PartitionName(TOPIC_ID, 1)
@@ -104,7 +108,7 @@ def test_a_gateways_slices_are_needed_until_somebody_knows_better() -> None:
 
 def test_below_a_log_start_records_are_needed_until_a_checkpoint_has_it() -> None:
     checkpoints = StoredCheckpoints()
-    unneeded = UnneededEnds({P0: 10}, checkpoints)
+    unneeded = CheckpointedEnds({P0: 10}, checkpoints)
     assert (unneeded.of(P0), unneeded.of(P1)) == (10, -1)
     # The checkpoint is of before the log start moved, whatever it has the producers of.
     checkpoints.add(3, {P0: CheckpointMark(0, 70), P1: CheckpointMark(5, 9)})

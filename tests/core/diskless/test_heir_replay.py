@@ -5,26 +5,27 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.diskless.checkpoints.checkpoint import (
-    Checkpoint,
-    CheckpointedPartition,
-    pack_checkpoint,
-    parse_checkpoint,
-)
-from tidelog_core.diskless.takeover.heir_replay import (
-    ReplayedPartition,
-    ReplayGap,
-    ReplayStart,
-    footers_from,
-    replay_partitions,
-)
-from tidelog_core.diskless.wal.build import WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter, parse_object
 from tidelog_core.log.producer_snapshot import CorruptSnapshot, encode_snapshot
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 
+from tests.support.chain_model.checkpoint import (
+    Checkpoint,
+    CheckpointedPartition,
+    pack_checkpoint,
+    parse_checkpoint,
+)
+from tests.support.chain_model.heir_replay import (
+    ReplayedPartition,
+    ReplayGap,
+    ReplayStart,
+    footers_from,
+    replay_partitions,
+)
+from tests.support.data_objects import build_data_object
 from tests.support.wal_objects import (
     CHAIN,
     GATEWAY,

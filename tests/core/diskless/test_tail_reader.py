@@ -12,7 +12,7 @@ from crc32c import crc32c
 from tidelog_core.diskless.chain.follower import ChainFollower
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.tail.partition_tail import TailView
-from tidelog_core.diskless.tail.reader import TailReader, find_chains
+from tidelog_core.diskless.tail.reader import TailReader
 from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
@@ -400,22 +400,6 @@ async def test_many_objects_are_read_in_portions() -> None:
     view = await bucket.view(items((0, A, 0)), tiered_end=40)
     assert bases(view) == list(range(40, 400, 2))
     assert bucket.take_counts() == (2, 180)  # 20 are missing: a second listing says why.
-
-
-async def test_chains_are_found_and_read_by_listing_alone() -> None:
-    bucket = Bucket()
-    first, second = bucket.owner(A), bucket.owner(B)
-    for base in range(0, 6, 2):
-        await first.commit_batches(T0, 0, batch(base))
-    await first.seal(B)
-    await second.commit_batches(T0, 1, batch(6))
-    await bucket.store.put(f"{CLUSTER}/wal/somebody", b"else's")
-    await bucket.store.put(f"{CLUSTER}/waldo", b"")
-    bucket.take_counts()
-    found = await find_chains(bucket.counted, CLUSTER)  # type: ignore[arg-type]
-    assert (sorted(found), bucket.take_counts()[0]) == (sorted([A, B]), 4)
-    await bucket.reader.refresh([T0], found)
-    assert bases(bucket.reader.view(T0, 0, None)) == [0, 2, 4, 6]
 
 
 async def test_objects_that_go_while_they_are_read_are_listed_again() -> None:

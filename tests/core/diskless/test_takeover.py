@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 from tidelog_core.diskless.chain.rules import ChainRules
 from tidelog_core.diskless.chain.steady_time import SteadyTime
-from tidelog_core.diskless.checkpoints.replay import PartitionReplay, committed_slices
 from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
 from tidelog_core.diskless.takeover.takeover import (
     Finished,
-    Handover,
     Lead,
     ReadItems,
     Replay,
@@ -18,7 +16,8 @@ from tidelog_core.diskless.takeover.takeover import (
     WriteEpochs,
     WriteOutcome,
 )
-from tidelog_core.diskless.wal.build import WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import WalSlice
+from tidelog_core.diskless.wal.committed_slices import committed_slices
 from tidelog_core.diskless.wal.epoch_chains import (
     PartitionName,
     begin_epoch,
@@ -35,6 +34,9 @@ from tidelog_core.metadata.epoch_chains import (
 )
 
 from tests.core.diskless.test_chain_sealer import Bucket, data
+from tests.support.chain_model.handover import Handover
+from tests.support.chain_model.partition_replay import PartitionReplay
+from tests.support.data_objects import build_data_object
 from tests.support.wal_objects import (
     CHAIN,
     CREATED_MS,

@@ -16,13 +16,11 @@ from tidelog_core.diskless.wal.build import (
     BuiltObject,
     ObjectName,
     WalSlice,
-    build_data_object,
     build_seal,
 )
 from tidelog_core.diskless.wal.footer import (
     FOOTER_SIZE_BYTES_MAX,
     SUFFIX_SIZE_BYTES,
-    check_slice,
     missing_footer_range,
     parse_footer,
     parse_object,
@@ -39,6 +37,7 @@ from tidelog_core.errors import CorruptObject, CorruptRecordBatch
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import iter_headers
 
+from tests.support.data_objects import build_data_object
 from tests.support.wal_objects import (
     CHAIN,
     CLUSTER,
@@ -83,10 +82,8 @@ def test_an_object_says_everything_about_its_slices() -> None:
     assert {UUID(bytes=row.topic_id) for row in footer.slices} == {TOPIC_ID}
     for row in footer.slices:
         data = built.data[row.position : row.position + row.size_bytes]
-        check_slice(data, row, key="x")
+        assert crc32c(data) == row.crc32c
         assert len(list(iter_headers(data))) == row.batch_count
-        with pytest.raises(CorruptObject, match="the slice at"):
-            check_slice(data[:-1], row, key="x")
     assert not footer.is_seal
     assert parse_header(built.data[:HEADER_SIZE], key="x") == header
 

@@ -23,6 +23,7 @@ from tests.support.local_logs import (
     batches_of,
     clean,
     committed_records_of,
+    replace_segments,
     sealed_log,
     watched,
 )
@@ -54,7 +55,7 @@ def erase(log: LocalLog, key: bytes, up_to: int) -> int:
     removed = 0
     for group in erase_groups(task, lambda _: None):
         if group.cleaned is not None:
-            log.replace_segments(source, group.cleaned)
+            replace_segments(log, source, group.cleaned)
             removed += group.removed_record_count
     log.end_cleaning(source, 0)
     return removed
@@ -294,7 +295,7 @@ def test_a_log_that_is_cut_meanwhile_keeps_what_it_has(tmp_path: Path) -> None:
     log.truncate_to(2)
     assert log.cut_count > cut_count
     with pytest.raises(SegmentsChanged):
-        log.replace_segments(source, cleaned)
+        replace_segments(log, source, cleaned)
     assert batches_of(log) == batches[:2]
     log.close()
 

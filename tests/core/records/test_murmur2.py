@@ -4,7 +4,7 @@ import pytest
 from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.records.murmur2 import murmur2, partition_for_key
+from tidelog_core.records.murmur2 import murmur2
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,3 @@ def test_known_keys_have_kafkas_hash(key: bytes, expected: int) -> None:
 @given(key=st.binary(max_size=100))
 def test_any_key_hashes_as_in_aiokafka(key: bytes) -> None:
     assert murmur2(key) & 0xFFFFFFFF == aiokafka_murmur2(key)
-
-
-@given(key=st.binary(max_size=40), partition_count=st.integers(1, 1000))
-def test_partition_is_the_positive_hash_modulo_the_count(key: bytes, partition_count: int) -> None:
-    expected = (aiokafka_murmur2(key) & 0x7FFFFFFF) % partition_count
-    assert partition_for_key(key, partition_count) == expected

@@ -269,7 +269,7 @@ def test_a_leader_that_stays_goes_on_if_the_chain_is_too_slow() -> None:
     leader = moving_leader()
     assert leader.propose(BROKERS, ALIVE, 60_000) is None
     leader.require_appendable(needs_all=True)
-    assert not leader.is_handing_over
+    assert not leader.is_moving
 
 
 def test_a_leader_that_leaves_names_its_successor_without_an_end_if_the_chain_is_too_slow() -> None:
@@ -335,7 +335,7 @@ def test_a_leader_goes_on_if_the_request_is_taken_back_or_its_target_is_gone() -
     leader.require_appendable(needs_all=True)
     fetch(leader, 2, 0, now_ms=6_000)
     assert leader.propose(BROKERS, ALIVE, 6_000) is None
-    assert leader.is_handing_over
+    assert leader.is_moving
     back = dataclasses.replace(IN_CHAIN, acked_by=AckedBy.CHAIN, version=request.version + 1)
     leader.on_partition(back, 6_001)
     assert leader.propose(BROKERS, ALIVE, 6_001) is None
@@ -349,7 +349,7 @@ def test_a_request_that_the_chain_is_too_slow_for_is_tried_again_later() -> None
     leader.on_partition(request, 1)
     fetch(leader, 2, 0, now_ms=1)
     assert leader.propose(BROKERS, ALIVE, 1) is None
-    assert leader.is_handing_over
+    assert leader.is_moving
     assert leader.propose(BROKERS, ALIVE, 2_500) is None
     leader.require_appendable(needs_all=True)
     fetch(leader, 2, 0, now_ms=7_000)
@@ -357,7 +357,7 @@ def test_a_request_that_the_chain_is_too_slow_for_is_tried_again_later() -> None
     leader.require_appendable(needs_all=True)
     fetch(leader, 2, 0, now_ms=7_600)
     assert leader.propose(BROKERS, ALIVE, 7_600) is None
-    assert leader.is_handing_over
+    assert leader.is_moving
 
 
 def test_a_leader_hands_over_to_a_replica_that_was_put_first() -> None:

@@ -24,6 +24,7 @@ from tidelog_node.authentication.login import LOGIN_SECONDS_MAX, LoginService
 from tidelog_node.authentication.login_credentials import LoginCredentials
 from tidelog_node.authentication.password_checks import PasswordChecks
 from tidelog_node.connections.transport import TransportFactory, plain_transport
+from tidelog_node.counters import NodeCounters
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
 from tidelog_node.handlers.sasl import SaslHandlers
@@ -72,12 +73,17 @@ class SaslServer:
 
     port: int
     open_port: int
-    server: Server
+    counters: NodeCounters
     service: LoginService
     users: Users
     logins: LoginList
     hot_sessions: list[Session]
     clients: list[Client] = field(default_factory=list)
+
+    @property
+    def connection_count(self) -> int:
+        """The number of open connections, with those of clients that have not logged in yet."""
+        return sum(self.counters.listener(name).open_count for name in (SASL, OPEN))
 
     async def client(self, *, is_open: bool = False) -> Client:
         """Connect."""
@@ -146,6 +152,7 @@ async def sasl_server(
         now=now or asyncio.get_running_loop().time,
         seconds_max=seconds_max,
     )
+    counters = NodeCounters()
     server = Server(
         dispatch,
         request_bytes_max=1_000_000,
@@ -156,10 +163,11 @@ async def sasl_server(
         send_buffer_bytes=0,
         make_transport=make_transport,
         begin_login=service.begin,
+        counters=counters,
     )
     ports = {name: server.bind(Listener(name=name, port=0)).port for name in (SASL, OPEN)}
     server.start_accepting()
-    served = SaslServer(ports[SASL], ports[OPEN], server, service, users, logins, hot_sessions)
+    served = SaslServer(ports[SASL], ports[OPEN], counters, service, users, logins, hot_sessions)
     try:
         yield served
     finally:

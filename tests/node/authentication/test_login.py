@@ -177,7 +177,7 @@ async def test_a_refused_client_may_close_the_connection_itself() -> None:
     async with sasl_server() as served:
         client = await served.client()
         assert (await client.log_in_plain("wrong")).error_code == FAILED
-        assert served.server.connection_count == 1
+        assert served.connection_count == 1
         client.send(bytes(300_000))  # discarded
         assert await client.is_closed(), "it need not"
 

@@ -134,7 +134,7 @@ async def test_the_size_of_a_frame_costs_no_memory() -> None:
         taken_bytes, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert taken_bytes < SOCKETS * 10_000
-        assert served.server.connection_count == SOCKETS
+        assert served.connection_count == SOCKETS
 
 
 async def test_half_frames_of_many_sockets_take_bounded_memory_and_others_log_in() -> None:
@@ -145,7 +145,7 @@ async def test_half_frames_of_many_sockets_take_bounded_memory_and_others_log_in
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert served.service.memory.counted_bytes <= COUNTED_BYTES_MAX
-        assert served.server.connection_count <= COUNTED_BYTES_MAX // 200_000 + 1
+        assert served.connection_count <= COUNTED_BYTES_MAX // 200_000 + 1
         # The test's own unsent bytes are in the peak, too.
         assert peak_bytes < SOCKETS * 200_000 + 3 * COUNTED_BYTES_MAX
         assert (await (await served.client()).log_in()).error_code == ErrorCode.none
@@ -178,10 +178,10 @@ async def test_a_login_must_end_in_time() -> None:
         for _ in range(3):
             slow.send(b"\0")
             await asyncio.sleep(0.05)
-        assert served.server.connection_count == 2
+        assert served.connection_count == 2
         assert await silent.is_closed()
         assert await slow.is_closed()
-        await eventually_async(lambda: served.server.connection_count == 0)
+        await eventually_async(lambda: served.connection_count == 0)
         assert "no login within" in served.logins.refusals[0][0]
 
 

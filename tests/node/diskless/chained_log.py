@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from tidelog_core.config import TopicConfig
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object, refer_to
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, refer_to
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.slice_bytes import foreign_batches
@@ -25,6 +25,7 @@ from tidelog_node.replication.role import ReplicaRole
 
 from tests.support.batches import batch
 from tests.support.clock import Clock
+from tests.support.data_objects import build_data_object
 from tests.support.log_building import PARTITION, content_of, marker, open_log
 
 CLUSTER = "cluster-1"

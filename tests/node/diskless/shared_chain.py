@@ -9,7 +9,7 @@ from random import Random
 
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
@@ -22,6 +22,7 @@ from tidelog_node.replica import Replica
 from tests.node.diskless.chained_log import CLUSTER, TOPIC_ID, new_chain, replica_over
 from tests.support.batches import batch
 from tests.support.clock import NOW_MS
+from tests.support.data_objects import build_data_object
 from tests.support.log_building import content_of, marker, open_log
 
 SEGMENT_BYTES = 2_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object, refer_to
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, refer_to
 from tidelog_core.diskless.wal.epoch_chains import current_chain
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.slice_bytes import foreign_batches
@@ -29,6 +29,7 @@ from tidelog_node.tier.manifests import BucketManifests
 from tests.node.diskless.chained_log import new_chain
 from tests.node.replication.led_node import LedNode, led_node
 from tests.support.batches import batch_of
+from tests.support.data_objects import build_data_object
 from tests.support.hand_chain import DISKLESS, HandChain
 from tests.support.log_building import read_bytes
 

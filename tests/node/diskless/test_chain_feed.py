@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ObjectNotFound, StoreUnavailable
 from tidelog_core.log.local_log import LocalLog
@@ -37,6 +37,7 @@ from tests.node.diskless.chained_log import (
     replica_over,
 )
 from tests.support.batches import batch
+from tests.support.data_objects import build_data_object
 from tests.support.log_building import content_of, open_log, start_unfilled
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context

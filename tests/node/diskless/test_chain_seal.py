@@ -9,7 +9,7 @@ import pytest
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.errors import CorruptObject, StoreUnavailable, TierUnavailable
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import ChainName
@@ -21,6 +21,7 @@ from tidelog_node.diskless.recovery.chain_seal import seal_chain
 from tidelog_node.node_context import NodeContext
 
 from tests.node.diskless.chained_log import CLUSTER, NAME, new_chain
+from tests.support.data_objects import build_data_object
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context
 from tests.support.wal_objects import batch

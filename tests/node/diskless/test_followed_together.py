@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import EpochChain
@@ -21,6 +21,7 @@ from tidelog_node.tier.history import TierHistory
 from tests.node.diskless.chained_log import CLUSTER, TOPIC_ID, new_chain, replica_over
 from tests.node.diskless.test_chain_feed import NoTier, WatchedStore
 from tests.support.batches import batch
+from tests.support.data_objects import build_data_object
 from tests.support.log_building import open_log
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context

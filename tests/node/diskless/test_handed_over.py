@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.diskless.wal.header import WalKind
 from tidelog_core.metadata.epoch_chains import EpochChain, end_epoch
 from tidelog_core.metadata.records import segment_key
@@ -21,6 +21,7 @@ from tidelog_node.diskless.takeover import leader_takeover, pending_takeovers
 from tests.node.diskless.chained_log import new_chain
 from tests.node.diskless.takeover_node import TakeoverNode, create, takeover_node
 from tests.support.batches import batch_of
+from tests.support.data_objects import build_data_object
 
 DONOR = 2
 

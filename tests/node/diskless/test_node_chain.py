@@ -11,7 +11,7 @@ import pytest
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.takeover.chain_seal import find_seal
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import StoreUnavailable, TidelogError, TierUnavailable
 from tidelog_core.metadata.cluster_view import ClusterView
@@ -24,6 +24,7 @@ from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.registration import ensure_cluster
 
 from tests.support.batches import batch
+from tests.support.data_objects import build_data_object
 from tests.support.diskless_node import running_chain
 from tests.support.waiting import eventually_async
 

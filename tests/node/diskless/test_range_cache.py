@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object, build_seal
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_seal
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ObjectNotFound
 from tidelog_core.objects.memory import MemoryObjectStore
@@ -15,6 +15,7 @@ from tidelog_node.diskless.recovery.range_cache import NoRoom, RangeCache
 
 from tests.node.diskless.chained_log import CLUSTER, TOPIC_ID, new_chain
 from tests.support.batches import batch_of
+from tests.support.data_objects import build_data_object
 
 SIZE, BYTES_MAX, BROKERS = 60, 400, (1, 2)
 

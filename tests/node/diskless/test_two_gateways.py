@@ -14,7 +14,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 from crc32c import crc32c
-from tidelog_core.diskless.wal.build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.diskless.wal.slice_bytes import foreign_batches
@@ -33,6 +33,7 @@ from tidelog_node.wire.gateway_append import (
 from tests.node.diskless.gateway_world import TOPIC_ID, World
 from tests.support import virtual_time
 from tests.support.batches import batch
+from tests.support.data_objects import build_data_object
 from tests.support.inline_executor import InlineExecutor
 
 FIRST, SECOND = 2, 3  # the gateways' broker ids

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.config import ListenerConfig
+from tidelog_node.counters import NodeCounters
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.replica import Replica
 from tidelog_node.security.listeners import Listener, SecurityProtocol
@@ -28,8 +29,11 @@ CODE_AT = 4 + 4 + 2 + len(TOPIC) + 4 + 4  # behind the correlation id, topics an
 class Served:
     """A node with one diskless partition behind a socket."""
 
-    def __init__(self, node: LedNode, replica: Replica, server: Server, port: int) -> None:
+    def __init__(
+        self, node: LedNode, replica: Replica, server: Server, counters: NodeCounters, port: int
+    ) -> None:
         self.node, self.replica, self.server, self.port = node, replica, server, port
+        self.counters = counters
         self.chain = HandChain()
         self.chain.enter(node.replicas, replica, 0)
         self.clients: list[Client] = []
@@ -74,6 +78,7 @@ async def served(folder: Path) -> AsyncIterator[Served]:
     async with led_node(folder) as node:
         replica = await node.create_topic(replicas=(1,), **DISKLESS)
         dispatch = Dispatch([node.produce.hot_route()], (), elements_max=9, partitions_max=9)
+        counters = NodeCounters()
         server = Server(
             dispatch,
             request_bytes_max=1_000_000,
@@ -82,6 +87,7 @@ async def served(folder: Path) -> AsyncIterator[Served]:
             frame_seconds_max=30,
             idle_seconds_max=30,
             send_buffer_bytes=0,
+            counters=counters,
         )
         listener = Listener(
             name="PLAINTEXT",
@@ -91,7 +97,7 @@ async def served(folder: Path) -> AsyncIterator[Served]:
         )
         port = server.bind(listener).port
         server.start_accepting()
-        one = Served(node, replica, server, port)
+        one = Served(node, replica, server, counters, port)
         try:
             yield one
         finally:
@@ -169,7 +175,7 @@ async def test_a_client_that_has_gone_is_forgotten(tmp_path: Path) -> None:
         assert one.node.admission.is_active
         gone.writer.transport.abort()
         async with asyncio.timeout(60):
-            while one.server.connection_count:  # noqa: ASYNC110
+            while one.counters.listener("PLAINTEXT").open_count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         one.node.admission.set_full(False)
         assert not one.node.admission.is_active

@@ -98,7 +98,7 @@ async def handing_over(led: Led) -> ErrorCode:
     # The successor has died.
     peers = make_peers(live=(1,), dead=(2,))
     leader.propose(led.node.view.image.brokers, peers, led.node.now_ms + 60_000)
-    assert not leader.is_handing_over
+    assert not leader.is_moving
     return code
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tidelog_core.diskless.chain.index import ChainIndex, rows_of
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.wal.build import BuiltObject, Snapshot, WalSlice, build_data_object
+from tidelog_core.diskless.wal.build import BuiltObject, Snapshot, WalSlice
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
@@ -17,6 +17,7 @@ from tidelog_node.tier.wal_indexes import WalIndexes
 from tidelog_node.tier.wal_messages import WalIndexRequest
 
 from tests.support.chain_owner import chain_name
+from tests.support.data_objects import build_data_object
 from tests.support.wal_objects import CLUSTER, TOPIC_ID, batch, name
 
 CHAIN, OTHER = chain_name(1), chain_name(2)

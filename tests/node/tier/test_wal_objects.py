@@ -23,7 +23,6 @@ from tidelog_core.diskless.wal.build import (
     ObjectName,
     Snapshot,
     WalSlice,
-    build_data_object,
     build_seal,
 )
 from tidelog_core.diskless.wal.footer import parse_object
@@ -72,6 +71,7 @@ from tidelog_node.tier.wal_writing import build_object, write_object
 from tidelog_node.tier.worker_command import WorkerCommand
 
 from tests.support.batches import batch
+from tests.support.data_objects import build_data_object
 from tests.support.log_building import open_log
 from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
 from tests.support.wal_objects import CHAIN, CLUSTER, HEIR, TOPIC_ID, foreign_slice

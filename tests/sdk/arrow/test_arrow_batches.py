@@ -17,7 +17,8 @@ from tidelog.producing.encoded import EncodedRecords
 from tidelog_core.errors import MessageTooLarge
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import CompressionType, Record, build_batch, decode_records
-from tidelog_core.records.murmur2 import partition_for_key
+
+from tests.support.key_partitions import partition_for_key
 
 NOW_MS = 1_700_000_000_123
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -15,8 +15,8 @@ from tidelog.producing.arrow_batches import BatchBuilder
 from tidelog.producing.batch_options import BatchOptions
 from tidelog.reused_memory import thread_memory
 from tidelog_core.records.batch import decode_records
-from tidelog_core.records.murmur2 import partition_for_key
 
+from tests.support.key_partitions import partition_for_key
 from tests.support.node_process import NodeProcess
 
 WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5, 678_000, datetime.UTC)

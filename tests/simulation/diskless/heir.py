@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidelog_core.diskless.checkpoints.checkpoint import Checkpoint, parse_checkpoint
-from tidelog_core.diskless.checkpoints.replay import CommittedSlice
-from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.collection import collectable_of_sealed, needs_of
 from tidelog_core.diskless.takeover import chain_sealer, takeover
 from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
-from tidelog_core.diskless.takeover.heir_replay import (
-    ReplayedPartition,
-    ReplayGap,
-    ReplayStart,
-    footers_from,
-    replay_partitions,
-)
 from tidelog_core.diskless.takeover.takeover import StoredChains, Takeover
 from tidelog_core.diskless.wal.build import ObjectName, build_seal
+from tidelog_core.diskless.wal.committed_slices import CommittedSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.header import HEADER_SIZE, parse_header
@@ -36,6 +27,15 @@ from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.simulation.diskless.checker import CLUSTER, parsed
 from tests.simulation.diskless.leader_log import Recovered
+from tests.support.chain_model.checkpoint import Checkpoint, parse_checkpoint
+from tests.support.chain_model.heir_replay import (
+    ReplayedPartition,
+    ReplayGap,
+    ReplayStart,
+    footers_from,
+    replay_partitions,
+)
+from tests.support.chain_model.stored_checkpoints import StoredCheckpoints
 
 if TYPE_CHECKING:
     from tests.simulation.diskless.node import Incarnation
@@ -80,7 +80,7 @@ class SealTask:
                         build_seal(name, node.chain).data,
                         self._on_seal_put,
                         sequence,
-                        is_conditional=node.rules.is_create_conditional(),
+                        is_conditional=node.setup.shell.creates_conditionally,
                     )
                 case _:
                     self._on_end(decision)

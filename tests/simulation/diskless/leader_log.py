@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tidelog_core.diskless.chain.noted_ranges import NotedRange
-from tidelog_core.diskless.checkpoints.checkpoint import CheckpointedPartition
-from tidelog_core.diskless.checkpoints.replay import CommittedSlice, header_of, marker_of
 from tidelog_core.diskless.takeover.takeover import StoredChains
+from tidelog_core.diskless.wal.committed_slices import CommittedSlice, header_of, marker_of
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.rows import BatchRow, RowTable, WalSection
 from tidelog_core.diskless.wal.scan import scan_slice
@@ -19,6 +18,7 @@ from tidelog_core.records.header import BatchHeader, pack_batch, patch
 from tidelog_core.replication.pending_acks import PendingAcks
 
 from tests.simulation.diskless.checker import Entry, entry_of
+from tests.support.chain_model.checkpoint import CheckpointedPartition
 
 EXPIRATION_MS = 10**9
 

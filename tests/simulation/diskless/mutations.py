@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from tidelog_core.diskless.chain.chain_writer import BuildObject, ChainWriter
 from tidelog_core.diskless.chain.noted_ranges import NotedRange
 from tidelog_core.diskless.chain.rules import ChainRules
-from tidelog_core.diskless.checkpoints.checkpoint import CheckpointedPartition
-from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.collection import UnneededEnds
 from tidelog_core.diskless.wal.header import WalHeader
 from tidelog_core.log.producer_snapshot import encode_snapshot
@@ -24,13 +22,14 @@ from tests.simulation.diskless.leader_log import EXPIRATION_MS, LeaderLog
 from tests.simulation.diskless.node import Incarnation
 from tests.simulation.diskless.plan import Plan, draw_moving_plan, draw_plan, draw_suspicious_plan
 from tests.simulation.diskless.shell import Mutable
+from tests.support.chain_model.checkpoint import CheckpointedPartition
+from tests.support.chain_model.stored_checkpoints import StoredCheckpoints
 
 
-class CreatesWithoutCondition(ChainRules):
+class CreatesWithoutCondition(Mutable):
     """A PUT replaces whatever has the key."""
 
-    def is_create_conditional(self) -> bool:
-        return False
+    creates_conditionally = False
 
 
 class CommitsBeforeThePredecessor(ChainRules):
@@ -229,7 +228,7 @@ class Mutation:
 
 
 DESIGN_MUTATIONS: Mapping[str, Mutation] = {
-    "creates without condition": Mutation(CreatesWithoutCondition()),
+    "creates without condition": Mutation(shell=CreatesWithoutCondition()),
     "commits before the predecessor": Mutation(CommitsBeforeThePredecessor()),
     "deletes seals": Mutation(DeletesSeals()),
     "writes epochs before the seal": Mutation(WritesEpochsBeforeTheSeal()),

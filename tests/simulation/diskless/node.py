@@ -17,19 +17,16 @@ from tidelog_core.diskless.chain.chain_writer import ChainWriter, PutOutcome, Wr
 from tidelog_core.diskless.chain.noted_ranges import ForeignRange, ObjectContent
 from tidelog_core.diskless.chain.put_pace import PaceLimits
 from tidelog_core.diskless.chain.rules import ChainRules
-from tidelog_core.diskless.checkpoints.checkpoint import Checkpoint, pack_checkpoint
-from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
-from tidelog_core.diskless.checkpoints.stored_checkpoints import CheckpointMark, StoredCheckpoints
 from tidelog_core.diskless.collection.collection import OwnedObjects, needs_of
 from tidelog_core.diskless.takeover import takeover
-from tidelog_core.diskless.takeover.takeover import Handover, StoredChains, WriteOutcome
+from tidelog_core.diskless.takeover.takeover import StoredChains, WriteOutcome
 from tidelog_core.diskless.wal.build import (
     BuiltObject,
     ForeignSlice,
     ObjectName,
     WalSlice,
-    build_data_object,
 )
+from tidelog_core.diskless.wal.committed_slices import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.header import HEADER_SIZE, parse_header
 from tidelog_core.diskless.wal.keys import checkpoint_key, wal_key
@@ -58,6 +55,10 @@ from tests.simulation.diskless.leader_log import (
 from tests.simulation.diskless.objects import SimObjects
 from tests.simulation.diskless.shell import Mutable
 from tests.simulation.world import World
+from tests.support.chain_model.checkpoint import Checkpoint, pack_checkpoint
+from tests.support.chain_model.handover import Handover
+from tests.support.chain_model.stored_checkpoints import CheckpointMark, StoredCheckpoints
+from tests.support.data_objects import build_data_object
 
 LIMITS = WriterLimits(
     flush_bytes=600,
@@ -278,7 +279,7 @@ class Incarnation:
             self.writer,
             sequence,
             attempt,
-            is_conditional=self.rules.is_create_conditional(),
+            is_conditional=self.setup.shell.creates_conditionally,
         )
 
     def _on_put(self, outcome: Any, writer: ChainWriter, sequence: int, attempt: int) -> None:

@@ -6,10 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tidelog_core.diskless.chain.chain_writer import ChainWriter
-from tidelog_core.diskless.checkpoints.checkpoint import CheckpointedPartition
-from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.collection import UnneededEnds
-from tidelog_core.diskless.takeover.heir_replay import ReplayedPartition, ReplayStart
 from tidelog_core.diskless.takeover.takeover import StoredChains
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
@@ -18,6 +15,9 @@ from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.simulation.diskless.leader_log import LeaderLog
+from tests.support.chain_model.checkpoint import CheckpointedPartition
+from tests.support.chain_model.heir_replay import ReplayedPartition, ReplayStart
+from tests.support.chain_model.stored_checkpoints import CheckpointedEnds, StoredCheckpoints
 
 if TYPE_CHECKING:
     from tests.simulation.diskless.node import Incarnation
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class Mutable:
     """What a mutation of the shell may change."""
 
+    creates_conditionally = True  # an object is created only where none has its key
     reads_tier_first = False  # before the chain is listed
     reads_tier_first_ms = 80.0  # so long before
     reads_checkpoints = True
@@ -79,7 +80,7 @@ class Mutable:
 
     def unneeded(self, node: Incarnation, checkpoints: StoredCheckpoints) -> UnneededEnds:
         """Return up to where nobody needs partitions in a chain with these checkpoints."""
-        return UnneededEnds(node.tier_ends(), checkpoints)
+        return CheckpointedEnds(node.tier_ends(), checkpoints)
 
     def unused_checkpoints(
         self, node: Incarnation, checkpoints: StoredCheckpoints, *, is_sealed: bool

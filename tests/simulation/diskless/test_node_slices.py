@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pytest
 from tidelog_core.diskless.chain.index import build_index, parse_index, rows_of
-from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.collection import UnneededEnds
-from tidelog_core.diskless.takeover.heir_replay import ReplayedPartition, ReplayStart
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.keys import WalKey
@@ -31,6 +29,8 @@ from tests.simulation.diskless.node import Incarnation
 from tests.simulation.diskless.plan import Plan, draw_moving_plan, draw_plan, draw_suspicious_plan
 from tests.simulation.diskless.shell import Mutable
 from tests.simulation.diskless.simulation import run_plan
+from tests.support.chain_model.heir_replay import ReplayedPartition, ReplayStart
+from tests.support.chain_model.stored_checkpoints import StoredCheckpoints
 
 
 class LooksAsANode(Mutable):

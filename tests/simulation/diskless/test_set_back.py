@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import pytest
-from tidelog_core.diskless.checkpoints.replay import committed_slices
 from tidelog_core.diskless.takeover.takeover import StoredChains
+from tidelog_core.diskless.wal.committed_slices import committed_slices
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.keys import Heir, parse_wal_key

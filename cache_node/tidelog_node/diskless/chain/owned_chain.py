@@ -35,7 +35,6 @@ from tidelog_core.diskless.chain.noted_ranges import ForeignRange, NotedRange, O
 from tidelog_core.diskless.collection.collection import OwnedObjects as CommittedObjects
 from tidelog_core.diskless.wal.build import ForeignSlice, Snapshot
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
-from tidelog_core.diskless.wal.rows import MarkRow
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.epoch_chains import EpochChains
 from tidelog_core.subscribers import Subscribers
@@ -204,13 +203,6 @@ class OwnedChain:
         name = PartitionName(files.topic_id, files.partition)
         self._unnoted_foreign.append(ForeignRange(name, number, files.size_bytes))
         return True
-
-    def note_mark(self, replica: Replica, *, log_start_offset: int, tiered_end_offset: int) -> None:
-        """Have the next object say how far the log is deleted and tiered."""
-        if replica in self._partitions.entered and not self.is_deposed:
-            topic_id, partition = replica.topic_id.bytes, replica.partition.partition
-            row = MarkRow(topic_id, partition, 0, log_start_offset, tiered_end_offset)
-            self._writer.note_mark(row)
 
     def advance(self) -> None:
         """Put an object without records if none is pending: the last one can be collected then."""

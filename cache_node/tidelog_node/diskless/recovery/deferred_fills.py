@@ -24,7 +24,7 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain.store import ChainStore, ListedChain, ListedObject
-from tidelog_core.diskless.checkpoints.replay import (
+from tidelog_core.diskless.wal.committed_slices import (
     CommittedSlice,
     committed_slices_of,
     header_of,
@@ -232,8 +232,8 @@ class _TailReplay:
     def _apply(self, one: CommittedSlice, start: int) -> None:
         """Apply the batches from the offset on, as a follower does in one append."""
         state = self._producers
-        # Clients choose the batches' timestamps. A producer counts as seen when its leader put
-        # the object: see ``PartitionReplay``.
+        # Clients choose the batches' timestamps: by those, a producer of old records would expire
+        # at once. A producer counts as seen when its leader put the object.
         draft = state.stage(AppendOrigin.REPLICATION, now_ms=one.created_ms)
         for row in one.batches:
             if row.producer_id >= 0 and row.base_offset >= start:

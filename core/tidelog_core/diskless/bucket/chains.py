@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
 from tidelog_core.diskless.chain.walk import Place, walk_chain
-from tidelog_core.diskless.checkpoints.replay import CommittedSlice, committed_slices
+from tidelog_core.diskless.wal.committed_slices import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.keys import parse_wal_key, wal_key

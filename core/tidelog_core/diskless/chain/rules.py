@@ -14,10 +14,6 @@ from tidelog_core.diskless.wal.header import WalHeader, WalKind
 class ChainRules:
     """What owners, heirs and collectors of a chain must keep to."""
 
-    def is_create_conditional(self) -> bool:
-        """Whether an object is created only where none has its key."""
-        return True
-
     def committed_end(self, committed_end: int, stored: Collection[int]) -> int:
         """Return the first sequence that is not known to exist, from the last known end on."""
         while committed_end in stored:

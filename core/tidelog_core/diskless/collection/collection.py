@@ -1,9 +1,9 @@
 """Decides which objects of a chain may be deleted.
 
-An object is needed until every slice in it is tiered, or below a log start that a checkpoint has.
-An owner deletes only what the header of its last committed object says to have existed. An heir
-finds that object, and takes no deleted place for one that was never filled. Everybody else deletes
-only from sealed chains. Seals stay for ever: a resumed owner must meet them.
+An object is needed until every slice in it is tiered. An owner deletes only what the header of its
+last committed object says to have existed. An heir finds that object, and takes no deleted place
+for one that was never filled. Everybody else deletes only from sealed chains. Seals stay for ever:
+a resumed owner must meet them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from tidelog_core.diskless.chain.rules import ChainRules
-from tidelog_core.diskless.checkpoints.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.collection.offset_runs import OffsetRuns
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
@@ -26,26 +25,24 @@ DELETE_COUNT_MAX = 1_000  # keys in one request of S3
 class UnneededEnds:
     """Up to which offset no reader and no heir needs a partition's records in chains.
 
-    That is the end of the tier. A greater log start counts only once a stored checkpoint has it:
-    from the tier's end, no heir could go on over a gap. So log starts come in by no other way.
+    That is the end of the tier. A greater log start does not count: from the tier's end, no heir
+    could go on over a gap.
     """
 
     def __init__(
         self,
         tier_ends: Mapping[PartitionName, int],
-        checkpoints: StoredCheckpoints | None = None,
         *,
         deleted_topics: Collection[UUID] = (),
     ) -> None:
         self._tier_ends = tier_ends
-        self._checkpoints = checkpoints or StoredCheckpoints()
         self._deleted_topics = deleted_topics
 
     def of(self, name: PartitionName) -> int:
         """Return the offset below which nothing is needed, -1 if nothing is known."""
         if name.topic_id in self._deleted_topics:
             return INT64_MAX
-        return max(self._tier_ends.get(name, -1), self._checkpoints.log_start(name))
+        return self._tier_ends.get(name, -1)
 
 
 class OwnedObjects:

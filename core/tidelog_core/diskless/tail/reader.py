@@ -2,8 +2,7 @@
 
 A partition's item names its chains. Read it before ``refresh`` lists them: records that were
 acknowledged before are in one of these chains, or tiered. Read the tier's end after ``refresh``, at
-least if it answers that objects were collected: then the tier has their records. Without items,
-``find_chains`` finds the chains; gaps between epochs may then come from late listings.
+least if it answers that objects were collected: then the tier has their records.
 """
 
 from __future__ import annotations
@@ -20,10 +19,8 @@ from tidelog_core.diskless.tail.partition_tail import PartitionTail, TailView
 from tidelog_core.diskless.tail.tail_slice import packed_slices
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
-from tidelog_core.diskless.wal.keys import chain_prefix, chains_prefix, parse_wal_key
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
-from tidelog_core.objects.store import ObjectStore
 
 T = TypeVar("T")
 
@@ -214,27 +211,3 @@ async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:
             raise one
         answers.append(one)
     return answers
-
-
-async def find_chains(store: ObjectStore, cluster_id: str) -> list[ChainName]:
-    """Return every chain in the bucket, sealed ones too: one listing for each.
-
-    Raises ``StoreUnavailable``.
-    """
-    prefix = chains_prefix(cluster_id)
-    found: list[ChainName] = []
-    after = prefix
-    while (key := await _first_key(store, prefix, after)) is not None:
-        name = parse_wal_key(key)
-        if name is None:  # No object of a chain.
-            after = key
-            continue
-        found.append(name.chain)
-        after = f"{chain_prefix(cluster_id, name.chain)}~"  # Greater than any name in the chain.
-    return found
-
-
-async def _first_key(store: ObjectStore, prefix: str, after: str) -> str | None:
-    async for meta in store.list(prefix, start_after=after):
-        return meta.key
-    return None

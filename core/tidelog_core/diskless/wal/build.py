@@ -108,30 +108,6 @@ class BuiltObject(NamedTuple):
     data: bytes
 
 
-def build_data_object(
-    name: ObjectName,
-    slices: Iterable[WalSlice],
-    *,
-    references: Iterable[ForeignSlice] = (),
-    epochs: Iterable[EpochRow] = (),
-    marks: Iterable[MarkRow] = (),
-) -> BuiltObject:
-    """Return the object with these slices in their order.
-
-    Every batch must be whole: raises ``CorruptRecordBatch``. CRCs of batches are not checked
-    again, they were when the batches were appended.
-    """
-    body: list[Buffer] = []
-    scans: list[tuple[WalSlice, SliceScan]] = []
-    position = HEADER_SIZE
-    for one in slices:
-        scans.append((one, scan_slice(one.data, position, is_foreign=one.is_foreign)))
-        body.append(one.data)
-        position += len(one.data)
-    sections = data_sections(scans, references=references, epochs=epochs, marks=marks)
-    return _assemble(name, WalKind.DATA, body, sections)
-
-
 def data_sections(
     scans: Sequence[tuple[SlicePlace, SliceScan]],
     *,

@@ -115,16 +115,6 @@ def parse_object(data: Buffer, *, key: str) -> WalFooter:
     return footer
 
 
-def check_slice(data: Buffer, row: SliceRow | ReferenceRow, *, key: str) -> None:
-    """Raise ``CorruptObject`` unless ``data``, read from the object, is this slice."""
-    if len(data) != row.size_bytes or crc32c(data) != row.crc32c:
-        raise CorruptObject(
-            key,
-            f"the slice at {row.position} has {len(data)} of {row.size_bytes} bytes,"
-            " or its CRC does not match",
-        )
-
-
 def _parse_footer(suffix: memoryview, object_size: int) -> WalFooter:
     start = object_size - len(suffix)
     position = read_trailer(suffix)

@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidelog_core.diskless.checkpoints.checkpoint import Checkpoint
-from tidelog_core.diskless.checkpoints.replay import (
-    CommittedSlice,
-    PartitionReplay,
-    committed_slices,
-)
+from tidelog_core.diskless.wal.committed_slices import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.errors import CorruptObject
@@ -24,6 +19,9 @@ from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 from tidelog_core.model import INT64_MAX
+
+from tests.support.chain_model.checkpoint import Checkpoint
+from tests.support.chain_model.partition_replay import PartitionReplay
 
 
 class ReplayGap(Exception):

@@ -1,8 +1,8 @@
-"""Checkpoints: the partitions of a chain as they are in all objects below a sequence.
+"""Checkpoints that have a whole partition: what heirs of the simulation continue from.
 
-An owner writes one from time to time, of the committed records. An heir continues from it instead
-of from the end of the tier, and reads no older objects of the chain. A checkpoint is never wrong,
-only old: committed records stay committed, also if the chain was sealed since.
+A checkpoint has the partitions of a chain as they are in all objects below a sequence. It is never
+wrong, only old: committed records stay committed, also if the chain was sealed since. Nodes write
+indexes instead (``tidelog_core.diskless.chain.index``).
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.diskless.checkpoints.replay import CommittedSlice, referenced_slice
-from tidelog_core.diskless.checkpoints.stored_checkpoints import CheckpointMark
 from tidelog_core.diskless.wal.build import BuiltObject, ObjectName, Snapshot, build_checkpoint
+from tidelog_core.diskless.wal.committed_slices import CommittedSlice, referenced_slice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.header import WalKind
@@ -22,6 +21,8 @@ from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.model import NO_TIMESTAMP
 from tidelog_core.records.header import Buffer
+
+from tests.support.chain_model.stored_checkpoints import CheckpointMark
 
 
 class CheckpointedPartition(NamedTuple):
@@ -109,11 +110,6 @@ def parse_checkpoint(data: Buffer, *, key: str) -> Checkpoint:
 
 def _name(topic_id: bytes, partition: int) -> PartitionName:
     return PartitionName(UUID(bytes=topic_id), partition)
-
-
-def _mark_of(key: PartitionName, one: CheckpointedPartition) -> MarkRow:
-    offsets = one.log_start_offset, one.tiered_end_offset
-    return MarkRow(key.topic_id.bytes, key.partition, 0, *offsets)
 
 
 def _row_of(one: CommittedSlice) -> ReferenceRow:

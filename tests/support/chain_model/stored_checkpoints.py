@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from tidelog_core.diskless.collection.collection import UnneededEnds
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 
 NO_LOG_START = -1
@@ -66,3 +67,16 @@ class StoredCheckpoints:
     def on_deleted(self, sequence: int) -> None:
         """The checkpoint's deletion begins. What it made unneeded stays that: it was deleted."""
         self._marks.pop(sequence, None)
+
+
+class CheckpointedEnds(UnneededEnds):
+    """The ends of tiers, or the log starts beyond them that a stored checkpoint has."""
+
+    def __init__(
+        self, tier_ends: Mapping[PartitionName, int], checkpoints: StoredCheckpoints
+    ) -> None:
+        super().__init__(tier_ends)
+        self._checkpoints = checkpoints
+
+    def of(self, name: PartitionName) -> int:
+        return max(super().of(name), self._checkpoints.log_start(name))
