@@ -66,51 +66,19 @@ def parse_settings(
     """Return the settings. Raises ``InvalidConfig`` with every problem at once."""
     given = vars(_parser().parse_args(arguments))
     problems: list[str] = []
-    values: dict[str, Any] = {}
-
-    def take(name: str) -> str | None:
-        value = given[name]
-        if value is None:
-            value = environment.get(ENVIRONMENT_PREFIX + name.upper())
-        return value if value != "" else None
-
-    def take_number(name: str, low: int, high: int) -> int | None:
-        text = take(name)
-        return None if text is None else _parse_number(name, text, low, high, problems)
-
-    broker_id = take_number("broker_id", 0, BROKER_ID_MAX)
-    if broker_id is not None:
-        values["broker_id"] = broker_id
+    texts = _Texts(given, environment, problems)
     addresses = AddressArguments(
-        host=take("host"),
-        port=take_number("port", 0, PORT_MAX),
-        advertised_host=take("advertised_host"),
-        advertised_port=take_number("advertised_port", 1, PORT_MAX),
-        inter_broker_port=take_number("inter_broker_port", 0, PORT_MAX),
+        host=texts.text("host"),
+        port=texts.number("port", 0, PORT_MAX),
+        advertised_host=texts.text("advertised_host"),
+        advertised_port=texts.number("advertised_port", 1, PORT_MAX),
+        inter_broker_port=texts.number("inter_broker_port", 0, PORT_MAX),
     )
-    values["rack"] = take("rack")
-    values["http_host"] = take("http_host") or HTTP_HOST
-    values["http_port"] = take_number("http_port", 0, PORT_MAX)
-    values["http_allowed_hosts"] = _parse_names(take("http_allowed_hosts") or "")
-    values["registry_host"] = take("registry_host") or HTTP_HOST
-    values["registry_port"] = take_number("registry_port", 0, PORT_MAX)
-    level = take("log_level")
-    if level is not None:
-        if level.upper() not in LOG_LEVELS:
-            problems.append(f"log_level {level!r} must be one of {', '.join(LOG_LEVELS)}")
-        values["log_level"] = level.upper()
-    log_format = (take("log_format") or TEXT).lower()
-    if log_format not in LOG_FORMATS:
-        problems.append(f"log_format {log_format!r} must be one of {', '.join(LOG_FORMATS)}")
-    values["log_format"] = log_format
-    data_dir = Path(take("data_dir") or DEFAULT_DATA_DIR).absolute()
-    values["data_dir"] = data_dir
-    values["metadata_store_url"] = take("metadata_store") or f"sqlite://{data_dir}/metadata.db"
-    values["object_store_url"] = take("object_store") or f"file://{data_dir}/objects"
-    overrides = _parse_overrides(given["set"] or [], environment, problems)
-    values["config_overrides"], of_listeners = split_listener_overrides(overrides)
+    values = _parse_process(texts)
     values["stops_with_parent"] = given["stop_with_parent"]
     values["http_port_or_free"] = given["http_port_or_free"]
+    overrides = _parse_overrides(given["set"] or [], environment, problems)
+    values["config_overrides"], of_listeners = split_listener_overrides(overrides)
     try:
         config = parse_config(NodeConfig, values["config_overrides"])
         values["listeners"] = parse_listeners(config, of_listeners, addresses)
@@ -124,6 +92,61 @@ def parse_settings(
 
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+class _Texts:
+    """The settings as they were given: by an argument, or else in the environment."""
+
+    def __init__(
+        self, given: Mapping[str, Any], environment: Mapping[str, str], problems: list[str]
+    ) -> None:
+        self._given = given
+        self._environment = environment
+        self._problems = problems
+
+    def text(self, name: str) -> str | None:
+        """Return the setting, ``None`` if it was not given or is empty."""
+        value: str | None = self._given[name]
+        if value is None:
+            value = self._environment.get(ENVIRONMENT_PREFIX + name.upper())
+        return value or None
+
+    def number(self, name: str, low: int, high: int) -> int | None:
+        """Return the number; note a problem if it is outside ``[low, high]``."""
+        text = self.text(name)
+        return None if text is None else _parse_number(name, text, low, high, self._problems)
+
+    def one_of(self, name: str, allowed: Sequence[str], default: str) -> str:
+        """Return one of the words; note a problem if it is another one."""
+        text = self.text(name)
+        if text is None:
+            return default
+        found = next((word for word in allowed if word.lower() == text.lower()), None)
+        if found is None:
+            self._problems.append(f"{name} {text!r} must be one of {', '.join(allowed)}")
+        return found or default
+
+
+def _parse_process(texts: _Texts) -> dict[str, Any]:
+    """Return the settings that are not part of ``NodeConfig``."""
+    data_dir = Path(texts.text("data_dir") or DEFAULT_DATA_DIR).absolute()
+    values: dict[str, Any] = {
+        "data_dir": data_dir,
+        "metadata_store_url": texts.text("metadata_store") or f"sqlite://{data_dir}/metadata.db",
+        "object_store_url": texts.text("object_store") or f"file://{data_dir}/objects",
+        "rack": texts.text("rack"),
+        "http_host": texts.text("http_host") or HTTP_HOST,
+        "http_port": texts.number("http_port", 0, PORT_MAX),
+        "http_allowed_hosts": _parse_names(texts.text("http_allowed_hosts") or ""),
+        "registry_host": texts.text("registry_host") or HTTP_HOST,
+        "registry_port": texts.number("registry_port", 0, PORT_MAX),
+        "log_level": texts.one_of("log_level", LOG_LEVELS, "INFO"),
+        "log_format": texts.one_of("log_format", LOG_FORMATS, TEXT),
+    }
+    broker_id = texts.number("broker_id", 0, BROKER_ID_MAX)
+    if broker_id is not None:
+        values["broker_id"] = broker_id
+    return values
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -56,15 +56,9 @@ async def describe_partitions(
     start = "" if cursor is None else cursor.topic_name
     is_misplaced = cursor is not None and named and start not in named
     if cursor is not None and (cursor.partition_index < 0 or is_misplaced):
-        return build(
-            describe_response.DescribeTopicPartitionsResponse,
-            topics=tuple(
-                [
-                    _undescribed(ErrorCode.invalid_request, name)
-                    async for name in turn.each(await _in_order(named, turn))
-                ]
-            ),
-        )
+        in_order = turn.each(await _in_order(named, turn))
+        refused = [_undescribed(ErrorCode.invalid_request, name) async for name in in_order]
+        return build(describe_response.DescribeTopicPartitionsResponse, topics=tuple(refused))
     limit = max(1, min(DESCRIBED_PARTITIONS_MAX, request.response_partition_limit))
     answers: list[describe_response.DescribeTopicPartitionsResponseTopic] = []
     next_cursor: describe_response.Cursor | None = None
@@ -73,30 +67,32 @@ async def describe_partitions(
         topic = image.topic(name)
         if topic is None:
             if named:
-                error = unknown_name_error(name)
-                if image.is_unreadable(name):
-                    error = ErrorCode.leader_not_available
-                answers.append(_undescribed(error, name, operations=ON_TOPIC))
+                answers.append(_undescribed(_missing(image, name), name, operations=ON_TOPIC))
             continue
         first = cursor.partition_index if cursor is not None and name == start else 0
         partitions = image.partitions(name)[first : first + limit]
         if limit == 0:
-            next_cursor = build(describe_response.Cursor, topic_name=name, partition_index=first)
+            next_cursor = _cursor(name, first)
             break
         answers.append(_described(brokers_of(image), vanished(), topic, partitions))
         limit -= len(partitions)
         if first + len(partitions) < topic.partition_count:
-            next_cursor = build(
-                describe_response.Cursor,
-                topic_name=name,
-                partition_index=first + len(partitions),
-            )
+            next_cursor = _cursor(name, first + len(partitions))
             break
     return build(
         describe_response.DescribeTopicPartitionsResponse,
         topics=tuple(answers),
         next_cursor=next_cursor,
     )
+
+
+def _cursor(topic_name: str, partition_index: int) -> describe_response.Cursor:
+    return build(describe_response.Cursor, topic_name=topic_name, partition_index=partition_index)
+
+
+def _missing(image: ClusterImage, name: str) -> ErrorCode:
+    """Return the error of a topic that a request names and the image lacks."""
+    return ErrorCode.leader_not_available if image.is_unreadable(name) else unknown_name_error(name)
 
 
 async def _in_order(names: Collection[str], turn: RequestTurn) -> Iterator[str]:

@@ -16,7 +16,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Awaitable, Collection
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -60,6 +60,14 @@ ADDS_FROM = 5  # from this version on the group's coordinator adds the partition
 KNOWS_ABORTABLE_FROM = 4
 
 
+class _Verified(NamedTuple):
+    """The coordinator's answer, and the producer's last marker as of before it was asked."""
+
+    shard: PendingShard
+    marker: int
+    code: ErrorCode
+
+
 class TransactionalOffsets:
     """The pending offsets of the groups that this node coordinates. For one event loop."""
 
@@ -88,25 +96,16 @@ class TransactionalOffsets:
         versions it must already be part of it. Raises ``TidelogError``.
         """
         index = self._groups.shard_index(group_id)
-        partition = TopicPartition(CONSUMER_OFFSETS_TOPIC, index)
-        adds = api_version >= ADDS_FROM
-        retries = Retries()
-        while True:
-            shard = await self._shard(index)
-            marker = shard.last_marker(producer_id)
-            code = ErrorCode.none
-            if not shard.is_in_transaction(producer_id, producer_epoch):
-                codes = await verifier.ask(
-                    transactional_id, producer_id, producer_epoch, [partition], adds=adds
-                )
-                code = codes[partition]
-            is_overtaken = shard.last_marker(producer_id) != marker
-            is_concurrent = adds and code is ErrorCode.concurrent_transactions
-            if (is_overtaken or is_concurrent) and await retries.wait():
-                continue  # The producer's last transaction was still being ended.
-            if code is not ErrorCode.none:
-                return _for_committer(code, api_version)
-            break
+        shard, marker, code = await self._verified(
+            index,
+            transactional_id,
+            producer_id,
+            producer_epoch,
+            adds=api_version >= ADDS_FROM,
+            verifier=verifier,
+        )
+        if code is not ErrorCode.none:
+            return _for_committer(code, api_version)
         async with shard.exclusive(producer_id):
             if self._shards.get(shard.index) is not shard:
                 raise CoordinatorNotAvailable("the shard is being read again")
@@ -127,10 +126,7 @@ class TransactionalOffsets:
             def write(timed: OffsetsByTopic) -> Write:
                 nonlocal after
                 known = {} if before is None else before.offsets
-                merged = {topic: dict(partitions) for topic, partitions in known.items()}
-                for topic, partitions in timed.items():
-                    merged.setdefault(topic, {}).update(partitions)
-                after = dataclasses.replace(after, offsets=merged)
+                after = dataclasses.replace(after, offsets=_merged(known, timed))
                 return put(after, is_logged=False)
 
             error = await self._guarded(
@@ -148,6 +144,37 @@ class TransactionalOffsets:
                     after, version=after.version + 1
                 )
             return error
+
+    async def _verified(
+        self,
+        index: int,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        adds: bool,
+        verifier: TransactionVerifier,
+    ) -> _Verified:
+        """Ask whether the shard is in the producer's transaction, unless that is known here.
+
+        Asks again while the producer's last transaction is still being ended.
+        """
+        partition = TopicPartition(CONSUMER_OFFSETS_TOPIC, index)
+        retries = Retries()
+        while True:
+            shard = await self._shard(index)
+            marker = shard.last_marker(producer_id)
+            code = ErrorCode.none
+            if not shard.is_in_transaction(producer_id, producer_epoch):
+                codes = await verifier.ask(
+                    transactional_id, producer_id, producer_epoch, [partition], adds=adds
+                )
+                code = codes[partition]
+            is_overtaken = shard.last_marker(producer_id) != marker
+            is_concurrent = adds and code is ErrorCode.concurrent_transactions
+            if (is_overtaken or is_concurrent) and await retries.wait():
+                continue
+            return _Verified(shard, marker, code)
 
     async def complete_transaction(
         self,
@@ -309,6 +336,14 @@ def _read(item: Item) -> PendingOffsets | None:
     except CorruptItem as error:
         logger.error("pending offsets cannot be read", extra={"reason": str(error)})
         return None
+
+
+def _merged(known: OffsetsByTopic, new: OffsetsByTopic) -> OffsetsByTopic:
+    """Return the known offsets with the new ones in place of those of the same partitions."""
+    merged = {topic: dict(partitions) for topic, partitions in known.items()}
+    for topic, partitions in new.items():
+        merged.setdefault(topic, {}).update(partitions)
+    return merged
 
 
 def _for_committer(code: ErrorCode, api_version: int) -> ErrorCode:

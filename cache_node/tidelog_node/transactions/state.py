@@ -97,36 +97,49 @@ def init_producer_id(  # noqa: PLR0911 — one a case of Kafka's table
         return Decision(ErrorCode.producer_fenced)
     if record.state is TransactionState.ONGOING:
         return Decision(ErrorCode.concurrent_transactions, after=_fence(record, now_ms))
-    epoch = record.producer_epoch
-    producer_id = record.producer_id
-    is_matching = expected is None or expected.epoch == epoch
-    if epoch >= EPOCH_GIVEN_MAX and is_matching:
-        if fresh_id is None:
-            return _NEEDS_ID
-        producer_id, next_epoch = fresh_id, 0
-        last_epoch = NO_PRODUCER_EPOCH if expected is None else epoch
-    elif expected is None:
-        next_epoch, last_epoch = epoch + 1, NO_PRODUCER_EPOCH
-    elif epoch in (NO_PRODUCER_EPOCH, expected.epoch):
-        next_epoch, last_epoch = epoch + 1, epoch
-    elif expected.epoch == record.last_producer_epoch:
-        # The answer to the same request was lost. No other producer has initialized since: that
-        # would have set the last epoch to -1.
-        next_epoch, last_epoch = epoch, record.last_producer_epoch
-    else:
+    is_matching = expected is None or expected.epoch == record.producer_epoch
+    needs_id = record.producer_epoch >= EPOCH_GIVEN_MAX and is_matching
+    if needs_id and fresh_id is None:
+        return _NEEDS_ID
+    epochs = _next_epochs(record, expected, is_new_id=needs_id)
+    if epochs is None:
         return Decision(ErrorCode.producer_fenced)
     after = _changed(
         record,
         now_ms,
         state=TransactionState.EMPTY,
-        producer_id=producer_id,
-        producer_epoch=next_epoch,
-        last_producer_epoch=last_epoch,
+        producer_id=fresh_id if needs_id and fresh_id is not None else record.producer_id,
+        producer_epoch=epochs.given,
+        last_producer_epoch=epochs.last,
         timeout_ms=request.timeout_ms,
         partitions=frozenset(),
         started_ms=NO_TIMESTAMP,
     )
-    return Decision(after=after, producer_id=producer_id, producer_epoch=next_epoch)
+    return Decision(after=after, producer_id=after.producer_id, producer_epoch=after.producer_epoch)
+
+
+class _Epochs(NamedTuple):
+    """The epoch that a producer is given, and the one that it had before."""
+
+    given: int
+    last: int
+
+
+def _next_epochs(
+    record: TransactionRecord, expected: ProducerIdAndEpoch | None, *, is_new_id: bool
+) -> _Epochs | None:
+    """Return the epochs of a producer that initializes, ``None`` if it is fenced."""
+    epoch = record.producer_epoch
+    last = NO_PRODUCER_EPOCH if expected is None else epoch
+    if is_new_id:
+        return _Epochs(0, last)
+    if expected is None or epoch in (NO_PRODUCER_EPOCH, expected.epoch):
+        return _Epochs(epoch + 1, last)
+    if expected.epoch == record.last_producer_epoch:
+        # The answer to the same request was lost. No other producer has initialized since: that
+        # would have set the last epoch to -1.
+        return _Epochs(epoch, record.last_producer_epoch)
+    return None
 
 
 def add_partitions(

@@ -20,7 +20,7 @@ import asyncio
 import dataclasses
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 from uuid import UUID
 
@@ -123,39 +123,22 @@ class ErasureRun:
 
         Raises the errors of the stores if the receipt cannot be put.
         """
-        progress = self.progress
-        if progress.position.phase is Phase.REQUESTING:
-            for _, tier in self._left():
-                await _request(tier, self._key_sha256)
-                progress.next_partition()
-                await self.store(at_once=False)
-            progress.enter(Phase.WAITING)
-            await self.store(at_once=True)
-        if progress.position.phase is Phase.WAITING:
+        if self._phase is Phase.REQUESTING:
+            await self._of_each(lambda tier: _request(tier, self._key_sha256))
+            await self._enter(Phase.WAITING)
+        if self._phase is Phase.WAITING:
             await self._await_replicas()
-            progress.enter(Phase.SEARCHING)
-            await self.store(at_once=True)
-        if progress.position.phase is Phase.SEARCHING:
-            for number, tier in self._left():
-                self._on_step(
-                    f"searching the tier of {_name(tier)} ({number} of {len(self._tiers)})"
-                )
-                await self._search(tier)
-                progress.next_partition()
-                await self.store(at_once=False)
-            progress.enter(Phase.DELETING)
-            await self.store(at_once=True)
-        if progress.position.phase is Phase.DELETING:
-            for _, tier in self._left():
-                await self._delete(tier)
-                progress.next_partition()
-                await self.store(at_once=False)
-            progress.enter(Phase.CHAINS)
-            await self.store(at_once=True)
-        if progress.position.phase is Phase.CHAINS:
+            await self._enter(Phase.SEARCHING)
+        if self._phase is Phase.SEARCHING:
+            await self._of_each(self._search)
+            await self._enter(Phase.DELETING)
+        if self._phase is Phase.DELETING:
+            await self._of_each(self._delete)
+            await self._enter(Phase.CHAINS)
+        if self._phase is Phase.CHAINS:
             if DISKLESS_SETTING in self._tiers[0].topic.configs:
                 await self._await_chains()
-            progress.enter(Phase.ENDED)
+            self.progress.enter(Phase.ENDED)
         await self.store(at_once=True)
         receipt = await self.put_receipt()
         for tier, one in zip(self._tiers, receipt.partitions, strict=True):
@@ -184,10 +167,20 @@ class ErasureRun:
         await first.objects.replace(where, data)
         return receipt
 
-    def _left(self) -> Iterator[tuple[int, PartitionTier]]:
-        """Yield the partitions that the phase is not done with, with their numbers from 1 on."""
-        done = self.progress.position.partition
-        yield from enumerate(self._tiers[done:], done + 1)
+    @property
+    def _phase(self) -> Phase:
+        return self.progress.position.phase
+
+    async def _enter(self, phase: Phase) -> None:
+        self.progress.enter(phase)
+        await self.store(at_once=True)
+
+    async def _of_each(self, work: Callable[[PartitionTier], Awaitable[None]]) -> None:
+        """Do the phase's work for each partition that it is not done with."""
+        for tier in self._tiers[self.progress.position.partition :]:
+            await work(tier)
+            self.progress.next_partition()
+            await self.store(at_once=False)
 
     async def store(self, *, at_once: bool) -> None:
         """Have the progress stored, if it may be continued."""
@@ -224,6 +217,8 @@ class ErasureRun:
 
     async def _search(self, tier: PartitionTier) -> None:
         progress, number = self.progress, tier.partition
+        place = f"{progress.position.partition + 1} of {len(self._tiers)}"
+        self._on_step(f"searching the tier of {_name(tier)} ({place})")
         replicas = await _progress(tier, self._key_sha256)
         before = progress.partitions[number].erased if number in progress.partitions else ()
         progress.partitions[number] = PartitionErasure(

@@ -54,59 +54,71 @@ async def merge_security(
     readings: Readings,
 ) -> SecurityRecords:
     """Return the records with the changed items; ``before`` is used for damaged ones."""
-    scram: dict[ItemKey, UserScramCredential | ScramDecoySecret | None] = {}
-    tokens: dict[str, DelegationToken | None] = {}
-    acls: dict[str, StoredAcl | None] = {}
-    roles: dict[str, Role | None] = {}
-    quotas: dict[str, EntityQuotas | None] = {}
+    change = _SecurityChange(before, readings)
     turn = Turn()
     for key, item in changed.items():
         await turn.step()
-        if key.collection == ACL_COLLECTION:
-            last_acl = before.acls.records.get(key.key)
-            acls[key.key] = readings.record(key, item, StoredAcl.from_item, last_acl)
-        elif key.collection == ROLE_COLLECTION:
-            last_role = before.roles.records.get(key.key)
-            roles[key.key] = readings.record(key, item, Role.from_item, last_role)
-        elif key.collection == QUOTA_COLLECTION:
-            last_quotas = before.quotas.records.get(key.key)
-            quotas[key.key] = readings.record(key, item, EntityQuotas.from_item, last_quotas)
-        elif key.collection == SCRAM_CREDENTIAL_COLLECTION:
-            # Not the last readable one: the password may have been changed since.
-            scram[key] = readings.record(key, item, UserScramCredential.from_item, None)
-        elif key.collection == DELEGATION_TOKEN_COLLECTION:
-            tokens[key.key] = readings.record(key, item, DelegationToken.from_item, None)
-        elif key == decoy_secret_key():
-            secret = before.scram_users.decoy_secret
-            scram[key] = readings.record(key, item, ScramDecoySecret.from_item, secret)
-        else:
-            readings.note_key(key, item)
-    known = _with_logins(known, scram, tokens)
-    if quotas:
-        known = known._replace(quotas=known.quotas.with_changes(quotas))
-    if roles:
-        unknown = _unknown(ROLE_COLLECTION, roles, readings)
-        changing_roles = known.roles.changing(roles, unknown=unknown)
+        change.take(key, item)
+    known = change.with_logins_and_quotas(known)
+    if change.roles:
+        unknown = _unknown(ROLE_COLLECTION, change.roles, readings)
+        changing_roles = known.roles.changing(change.roles, unknown=unknown)
         known = known._replace(roles=await in_turns(changing_roles, turn))
-    if acls:
+    if change.acls:
         # With the last readable value an ACL still counts: its item never changes.
-        unknown = _unknown(ACL_COLLECTION, acls, readings)
-        changing = known.acls.changing(acls, unknown=unknown)
+        unknown = _unknown(ACL_COLLECTION, change.acls, readings)
+        changing = known.acls.changing(change.acls, unknown=unknown)
         known = known._replace(acls=await in_turns(changing, turn))
     return known
 
 
-def _with_logins(
-    known: SecurityRecords,
-    scram: Mapping[ItemKey, UserScramCredential | ScramDecoySecret | None],
-    tokens: Mapping[str, DelegationToken | None],
-) -> SecurityRecords:
-    """Return the records with the changes of users and delegation tokens."""
-    if scram:
-        known = known._replace(scram_users=known.scram_users.with_changes(scram))
-    if tokens:
-        known = known._replace(delegation_tokens=known.delegation_tokens.with_changes(tokens))
-    return known
+class _SecurityChange:
+    """The changed records, sorted by kind; ``None`` for removed ones.
+
+    ``before`` has the last readable value of an item that is damaged now.
+    """
+
+    def __init__(self, before: SecurityRecords, readings: Readings) -> None:
+        self.acls: dict[str, StoredAcl | None] = {}
+        self.roles: dict[str, Role | None] = {}
+        self._quotas: dict[str, EntityQuotas | None] = {}
+        self._scram: dict[ItemKey, UserScramCredential | ScramDecoySecret | None] = {}
+        self._tokens: dict[str, DelegationToken | None] = {}
+        self._before = before
+        self._readings = readings
+
+    def take(self, key: ItemKey, item: Item | None) -> None:
+        """Take one changed item, ``None`` for a removed one."""
+        name, read, before = key.key, self._readings.record, self._before
+        if key.collection == ACL_COLLECTION:
+            last_acl = before.acls.records.get(name)
+            self.acls[name] = read(key, item, StoredAcl.from_item, last_acl)
+        elif key.collection == ROLE_COLLECTION:
+            self.roles[name] = read(key, item, Role.from_item, before.roles.records.get(name))
+        elif key.collection == QUOTA_COLLECTION:
+            last_quotas = before.quotas.records.get(name)
+            self._quotas[name] = read(key, item, EntityQuotas.from_item, last_quotas)
+        elif key.collection == SCRAM_CREDENTIAL_COLLECTION:
+            # Not the last readable one: the password may have been changed since.
+            self._scram[key] = read(key, item, UserScramCredential.from_item, None)
+        elif key.collection == DELEGATION_TOKEN_COLLECTION:
+            self._tokens[name] = read(key, item, DelegationToken.from_item, None)
+        elif key == decoy_secret_key():
+            secret = before.scram_users.decoy_secret
+            self._scram[key] = read(key, item, ScramDecoySecret.from_item, secret)
+        else:
+            self._readings.note_key(key, item)
+
+    def with_logins_and_quotas(self, known: SecurityRecords) -> SecurityRecords:
+        """Return the records with the changes of users, delegation tokens and quotas."""
+        if self._scram:
+            known = known._replace(scram_users=known.scram_users.with_changes(self._scram))
+        if self._tokens:
+            tokens = known.delegation_tokens.with_changes(self._tokens)
+            known = known._replace(delegation_tokens=tokens)
+        if self._quotas:
+            known = known._replace(quotas=known.quotas.with_changes(self._quotas))
+        return known
 
 
 def _unknown(collection: str, changed: Mapping[str, object | None], readings: Readings) -> set[str]:

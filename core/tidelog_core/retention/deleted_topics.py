@@ -141,12 +141,7 @@ async def clean_deleted_topic(
         )
         return
     await remove_partitions(store, tombstone.topic_id)
-    tiered: list[int] = []  # partitions
-    for number in range(tombstone.partition_count):
-        async for page in read_pages(store, tombstone.topic_id, number):
-            await start_deletions(store, page, deletable_ms=AT_ONCE)
-            if page and number not in tiered[-1:]:
-                tiered.append(number)
+    tiered = await _start_all_deletions(store, tombstone)
     await _delete_prefix(
         objects, topic_prefix(cluster_id, tombstone.name, tombstone.topic_id), before_page
     )
@@ -157,21 +152,37 @@ async def clean_deleted_topic(
         async for page in read_pages(store, tombstone.topic_id, number):
             marked = [one for one in page if one.state is SegmentState.DELETE_STARTED]
             await drop_segments(store, marked)
-    others = [
-        key(tombstone.topic_id, number)
-        for number in range(tombstone.partition_count)
-        for key in (rewrite_claim_key, local_erasure_key)
-    ]
-    prefix = key_erasure_prefix(tombstone.topic_id)
-    others += [item.id for item in await store.list(KEY_ERASURE_COLLECTION, prefix=prefix)]
-    for at in range(0, len(others), COMMIT_WRITES_MAX):
-        some = others[at : at + COMMIT_WRITES_MAX]
-        await store.commit([Write(key, None, ANY_VERSION, False) for key in some])
+    await _remove_requests(store, tombstone)
     if mark is None:
         await store.commit([Write(tombstone.item_id, None, ANY_VERSION)])
     else:
         body = replace(mark, is_cleaned=True).to_body()
         await store.commit([Write(mark.item_id, body, ANY_VERSION, False)])
+
+
+async def _start_all_deletions(store: MetadataStore, tombstone: DeletedTopic) -> list[int]:
+    """Mark all segments of the topic for deletion; return the partitions that have any."""
+    tiered: list[int] = []
+    for number in range(tombstone.partition_count):
+        async for page in read_pages(store, tombstone.topic_id, number):
+            await start_deletions(store, page, deletable_ms=AT_ONCE)
+            if page and number not in tiered[-1:]:
+                tiered.append(number)
+    return tiered
+
+
+async def _remove_requests(store: MetadataStore, tombstone: DeletedTopic) -> None:
+    """Remove what asks for work on the topic's partitions: claims and erasures."""
+    keys = [
+        key(tombstone.topic_id, number)
+        for number in range(tombstone.partition_count)
+        for key in (rewrite_claim_key, local_erasure_key)
+    ]
+    prefix = key_erasure_prefix(tombstone.topic_id)
+    keys += [item.id for item in await store.list(KEY_ERASURE_COLLECTION, prefix=prefix)]
+    for at in range(0, len(keys), COMMIT_WRITES_MAX):
+        some = keys[at : at + COMMIT_WRITES_MAX]
+        await store.commit([Write(key, None, ANY_VERSION, False) for key in some])
 
 
 async def remove_partitions(store: MetadataStore, topic_id: UUID) -> None:

@@ -60,19 +60,7 @@ class AclSet:
 
         Takes time for the changes, and to copy the table of pointers.
         """
-        changed: dict[tuple[_Pattern, str], dict[Acl, None]] = {}
-        changes = chain(((acl, False) for acl in removed), ((acl, True) for acl in added))
-        for acl, is_added in changes:
-            yield
-            pattern = (acl.resource_type, acl.pattern_type, acl.name)
-            some = changed.get((pattern, acl.principal))
-            if some is None:
-                some = dict.fromkeys(self._found(pattern, acl.principal))
-                changed[pattern, acl.principal] = some
-            if is_added:
-                some[acl] = None
-            else:
-                some.pop(acl, None)
+        changed = yield from self._grouped(added, removed)
         of_changed: dict[_Pattern, dict[str, tuple[Acl, ...]]] = {}
         hosts, count = Counter(self._hosts), self._count
         for (pattern, principal), some in changed.items():
@@ -101,6 +89,25 @@ class AclSet:
             sizes = yield from _sizes_of_prefixes(by_pattern)
         del hosts[ANY_HOST]
         return AclSet(by_pattern, count, sizes, +hosts)
+
+    def _grouped(
+        self, added: Iterable[Acl], removed: Iterable[Acl]
+    ) -> Steps[dict[tuple[_Pattern, str], dict[Acl, None]]]:
+        """Return the ACLs of each pattern and principal that is named, with the changes."""
+        changed: dict[tuple[_Pattern, str], dict[Acl, None]] = {}
+        changes = chain(((acl, False) for acl in removed), ((acl, True) for acl in added))
+        for acl, is_added in changes:
+            yield
+            pattern = (acl.resource_type, acl.pattern_type, acl.name)
+            some = changed.get((pattern, acl.principal))
+            if some is None:
+                some = dict.fromkeys(self._found(pattern, acl.principal))
+                changed[pattern, acl.principal] = some
+            if is_added:
+                some[acl] = None
+            else:
+                some.pop(acl, None)
+        return changed
 
     def _found(self, pattern: _Pattern, principal: str) -> tuple[Acl, ...]:
         return self._by_pattern.get(pattern, {}).get(principal, ())

@@ -67,6 +67,8 @@ from tidelog_functions.scrub.settings import DOUBTFUL_AGE_MS, ORPHAN_AGE_MS, Scr
 
 logger = logging.getLogger(__name__)
 
+_COLLECTION_LIMITS = AgeLimits(orphan_age_ms=ORPHAN_AGE_MS, doubtful_age_ms=DOUBTFUL_AGE_MS)
+
 
 def handle(event: object, context: Context) -> dict[str, object]:
     """Apply retention as the event requires; return the results, for the log and for tests.
@@ -161,26 +163,23 @@ async def apply_retention(
                 await remove_lone_marks(store)
             except TidelogError as error:
                 result.failed["marks of tombstones"] = error
-            topics = await reader.topics()
-            limits = AgeLimits(orphan_age_ms=ORPHAN_AGE_MS, doubtful_age_ms=DOUBTFUL_AGE_MS)
             run = ScrubRun(
                 store=store,
                 objects=objects,
                 cluster_id=cluster_id,
-                settings=ScrubSettings(limits=limits),
+                settings=ScrubSettings(limits=_COLLECTION_LIMITS),
                 clock_ms=clock_ms,
                 limit=limit,
             )
-            known = KnownTopics(
-                {topic.topic_id: topic for topic in topics.live},
-                {topic.topic_id for topic in topics.deleted},
-                is_complete=False,  # The scrub deletes objects of unknown topics.
-            )
-            scrub = ChainScrub(run, known)
-            # Chains outlive the last diskless topic.
-            if topics.deleted or any(DISKLESS_SETTING in topic.configs for topic in topics.live):
-                await _collect(scrub, result)
+            await _collect_chains(run, reader, result)
         return result
+    return await _apply_to(keys, reader, retention)
+
+
+async def _apply_to(
+    keys: Sequence[SegmentKey], reader: ClusterReader, retention: PartitionRetention
+) -> PassResult:
+    """Apply retention to the partitions of these keys."""
     result = PassResult()
     steps: list[Step] = []
     for key in keys:
@@ -196,8 +195,18 @@ async def apply_retention(
     return result
 
 
-async def _collect(scrub: ChainScrub, result: PassResult) -> None:
-    """Collect sealed chains; the result gets the count, or the failure."""
+async def _collect_chains(run: ScrubRun, reader: ClusterReader, result: PassResult) -> None:
+    """Collect sealed chains, if there may be any; the result gets the count, or the failure."""
+    topics = await reader.topics()
+    # Chains outlive the last diskless topic.
+    if not topics.deleted and all(DISKLESS_SETTING not in topic.configs for topic in topics.live):
+        return
+    known = KnownTopics(
+        {topic.topic_id: topic for topic in topics.live},
+        {topic.topic_id for topic in topics.deleted},
+        is_complete=False,  # The scrub deletes objects of unknown topics.
+    )
+    scrub = ChainScrub(run, known)
     try:
         report = await scrub.collect_all()
     except OutOfTime:

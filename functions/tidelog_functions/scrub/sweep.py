@@ -237,14 +237,7 @@ class Sweep:
         await self._store_times(group.prefix, times)
 
     async def _compare(self, group: _Group, owner: tuple[Topic, int] | None) -> None:
-        segments, log_starts = [], []
-        for found in group.objects:
-            if parse_segment_key(found.key) is not None:
-                segments.append(found)
-            elif parse_log_start_key(found.key) is not None:
-                log_starts.append(found)
-            else:
-                self._pass_over(found)
+        segments, log_starts = self._by_kind(group)
         if owner is not None:
             topic_id, number = owner[0].topic_id, owner[1]
         elif segments or log_starts:
@@ -282,6 +275,19 @@ class Sweep:
         if owner is not None:
             await self._report_missing(owner[0], metas, group.objects)
         return None
+
+    def _by_kind(self, group: _Group) -> tuple[list[ObjectMeta], list[ObjectMeta]]:
+        """Return the group's objects of segments and its log starts; count all others."""
+        segments: list[ObjectMeta] = []
+        log_starts: list[ObjectMeta] = []
+        for found in group.objects:
+            if parse_segment_key(found.key) is not None:
+                segments.append(found)
+            elif parse_log_start_key(found.key) is not None:
+                log_starts.append(found)
+            else:
+                self._pass_over(found)
+        return segments, log_starts
 
     def _pass_over(self, found: ObjectMeta) -> None:
         self._report.foreign_count += 1
