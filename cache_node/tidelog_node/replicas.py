@@ -10,6 +10,8 @@ leader: no role and no log.
 
 The log of a deleted topic's partition is renamed soon after the deletion, and its files are
 removed by the executor. If the node was down at the deletion, its next start removes the log.
+The log of a partition that has moved away goes, too; that of a diskless one once it is led
+elsewhere (``LeftLogs``).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.log.append_checks import inspects_records, validates_schemas
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.record_source import RecordSource
 from tidelog_core.metadata.image import ClusterImage
@@ -38,6 +41,7 @@ from tidelog_core.subscribers import Subscribers
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.leaders import Leaders
 from tidelog_node.logs.directories import LogDirectories
+from tidelog_node.logs.left_logs import LeftLogs
 from tidelog_node.logs.log_opener import LogOpener, open_each
 from tidelog_node.logs.removal import LogRemoval, remove
 from tidelog_node.logs.replica_logs import ReplicaLogs
@@ -93,6 +97,7 @@ class ReplicaManager:
         )
         self._opening = LogOpener(node.executor, self._on_opened)
         self._removal = LogRemoval(node.executor, self._logs.take_away)
+        self._left = LeftLogs(self._removal.add)
         self._by_topic: dict[str, dict[int, Replica]] = {}
         self._changed: set[Replica] = set()  # since the last ``take_changed``
         self._troubled: set[Replica] = set()  # includes all that are in trouble
@@ -142,7 +147,7 @@ class ReplicaManager:
             timer.cancel()
         await self._opening.close()
         self._removal.finish()
-        await self._logs.close(self._all())
+        await self._logs.close([*self._all(), *self._left.replicas()])
 
     def replicas(self) -> Iterator[Replica]:
         """Yield the replicas that hold records: all but those of the reserved topics."""
@@ -255,7 +260,8 @@ class ReplicaManager:
         for replica in dropped:
             del held[replica.partition.partition]
         if dropped:
-            self._drop(dropped)
+            self._drop(dropped, image)
+        self._left.follow_topic(image, name)
         self.led_by_name.pop(name.encode(), None)
         self.followed_by_name.pop(name.encode(), None)
         if topic is None:
@@ -296,12 +302,13 @@ class ReplicaManager:
     def _make(self, topic: Topic, partition: Partition, config: TopicConfig) -> Replica:
         named = TopicPartition(topic.name, partition.partition)
         self._removal.take(named)
+        self._left.take_back(named)
         replica = Replica(
             named,
             topic.topic_id,
             config=_config_of(partition, config),
             log_start_offset=partition.log_start_offset,
-            open_log=self._logs.open,
+            open_log=self._open_log,
             changed=self._changed,
             troubled=self._troubled,
             disk=self.disk,
@@ -320,6 +327,11 @@ class ReplicaManager:
                 extra={"partition": str(replica.partition), "reason": str(refusal)},
             )
         return replica
+
+    def _open_log(self, replica: Replica) -> LocalLog:
+        """Return the replica's log, as ``ReplicaLogs.open``. For any thread."""
+        self._left.close_returned(replica.partition)
+        return self._logs.open(replica)
 
     def _update(self, replica: Replica, partition: Partition, config: TopicConfig) -> None:
         wants_diskless, config = config.diskless_enable, _config_of(partition, config)
@@ -465,7 +477,7 @@ class ReplicaManager:
             with suppress(RuntimeError):  # The loop is closed, and there is no subscriber.
                 self._loop.call_soon_threadsafe(replica.publish_trouble)
 
-    def _drop(self, replicas: Sequence[Replica]) -> None:
+    def _drop(self, replicas: Sequence[Replica], image: ClusterImage) -> None:
         """Remove the logs of partitions that were deleted, or moved to other nodes."""
         for replica in replicas:
             self.roles.drop(replica)
@@ -474,7 +486,7 @@ class ReplicaManager:
             replica.drop()
             replica.wake()
             replica.note_changed()
-            self._removal.add(replica.partition, replica)
+            self._left.leave(replica, image)
 
 
 def _config_of(partition: Partition, config: TopicConfig) -> TopicConfig:

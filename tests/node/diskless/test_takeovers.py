@@ -398,6 +398,47 @@ async def test_who_has_led_last_gets_a_damaged_partition_first(tmp_path: Path) -
         assert it.stored().leader == 2
 
 
+async def test_a_leader_that_is_no_replica_any_more_gets_a_damaged_partition(
+    tmp_path: Path,
+) -> None:
+    """Its node was down when the partition was taken over: the log is still on its disk."""
+    objects = MemoryObjectStore()
+    await leave_damaged(tmp_path, objects)
+    async with takeover_node(tmp_path, objects) as it:
+        before = it.stored()
+        epoch = before.leader_epoch + 1
+        led_last = EpochChain(epoch, ChainName(2, uuid4()), 1)
+        moved = dataclasses.replace(
+            before, replicas=(1,), leader_epoch=epoch + 1, wal=(*before.wal, led_last)
+        )
+        await it.node.store.commit([records.put(moved)])
+        async with asyncio.timeout(60):
+            while it.stored().leader == 1:
+                await asyncio.sleep(0.01)
+                await it.node.view.refresh()
+        assert (it.stored().leader, it.stored().replicas) == (2, (2,))
+
+
+async def test_a_damaged_partition_is_given_away_although_it_is_being_reassigned(
+    tmp_path: Path,
+) -> None:
+    """The reassignment would remove the replica that has the records, and is taken back."""
+    objects = MemoryObjectStore()
+    await leave_damaged(tmp_path, objects)
+    async with takeover_node(tmp_path, objects) as it:
+        moved = dataclasses.replace(
+            it.stored(), replicas=(4, 1, 3), adding=(4,), removing=(1, 3)
+        )  # Broker 4 is down.
+        await it.node.store.commit([records.put(moved)])
+        async with asyncio.timeout(60):
+            while it.stored().leader == 1:
+                await asyncio.sleep(0.01)
+                await it.node.view.refresh()
+        given = it.stored()
+        assert (given.leader, given.replicas) == (3, (3, 1))
+        assert (given.adding, given.removing) == ((), ())
+
+
 async def test_a_log_that_changes_in_the_meantime_is_not_entered(tmp_path: Path) -> None:
     """Its disk fails during the write, for example, and it is opened again."""
     async with takeover_node(tmp_path) as it:

@@ -1,11 +1,16 @@
-"""Gives partitions whose records this node cannot read to replicas that may have them.
+"""Gives partitions whose records this node cannot read to brokers that may have them.
 
-Records that are damaged or missing in the bucket may be whole in the log of another replica: of one
-that has followed further, or of the leader before, once its node is back. Any node may lead without
-loss, because the chains say what is committed. So after some tries in vain this node names the next
-replica that lives, first of all the leader before: it need not seal its own chain. Until somebody
-has led the partition, a node gives it to each process once. So a partition that nobody can lead
-does not go round for ever, and a process that has just started is one more chance.
+Records that are damaged or missing in the bucket may be whole in the log of another broker: of a
+replica that has followed further, or of a leader before, once its node is back. Any node may lead
+without loss, because the chains say what is committed. So after some tries in vain this node names
+the next of them that lives, first of all the last leader: it need not seal its own chain. It may be
+no replica any more: its log stays until somebody leads the partition (``LeftLogs``), and on the
+disk of a node that was down. Until somebody has led the partition, a node gives it to each process
+once. So a partition that nobody can lead does not go round for ever, and a process that has just
+started is one more chance.
+
+A reassignment that is under way is taken back, as by any election: it would remove replicas, and
+the target could not read the records either.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import move_lead
 from tidelog_core.replication.partition_writer import write_changes
-from tidelog_core.replication.reassignment import is_reassigning
+from tidelog_core.replication.reassignment import is_reassigning, unasked
 
 from tidelog_node.node_context import NodeContext
 
@@ -39,7 +44,7 @@ class _Named(NamedTuple):
 
 
 class PassedLeads:
-    """Names other replicas of damaged partitions. For the tasks of one event loop."""
+    """Names other brokers for damaged partitions. For the tasks of one event loop."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
@@ -56,9 +61,10 @@ class PassedLeads:
         named: dict[PartitionChange, tuple[TopicPartition, Broker]] = {}
         for where, partition in damaged:
             successor = self._next(partition)
-            if successor is None or is_reassigning(partition):
+            if successor is None:
                 continue
-            change = move_lead(partition, successor.broker_id, ChangeReason.HAND_OVER)
+            stays = unasked(partition) if is_reassigning(partition) else partition
+            change = move_lead(stays, successor.broker_id, ChangeReason.HAND_OVER)
             named[change] = where, successor
         if not named:
             return []
@@ -68,7 +74,7 @@ class PassedLeads:
             where, successor = named[change]
             self._note(change.after, successor)
             logger.warning(
-                "diskless partition given to a replica that may have its damaged records",
+                "diskless partition given to a broker that may have its damaged records",
                 extra={"partition": str(where), "broker_id": successor.broker_id},
             )
         self._node.view.nudge()
@@ -90,15 +96,19 @@ class PassedLeads:
         return named.processes if named is not None and is_of_now else frozenset()
 
     def _next(self, partition: Partition) -> Broker | None:
-        """Return the next live replica whose process was not named yet."""
+        """Return the next live broker that may have the records and was not named yet."""
         own, replicas = self._node.broker_id, partition.replicas
         at = replicas.index(own) if own in replicas else -1
-        current = current_chain(partition.wal)
-        before = [b for b in replicas if current is not None and b == current.chain.broker_id]
+        leaders = [one.chain.broker_id for one in reversed(partition.wal)]  # the last one first
         live = self._node.membership.live_brokers(self._node.view.image)
         peers = self._node.membership.peers
         processes = self._processes(partition)
-        for broker_id in (*before, *replicas[at + 1 :], *replicas[: max(at, 0)]):
+        for broker_id in (
+            *leaders[:1],
+            *replicas[at + 1 :],
+            *replicas[: max(at, 0)],
+            *leaders[1:],
+        ):
             broker = live.get(broker_id)
             if broker is None or broker_id == own or peers.is_suspected(broker_id):
                 continue

@@ -22,7 +22,7 @@ does not come back, so it enters the same chain in another one. Nothing of it is
 committed records are all that it has.
 
 Partitions with the same former chain are taken together. A partition whose records cannot be read
-stays without a leader and is tried again, then given to a replica that may have them
+stays without a leader and is tried again, then given to a broker that may have them
 (``passed_leads``); the others go on.
 """
 

@@ -1,0 +1,101 @@
+"""Keeps the logs of diskless partitions that this node has left while nobody leads them.
+
+An election or a move can take a node out of the replicas before the next leader has read the
+records. If that leader finds one of their objects damaged, it gives the partition to the leader
+before (``PassedLeads``), whose log may be the only copy. So a log goes once another broker leads
+the partition, or if its topic does.
+
+The log stays open, and nothing uses it: a close flushes it, and thousands may be left at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tidelog_core.diskless.wal.epoch_chains import current_chain
+from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.records import Partition
+from tidelog_core.model import TopicPartition
+
+from tidelog_node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+
+class LeftLogs:
+    """The dropped replicas whose logs are kept. For the node's event loop."""
+
+    def __init__(self, remove: Callable[[TopicPartition, Replica], None]) -> None:
+        """``remove`` removes the log of a dropped replica."""
+        self._remove = remove
+        self._kept: dict[str, dict[int, Replica]] = {}  # by topic
+        # This node is a replica of them again, and has not opened their logs again.
+        self._returned: dict[TopicPartition, Replica] = {}
+
+    def replicas(self) -> list[Replica]:
+        """Return those whose logs are open."""
+        kept = (replica for kept in self._kept.values() for replica in kept.values())
+        return [*kept, *self._returned.values()]
+
+    def leave(self, replica: Replica, image: ClusterImage) -> None:
+        """Keep the log of a dropped replica, or remove it."""
+        topic, index = replica.partition
+        replica = self._returned.pop(replica.partition, replica)  # It was not opened again.
+        if not _is_unled(replica, image):
+            self._remove(replica.partition, replica)
+            return
+        self._kept.setdefault(topic, {})[index] = replica
+        logger.info(
+            "log kept until another broker leads its partition",
+            extra={"partition": str(replica.partition)},
+        )
+
+    def follow_topic(self, image: ClusterImage, name: str) -> None:
+        """Remove the logs of the topic's partitions that are led by now."""
+        kept = self._kept.get(name, {})
+        for index, replica in tuple(kept.items()):
+            if not _is_unled(replica, image):
+                del kept[index]
+                self._remove(replica.partition, replica)
+        if not kept:
+            self._kept.pop(name, None)
+
+    def take_back(self, partition: TopicPartition) -> None:
+        """Note that this node is a replica of the partition again."""
+        replica = self._kept.get(partition.topic, {}).pop(partition.partition, None)
+        if replica is not None:
+            self._returned[partition] = replica
+
+    def close_returned(self, partition: TopicPartition) -> None:
+        """Close the partition's log if it was taken back: it is to be opened. For any thread."""
+        replica = self._returned.pop(partition, None)
+        if replica is None:
+            return
+        try:
+            replica.close()
+        except (TidelogError, OSError) as error:
+            # The log is recovered when it is opened.
+            logger.warning(
+                "log not closed in order",
+                extra={"partition": str(partition), "reason": str(error)},
+            )
+        replica.let_go()
+
+
+def _is_unled(replica: Replica, image: ClusterImage) -> bool:
+    """Whether the replica's partition has records in chains, and no leader that has entered it."""
+    topic, index = image.topic(replica.partition.topic), replica.partition.partition
+    if topic is None or topic.topic_id != replica.topic_id:
+        return False
+    partitions = image.partitions(topic.name)
+    return index < len(partitions) and _waits_for_leader(partitions[index])
+
+
+def _waits_for_leader(partition: Partition) -> bool:
+    last = current_chain(partition.wal) if partition.is_diskless else None
+    if last is None:
+        return False
+    entered = last.leader_epoch == partition.leader_epoch
+    return not (entered and last.chain.broker_id == partition.leader)

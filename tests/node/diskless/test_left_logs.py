@@ -1,0 +1,159 @@
+"""The log of a diskless partition that has moved away stays until another broker leads it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tidelog_core.diskless.wal.header import HEADER_SIZE
+from tidelog_core.diskless.wal.keys import wal_key
+from tidelog_core.metadata import records
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
+from tidelog_core.metadata.records import Partition, delete
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_node.logs.left_logs import LeftLogs
+from tidelog_node.replica import Replica
+
+from tests.node.diskless.takeover_node import TakeoverNode, create, takeover_node
+from tests.support.log_building import read_bytes
+
+BATCH_HEADER_SIZE = 61
+NAME = TopicPartition("t", 0)
+
+
+async def store(it: TakeoverNode, partition: Partition) -> None:
+    await it.node.store.commit([records.put(partition)])
+    await it.node.view.refresh()
+
+
+async def lead_with_record(it: TakeoverNode) -> Partition:
+    """Have the node lead a partition of one committed record, and return its item."""
+    await create(it)
+    await it.until_led()
+    await it.send(b"kept")
+    await it.node.view.refresh()
+    partition: Partition = it.stored()
+    return partition
+
+
+async def hand_over(it: TakeoverNode, partition: Partition) -> Partition:
+    """Name broker 2, which has not entered the partition yet, and return its item."""
+    epoch = partition.leader_epoch + 1
+    ended = EpochChain(epoch, partition.wal[-1].chain, 1)
+    after = dataclasses.replace(
+        partition,
+        replicas=(2,),
+        isr=(2,),
+        leader=2,
+        leader_epoch=epoch,
+        wal=(*partition.wal, ended),
+    )
+    await store(it, after)
+    for _ in range(10):  # A log that is removed is renamed in these turns.
+        await asyncio.sleep(0.01)
+    await it.node.view.refresh()
+    assert it.node.replicas.get(NAME) is None
+    return it.stored()  # type: ignore[no-any-return]
+
+
+def log_of(it: TakeoverNode) -> Path:
+    return it.node.folder / "data" / str(NAME)
+
+
+async def test_a_leader_that_was_taken_out_leads_again_if_its_successor_cannot_read(
+    tmp_path: Path,
+) -> None:
+    """It alone has the records: the object is damaged by then, and nobody has followed."""
+    objects = MemoryObjectStore()
+    async with takeover_node(tmp_path, objects) as it:
+        led = await lead_with_record(it)
+        data = read_bytes(it.replica().log, 0)
+        given = await hand_over(it, led)
+        key = wal_key(it.cluster_id, it.chain.name, 0)
+        broken = bytearray(await objects.get(key))
+        broken[HEADER_SIZE + BATCH_HEADER_SIZE] ^= 1  # in the records
+        await objects.replace(key, bytes(broken))
+        epoch = given.leader_epoch + 1
+        await store(
+            it, dataclasses.replace(given, leader=1, leader_epoch=epoch, replicas=(1,), isr=(1,))
+        )
+        replica = await it.until_led()
+        assert replica.log.high_watermark == replica.log.log_end_offset == 1
+        assert read_bytes(replica.log, 0) == data
+        assert (await it.send(b"more")).base_offset == 1
+
+
+async def test_the_log_goes_when_another_broker_leads(tmp_path: Path) -> None:
+    async with takeover_node(tmp_path) as it:
+        given = await hand_over(it, await lead_with_record(it))
+        assert log_of(it).exists()
+        entered = EpochChain(given.leader_epoch + 1, ChainName(2, uuid4()), 1)
+        await store(
+            it,
+            dataclasses.replace(
+                given, leader_epoch=entered.leader_epoch, wal=(*given.wal, entered)
+            ),
+        )
+        await it.until(lambda: not log_of(it).exists())
+
+
+async def test_the_log_of_a_deleted_topic_goes(tmp_path: Path) -> None:
+    async with takeover_node(tmp_path) as it:
+        await hand_over(it, await lead_with_record(it))
+        await it.node.store.commit([delete(it.node.view.image.topics["t"])])
+        await it.node.view.refresh()
+        await it.until(lambda: not log_of(it).exists())
+
+
+@pytest.mark.parametrize("wal", ["none", "led"])
+async def test_no_log_stays_that_nobody_may_need(tmp_path: Path, wal: str) -> None:
+    """Nothing was ever committed, or the new leader has entered the partition."""
+    async with takeover_node(tmp_path) as it:
+        led = await lead_with_record(it)
+        entered = EpochChain(led.leader_epoch + 1, ChainName(2, uuid4()), 1)
+        await store(
+            it,
+            dataclasses.replace(
+                led,
+                leader=2,
+                leader_epoch=entered.leader_epoch,
+                replicas=(2,),
+                isr=(2,),
+                wal=() if wal == "none" else (*led.wal, entered),
+            ),
+        )
+        await it.until(lambda: not log_of(it).exists())
+
+
+async def test_a_node_that_stops_closes_the_logs_that_it_keeps(tmp_path: Path) -> None:
+    """Else the next start would take the unclean log for a clean one."""
+    async with takeover_node(tmp_path) as it:
+        await hand_over(it, await lead_with_record(it))
+        (left,) = it.node.replicas._left.replicas()
+        log = left.opened_log
+        assert log is not None
+    assert log._is_closed
+    assert log_of(it).exists()
+
+
+async def test_a_log_that_is_left_again_before_it_was_opened_again_stays(tmp_path: Path) -> None:
+    removed: list[Replica] = []
+    left = LeftLogs(lambda _, replica: removed.append(replica))
+    async with takeover_node(tmp_path) as it:
+        partition = await lead_with_record(it)
+        first = it.replica()
+        given = await hand_over(it, partition)
+        left.leave(first, it.node.view.image)
+        left.take_back(NAME)
+        await store(it, dataclasses.replace(given, replicas=(2, 1)))
+        second = it.replica()
+        left.leave(second, it.node.view.image)
+        assert (left.replicas(), removed) == ([first], [])
+        entered = EpochChain(given.leader_epoch + 1, ChainName(2, uuid4()), 1)
+        await it.node.change_partition(leader_epoch=entered.leader_epoch, wal=(*given.wal, entered))
+        left.follow_topic(it.node.view.image, "t")
+        assert (left.replicas(), removed) == ([], [first])
