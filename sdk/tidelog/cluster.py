@@ -86,15 +86,16 @@ class Cluster:
     async def start(self, *, auto_create_topics: bool = False) -> None:
         """Connect to one node and fetch the metadata.
 
-        Raises the last failure if no node answers within the request timeout. After a failure
+        Raises the last failure if no node answers within ``bootstrap_timeout_ms``. After a failure
         or cancellation no connection is open, and ``start`` may be called again.
         """
         if self._keeper is not None:
             return
         self._auto_create = auto_create_topics
         backoff = self.backoff()
+        timeout_ms = self._options.bootstrap_timeout_ms or self._options.request_timeout_ms
         try:
-            async with asyncio.timeout(self.request_timeout_s):
+            async with asyncio.timeout(timeout_ms / 1000):
                 while True:
                     try:
                         await self._fetch_metadata()
@@ -103,13 +104,17 @@ class Cluster:
                         self.last_error = error
                         if not error.retriable:
                             raise
+                        if backoff.failure_count == 0:
+                            logger.warning(
+                                "no node answers yet, will retry", extra={"reason": str(error)}
+                            )
                         await asyncio.sleep(backoff.next_s())
         except TimeoutError:
             await self._disconnect()
             if isinstance(self.last_error, TokenNotFetched):
                 raise self.last_error from None  # Nodes answer: the issuer of tokens does not.
             servers = ", ".join(map(str, self._options.bootstrap))
-            reason = self.last_error or f"nothing came within {self.request_timeout_s:g} s"
+            reason = self.last_error or f"nothing came within {timeout_ms / 1000:g} s"
             raise ConnectionFailed(f"no node answers at {servers}: {reason}") from None
         except BaseException:
             await self._disconnect()

@@ -52,6 +52,7 @@ class ClientSettings(TypedDict, total=False):
 
     client_id: str
     request_timeout_ms: int
+    bootstrap_timeout_ms: int | None
     socket_connection_setup_timeout_ms: int
     socket_connection_setup_timeout_max_ms: int
     metadata_max_age_ms: int
@@ -70,6 +71,7 @@ class ClientOptions:
     bootstrap: tuple[Address, ...]
     client_id: str = "tidelog"
     request_timeout_ms: int = 30_000  # longest wait for an answer
+    bootstrap_timeout_ms: int | None = None  # of ``start``; None: ``request_timeout_ms``
     # Longest wait for a connection and its first answer, within ``request_timeout_ms``; doubles
     # with each failure in a row, up to the maximum.
     socket_connection_setup_timeout_ms: int = 10_000
@@ -86,7 +88,7 @@ class ClientOptions:
         """Return the problems, one sentence each."""
         return [
             *positive(self, "request_timeout_ms", "metadata_max_age_ms"),
-            *positive(self, "socket_connection_setup_timeout_ms"),
+            *positive(self, "bootstrap_timeout_ms", "socket_connection_setup_timeout_ms"),
             *positive(self, "socket_connection_setup_timeout_max_ms"),
             *positive(self, "retry_backoff_ms", "retry_backoff_max_ms"),
             *positive(self, "reconnect_backoff_ms", "reconnect_backoff_max_ms"),
@@ -251,11 +253,12 @@ def check(
 
 
 def positive(options: object, *names: str) -> list[str]:
-    """Return a sentence for each named number that is not above zero."""
+    """Return a sentence for each named number that is given and not above zero."""
+    given = {name: getattr(options, name) for name in names}
     return [
-        f"{name} must be above zero, is {getattr(options, name)}"
-        for name in names
-        if getattr(options, name) <= 0
+        f"{name} must be above zero, is {number}"
+        for name, number in given.items()
+        if number is not None and number <= 0
     ]
 
 

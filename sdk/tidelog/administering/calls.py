@@ -40,7 +40,7 @@ class AdminCalls(Client):
     async def start(self) -> None:
         """Connect. Idempotent; every call starts the admin if needed.
 
-        Raises ``ConnectionFailed`` if no node answers within the request timeout.
+        Raises ``ConnectionFailed`` if no node answers within ``bootstrap_timeout_ms``.
         """
         async with self._starting:
             if self._is_closed:

@@ -60,7 +60,7 @@ class ConsumerParts(Client):
     async def start(self) -> None:
         """Connect. Idempotent; reading starts the consumer if needed.
 
-        Raises ``ConnectionFailed`` if no node answers within the request timeout.
+        Raises ``ConnectionFailed`` if no node answers within ``bootstrap_timeout_ms``.
         """
         async with self._starting:
             self._check_open()

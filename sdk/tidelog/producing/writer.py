@@ -82,8 +82,8 @@ class RecordWriter(Client):
         """Connect. Idempotent; ``send`` starts the producer if needed.
 
         With a ``transactional_id``, an earlier producer's open transaction is aborted and that
-        producer fenced. Raises ``ConnectionFailed`` if no node answers within the request
-        timeout, and the errors of the transactional id's coordinator.
+        producer fenced. Raises ``ConnectionFailed`` if no node answers within
+        ``bootstrap_timeout_ms``, and the errors of the transactional id's coordinator.
         """
         async with self._starting:
             self._check_open()

@@ -21,6 +21,7 @@ from tidelog.producing.prepared import PreparedTransaction
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_spark.sink.clients import (
+    TASK_BOOTSTRAP_MS,
     UNSTABLE_TIMEOUT_MS,
     SinkNames,
     fence,
@@ -146,14 +147,17 @@ async def read_settled(options: SinkOptions, names: SinkNames) -> Decision | Non
     """Return the last decision; completes one that a driver was committing when it died."""
     # A first look that finds no answer says nothing about the decision: the nodes may be busy.
     for timeout_ms in (UNSTABLE_TIMEOUT_MS, options.max_block_ms):
-        try:
-            async with open_admin(options, timeout_ms=timeout_ms) as admin:
+        # An error of its start is raised: nodes that cannot be reached are waited for once.
+        async with open_admin(
+            options, timeout_ms=timeout_ms, bootstrap_timeout_ms=TASK_BOOTSTRAP_MS
+        ) as admin:
+            try:
                 return await read(names, admin)
-        except TidelogError as error:
-            if is_unstable(error):
-                break
-            if not error.retriable or timeout_ms == options.max_block_ms:
-                raise
+            except TidelogError as error:
+                if is_unstable(error):
+                    break
+                if not error.retriable or timeout_ms == options.max_block_ms:
+                    raise
     await fence(options, names.deciding_id)
     async with open_admin(options) as admin:
         return await read(names, admin)

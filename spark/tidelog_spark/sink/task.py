@@ -22,7 +22,13 @@ from tidelog.producing.arrow_batches import BatchBuilder
 from tidelog.sync import LoopThread
 from tidelog_core.clock import wall_clock_ms
 
-from tidelog_spark.sink.clients import UNSTABLE_TIMEOUT_MS, SinkNames, open_admin, open_producer
+from tidelog_spark.sink.clients import (
+    TASK_BOOTSTRAP_MS,
+    UNSTABLE_TIMEOUT_MS,
+    SinkNames,
+    open_admin,
+    open_producer,
+)
 from tidelog_spark.sink.commit import complete_task
 from tidelog_spark.sink.decision import MARKED, Decision, WrittenTask, read, read_settled
 from tidelog_spark.sink.errors import BatchSuperseded
@@ -37,7 +43,9 @@ class RowWriter:
         """Prepare the writer; ``with`` starts it."""
         self._options = options
         self._task = task
-        self._producer: Producer = open_producer(options, transactional_id=transactional_id)
+        self._producer: Producer = open_producer(
+            options, transactional_id=transactional_id, bootstrap_timeout_ms=TASK_BOOTSTRAP_MS
+        )
         self._thread = LoopThread("tidelog-sink")
 
     def __enter__(self) -> Self:
@@ -167,7 +175,9 @@ def _reason(
 
 
 async def _last_decision(options: SinkOptions, names: SinkNames) -> Decision | None:
-    async with open_admin(options, timeout_ms=UNSTABLE_TIMEOUT_MS) as admin:
+    async with open_admin(
+        options, timeout_ms=UNSTABLE_TIMEOUT_MS, bootstrap_timeout_ms=UNSTABLE_TIMEOUT_MS
+    ) as admin:
         return await read(names, admin)
 
 

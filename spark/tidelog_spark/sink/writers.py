@@ -18,15 +18,15 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
-from tidelog.errors import InvalidConfig
+from tidelog.errors import ConnectionFailed, InvalidConfig
 
-from tidelog_spark.sink.clients import SinkNames, open_admin
+from tidelog_spark.sink.clients import ABORT_BOOTSTRAP_MS, SinkNames, open_admin
 from tidelog_spark.sink.columns import check_columns
 from tidelog_spark.sink.commit import abort_batch, commit_batch
 from tidelog_spark.sink.decision import WrittenTask
 from tidelog_spark.sink.options import SinkOptions, parse_sink_options
 from tidelog_spark.sink.runs import QueryRun
-from tidelog_spark.sink.unused import abort_whole_tasks
+from tidelog_spark.sink.unused import abort_whole_tasks, note_left
 
 # Properties of a stream's tasks: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -78,8 +78,12 @@ class TidelogWriter(DataSourceArrowWriter):
         asyncio.run(self._abort())
 
     async def _abort(self) -> None:
-        async with open_admin(self._options) as admin:
-            await abort_whole_tasks(self._options, self._names, admin)
+        try:
+            admin = open_admin(self._options, bootstrap_timeout_ms=ABORT_BOOTSTRAP_MS)
+            async with admin:
+                await abort_whole_tasks(self._options, self._names, admin)
+        except ConnectionFailed as error:
+            note_left(error)
 
 
 class TidelogStreamWriter(DataSourceStreamArrowWriter):
