@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from tidelog_core.admin.config_resources import ConfigResourceType
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.audit.events import Activity, Resource
 from tidelog_core.errors import ErrorCode
@@ -17,10 +18,19 @@ from tidelog_core.security.acl import AclOperation, AclPermission, PatternType, 
 from tidelog_core.security.delegation_tokens import token_digest
 from tidelog_core.security.scram_credentials import ScramMechanism
 
-_CONFIG_RESOURCES = {2: "Topic", 4: "Broker", 8: "BrokerLogger", 16: "ClientMetrics", 32: "Group"}
+_CONFIG_RESOURCES = {
+    ConfigResourceType.TOPIC: "Topic",
+    ConfigResourceType.BROKER: "Broker",
+    ConfigResourceType.BROKER_LOGGER: "BrokerLogger",
+    ConfigResourceType.CLIENT_METRICS: "ClientMetrics",
+    ConfigResourceType.GROUP: "Group",
+}
 _ROLE_OPERATIONS = {CREATE: "create", DELETE: "delete", CHANGE: "change"}
 _DIGEST_DIGITS = 32  # of a delegation token's HMAC: they tell tokens apart, and log nobody in
-_SHOWN_CONFIGS = frozenset({2, 16, 32})  # whose values are no secrets: all but nodes'
+# The values of their settings are no secrets. Those of a node may be.
+_SHOWN_CONFIGS = frozenset(
+    {ConfigResourceType.TOPIC, ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP}
+)
 
 
 class Change(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from enum import IntEnum
 from typing import Protocol, TypeVar
 
 from kio.schema.alter_configs.v2 import request as alter_request
@@ -23,6 +22,7 @@ from kio.schema.list_config_resources.v1 import request as list_request
 from kio.schema.list_config_resources.v1 import response as list_response
 from tidelog_core.admin.client_metrics import ClientMetricsAdmin
 from tidelog_core.admin.config_admin import ConfigAdmin
+from tidelog_core.admin.config_resources import ConfigResourceType
 from tidelog_core.admin.configs import Alteration, AlterOperation, check_names
 from tidelog_core.admin.describe import (
     CONFIG_TYPE_NUMBERS,
@@ -53,18 +53,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-
-
-class ResourceType(IntEnum):
-    """The owners of settings. The numbers are the wire's; Kafka has others."""
-
-    TOPIC = 2
-    BROKER = 4
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
-BROKER_LOGGER = 8  # Kafka's other resource: lists of them are empty.
 
 
 class _Resource(Protocol):
@@ -139,14 +127,14 @@ class ConfigHandlers:
             configs = {c.name: c.value for c in resource.configs if c.value is not None}
             name, validate_only = resource.resource_name, request.validate_only
             match self._resource_type(resource):
-                case ResourceType.TOPIC:
+                case ConfigResourceType.TOPIC:
                     await self._check_chains(configs.get(ENABLE))
                     await self._admin.replace_topic(name, configs, validate_only=validate_only)
-                case ResourceType.GROUP:
+                case ConfigResourceType.GROUP:
                     await self._admin.replace_group(name, configs, validate_only=validate_only)
-                case ResourceType.CLIENT_METRICS:
+                case ConfigResourceType.CLIENT_METRICS:
                     await self._subscriptions.replace(name, configs, validate_only=validate_only)
-                case ResourceType.BROKER:
+                case ConfigResourceType.BROKER:
                     node = self._node_of(resource)
                     await self._admin.replace_node(node, configs, validate_only=validate_only)
 
@@ -177,16 +165,16 @@ class ConfigHandlers:
             ]
             name, validate_only = resource.resource_name, request.validate_only
             match self._resource_type(resource):
-                case ResourceType.TOPIC:
+                case ConfigResourceType.TOPIC:
                     for one in alterations:
                         if one.name == ENABLE:
                             await self._check_chains(one.value)
                     await self._admin.alter_topic(name, alterations, validate_only=validate_only)
-                case ResourceType.GROUP:
+                case ConfigResourceType.GROUP:
                     await self._admin.alter_group(name, alterations, validate_only=validate_only)
-                case ResourceType.CLIENT_METRICS:
+                case ConfigResourceType.CLIENT_METRICS:
                     await self._subscriptions.alter(name, alterations, validate_only=validate_only)
-                case ResourceType.BROKER:
+                case ConfigResourceType.BROKER:
                     node = self._node_of(resource)
                     await self._admin.alter_node(node, alterations, validate_only=validate_only)
 
@@ -209,15 +197,15 @@ class ConfigHandlers:
         """Answer ListConfigResources (KIP-1142); version 0 lists client metrics only."""
         image = await self._newest_image()
         named: dict[int, Iterable[str]] = {
-            ResourceType.GROUP: image.group_configs,
-            ResourceType.CLIENT_METRICS: image.client_metrics,
-            BROKER_LOGGER: (),
-            ResourceType.BROKER: map(str, image.brokers),
-            ResourceType.TOPIC: image.topics,
+            ConfigResourceType.GROUP: image.group_configs,
+            ConfigResourceType.CLIENT_METRICS: image.client_metrics,
+            ConfigResourceType.BROKER_LOGGER: (),
+            ConfigResourceType.BROKER: map(str, image.brokers),
+            ConfigResourceType.TOPIC: image.topics,
         }
         wanted = {int(number) for number in request.resource_types} or set(named)
         if context.api_version == 0:
-            wanted = {int(ResourceType.CLIENT_METRICS)}
+            wanted = {int(ConfigResourceType.CLIENT_METRICS)}
         if not wanted <= named.keys():
             return build(
                 list_response.ListConfigResourcesResponse,
@@ -246,19 +234,19 @@ class ConfigHandlers:
         self, image: ClusterImage, resource: describe_request.DescribeConfigsResource
     ) -> list[ConfigEntry]:
         layers = NodeLayers.of(self._node.static_config, image, self._node.broker_id)
-        if int(resource.resource_type) == ResourceType.TOPIC:
+        if int(resource.resource_type) == ConfigResourceType.TOPIC:
             validate_topic_name(resource.resource_name)
             topic = image.topic(resource.resource_name)
             if topic is None:
                 raise UnknownTopicOrPartition("This server does not host this topic-partition.")
             return describe_topic(topic.configs, layers)
-        if int(resource.resource_type) == ResourceType.GROUP:
+        if int(resource.resource_type) == ConfigResourceType.GROUP:
             if not resource.resource_name:
                 raise InvalidRequest("Group name must not be empty")
             overrides = image.group_configs.get(resource.resource_name)
             configs = {} if overrides is None else overrides.configs
             return describe_group(configs, self._node.config())
-        if int(resource.resource_type) == ResourceType.CLIENT_METRICS:
+        if int(resource.resource_type) == ConfigResourceType.CLIENT_METRICS:
             if not resource.resource_name:
                 raise InvalidRequest("Client metrics subscription name must not be empty")
             subscription = image.client_metrics.get(resource.resource_name)
@@ -268,22 +256,22 @@ class ConfigHandlers:
             return describe_every_node(layers)
         return describe_node(layers, image.brokers.get(self._node.broker_id))
 
-    def _resource_type(self, resource: _Resource) -> ResourceType:
+    def _resource_type(self, resource: _Resource) -> ConfigResourceType:
         """Return the type of a resource that settings can belong to. Raises ``TidelogError``."""
         match resource.resource_type:
-            case ResourceType.TOPIC:
+            case ConfigResourceType.TOPIC:
                 if not resource.resource_name:
                     raise InvalidRequest("Default topic resources are not allowed.")
                 validate_topic_name(resource.resource_name)
-                return ResourceType.TOPIC
-            case ResourceType.GROUP:
+                return ConfigResourceType.TOPIC
+            case ConfigResourceType.GROUP:
                 if not resource.resource_name:
                     raise InvalidRequest("Default group resources are not allowed.")
-                return ResourceType.GROUP
-            case ResourceType.CLIENT_METRICS:
-                return ResourceType.CLIENT_METRICS
-            case ResourceType.BROKER:
-                return ResourceType.BROKER
+                return ConfigResourceType.GROUP
+            case ConfigResourceType.CLIENT_METRICS:
+                return ConfigResourceType.CLIENT_METRICS
+            case ConfigResourceType.BROKER:
+                return ConfigResourceType.BROKER
         raise InvalidRequest(f"Unknown resource type {resource.resource_type}")
 
     def _node_of(self, resource: _Resource) -> int | None:
