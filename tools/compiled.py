@@ -17,6 +17,7 @@ tests both.
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import os
 import shutil
@@ -165,6 +166,8 @@ def write_overlay(overlay: Path = OVERLAY) -> Path:
             ignored = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / package, fresh / Path(package).name, ignore=ignored)
         compile_modules(fresh)
+        # Processes that may write no bytecode would compile every module at each start.
+        compileall.compile_dir(fresh, quiet=1, stripdir=fresh, prependdir=overlay)
         (fresh / STAMP).write_text(source)
         shutil.rmtree(overlay)
         fresh.rename(overlay)
