@@ -85,14 +85,7 @@ def start_diskless(
         settings, stack, node, node_chain, serving, replicas=replicas, appends=appends
     )
     stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
-
-    def note_fullness(_: bool) -> None:
-        is_full = node_chain.is_full or (gateway is not None and gateway.is_full)
-        serving.admission.set_full(is_full)
-
-    node_chain.fullness.subscribe(note_fullness)
-    if gateway is not None:
-        gateway.fullness.subscribe(note_fullness)
+    _admit_while_there_is_room(serving, node_chain, gateway)
     appends.reads.store = node_chain.client
     appends.is_full = lambda: node_chain.is_full
     serving.dispatch.add(appends.hot_route())
@@ -147,7 +140,6 @@ def start_diskless(
     background.add(takeovers.run())
     background.add(prefetch.run())
     background.add(conversions.run())
-    background.add(stand_by(node, node_chain.check_store))
     watch = StoreWatch(
         cluster.member.membership,
         chain=lambda: node_chain.chain,
@@ -155,6 +147,24 @@ def start_diskless(
         probe=lambda: probe_store(node_chain.client, cluster_id),
     )
     background.add(watch.run())
+    _add_upkeep(
+        background, settings, cluster, replicas=replicas, node_chain=node_chain, chains=chains
+    )
+    return node_chain
+
+
+def _add_upkeep(
+    background: Background,
+    settings: NodeSettings,
+    cluster: Cluster,
+    *,
+    replicas: ReplicaManager,
+    node_chain: NodeChain,
+    chains: ChainStore,
+) -> None:
+    """Add the work on chains that no request waits for."""
+    node = cluster.node
+    background.add(stand_by(node, node_chain.check_store))
     background.add(
         ChainCollection(
             node,
@@ -180,7 +190,6 @@ def start_diskless(
         after_ms=abandoned_after_ms(node.static_config),
     )
     background.add(abandoned.run())
-    return node_chain
 
 
 def _prefetch(
@@ -271,6 +280,20 @@ def _start_gateway(
     stack.push_async_callback(gateway.close)
     stack.callback(links.close)
     return gateway
+
+
+def _admit_while_there_is_room(
+    serving: Serving, node_chain: NodeChain, gateway: Gateway | None
+) -> None:
+    """Have requests to diskless topics wait while the chain or the gateway is full."""
+
+    def note_fullness(_: bool) -> None:
+        is_full = node_chain.is_full or (gateway is not None and gateway.is_full)
+        serving.admission.set_full(is_full)
+
+    node_chain.fullness.subscribe(note_fullness)
+    if gateway is not None:
+        gateway.fullness.subscribe(note_fullness)
 
 
 def _end_leads(replicas: ReplicaManager) -> None:

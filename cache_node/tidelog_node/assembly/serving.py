@@ -161,21 +161,50 @@ def build_serving(
     exchange = _share_exchange(node, throttle)
     if exchange is not None:
         hot.append(exchange.hot_route())
-    config = node.static_config
     dispatch = Dispatch(
         hot,
         _watched(control, node, access, audit),
-        elements_max=config.socket_request_max_elements,
-        partitions_max=config.socket_request_max_partitions,
+        elements_max=node.static_config.socket_request_max_elements,
+        partitions_max=node.static_config.socket_request_max_partitions,
         throttle=throttle,
         counters=node.counters,
     )
     stack.callback(dispatch.close)
     log = LoginLog(audit)
     logins = _logins(cluster, dispatch, settings, log)
+    return Serving(
+        _server(stack, cluster, dispatch, settings, log=log, begin_login=logins.begin),
+        dispatch,
+        produce,
+        gate,
+        admission,
+        chain_store,
+        fetch,
+        share_fetch,
+        share_exchange=exchange,
+        issuer_keys=logins.issuer_keys,
+        token_expiry=logins.token_expiry,
+        audit=_publisher(node, audit),
+        client_metrics=forwarder,
+        access=access,
+        logins=log,
+    )
+
+
+def _server(
+    stack: AsyncExitStack,
+    cluster: Cluster,
+    dispatch: Dispatch,
+    settings: NodeSettings,
+    *,
+    log: LoginLog,
+    begin_login: LoginFactory,
+) -> Server:
+    """Return the server, with the node's limits and the transports of its listeners."""
+    node, config = cluster.node, cluster.node.static_config
     nodes = NodeSessions(cluster.trust)
     stack.callback(nodes.start(node.view))
-    server = Server(
+    return Server(
         dispatch,
         request_bytes_max=config.socket_request_max_bytes,
         queued_requests_max=config.queued_max_requests,
@@ -192,7 +221,7 @@ def build_serving(
             logins=log,
             kernel_tls=_start_kernel_tls(stack, settings),
         ),
-        begin_login=logins.begin,
+        begin_login=begin_login,
         limits=ConnectionLimits(
             node.config,
             node.view,
@@ -201,23 +230,6 @@ def build_serving(
             clock_ms=monotonic_ms,
         ),
         counters=node.counters,
-    )
-    return Serving(
-        server,
-        dispatch,
-        produce,
-        gate,
-        admission,
-        chain_store,
-        fetch,
-        share_fetch,
-        share_exchange=exchange,
-        issuer_keys=logins.issuer_keys,
-        token_expiry=logins.token_expiry,
-        audit=_publisher(node, audit),
-        client_metrics=forwarder,
-        access=access,
-        logins=log,
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -28,6 +28,7 @@ from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.paths import LEADER_EPOCH_FILE, START_OFFSET_FILE
 from tidelog_core.log.producer_snapshots import snapshot_path
 from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
@@ -113,21 +114,26 @@ async def restore_logs(
                 laid.append((held.partition, *found))
 
     unread = frozenset(view.image.unreadable)
-    tasks = []
-    for name in view.image.topics:
-        if name in RESERVED_TOPICS:
-            continue
-        for partition in view.image.partitions(name):
-            if partition.is_diskless:
-                continue
-            if partition.leader == broker_id and partition.isr == (broker_id,):
-                held = _Held(TopicPartition(name, partition.partition), partition.topic_id)
-                tasks.append(restore(held, partition))
     # If the store fails for several logs, the first failure is raised; the rest would add nothing.
-    await asyncio.gather(*tasks)
+    await asyncio.gather(*(restore(*one) for one in _led_alone(view.image, broker_id)))
     if laid:
         await _lay_all_producers(laid, view.image.cluster_id, objects_url)
     return UnrestoredLogs(failed, unread)
+
+
+def _led_alone(image: ClusterImage, broker_id: int) -> Iterator[tuple[_Held, Partition]]:
+    """Yield the partitions that the node leads and whose only ISR member it is.
+
+    Without diskless ones.
+    """
+    for name in image.topics:
+        if name in RESERVED_TOPICS:
+            continue
+        for partition in image.partitions(name):
+            is_alone = partition.leader == broker_id and partition.isr == (broker_id,)
+            if is_alone and not partition.is_diskless:
+                held = _Held(TopicPartition(name, partition.partition), partition.topic_id)
+                yield held, partition
 
 
 async def _lay_all_producers(

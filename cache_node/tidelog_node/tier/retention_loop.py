@@ -113,29 +113,12 @@ class RetentionLoop:
         """
         self._open_chunks.drop_unused()
         self._partitions.forget_others()
-        slots = asyncio.Semaphore(RETENTION_CONCURRENCY)
-        loop = asyncio.get_running_loop()
+        slots, loop = asyncio.Semaphore(RETENTION_CONCURRENCY), asyncio.get_running_loop()
 
-        async def apply(led: LedPartition) -> float:
-            due: list[float | None] = []
+        async def visit(led: LedPartition) -> float:
             expires = not only_due or loop.time() >= self._expires_at(led)
-
-            async def run() -> None:
-                if led.replica.opened_log is None:
-                    # After a start no log is open. Opening blocks, so it runs on another thread.
-                    await loop.run_in_executor(self._node.executor, led.replica.open)
-                due.append(await self._retention.apply(led, expires=expires))
-
             async with slots, led.lock:
-                if led.not_before <= loop.time() and await self._is_worth_opening(led):
-                    await self._attempts.run(led, "retention", run)
-                led.was_visited = True
-                if expires and led.failure_count == 0:
-                    led.retained_at = loop.time()
-                if led.not_before <= loop.time() and self._persists_manifests(led):
-                    write = partial(self._copier.write_manifests, led)
-                    await self._attempts.run(led, "manifests", write)
-                return await self._schedule_next(led, due[0] if due else None, expires=expires)
+                return await self._visit(led, expires=expires)
 
         replicas = self.times.take() if only_due else list(self._replicas.replicas())
         try:
@@ -145,7 +128,7 @@ class RetentionLoop:
                 if self._partitions.leads(replica)
             ]
             await self._open_held(led_partitions)
-            passes = (self._guarded(led, apply) for led in led_partitions)
+            passes = (self._guarded(led, visit) for led in led_partitions)
             waits = await asyncio.gather(*passes)
             await self._evict_followed(r for r in replicas if r.is_follower and _is_open(r))
         except Exception:
@@ -155,12 +138,33 @@ class RetentionLoop:
         others_in_s = self.times.wait_s if only_due else self._interval_s
         return max(0.0, min([*waits, others_in_s, await self._clean_deleted_topics()]))
 
+    async def _visit(self, led: LedPartition, *, expires: bool) -> float:
+        """Apply retention to the partition; return the seconds until the next visit."""
+        loop = asyncio.get_running_loop()
+        due: list[float | None] = []
+
+        async def run() -> None:
+            if led.replica.opened_log is None:
+                # After a start no log is open. Opening blocks, so it runs on another thread.
+                await loop.run_in_executor(self._node.executor, led.replica.open)
+            due.append(await self._retention.apply(led, expires=expires))
+
+        if led.not_before <= loop.time() and await self._is_worth_opening(led):
+            await self._attempts.run(led, "retention", run)
+        led.was_visited = True
+        if expires and led.failure_count == 0:
+            led.retained_at = loop.time()
+        if led.not_before <= loop.time() and self._persists_manifests(led):
+            write = partial(self._copier.write_manifests, led)
+            await self._attempts.run(led, "manifests", write)
+        return await self._schedule_next(led, due[0] if due else None, expires=expires)
+
     async def _guarded(
-        self, led: LedPartition, apply: Callable[[LedPartition], Awaitable[float]]
+        self, led: LedPartition, visit: Callable[[LedPartition], Awaitable[float]]
     ) -> float:
-        """Return the result of ``apply``; a failure does not affect the other partitions."""
+        """Return the result of ``visit``; a failure does not affect the other partitions."""
         try:
-            return await apply(led)
+            return await visit(led)
         except Exception as error:
             self._attempts.wait(led)
             logger.exception(

@@ -153,17 +153,7 @@ class ChainJoins:
             self._without_deleted |= deleted.keys()
             raise
         found = read.slices
-        next_sequence = self._replicas.next_sequence
-        if all(
-            name in wanted or not self._replicas.follows(name) for name in self._replicas.joined
-        ):
-            committed = [
-                one.committed_sequence + 1
-                for name in wanted
-                for one in found[name].get(self._chain, ())
-                if one.end_offset <= joining[name].high_watermark
-            ]
-            next_sequence = max([self._replicas.next_sequence, *committed])
+        next_sequence = self._next_sequence(joining, {name: found[name] for name in wanted})
         for name, needs in wanted.items():
             fed, mine = joining[name], dict(found[name])
             mine[self._chain] = [
@@ -186,6 +176,26 @@ class ChainJoins:
                     self._without_deleted.add(name)
                 self._note_broken(name, fed, error)
         self._replicas.next_sequence = next_sequence
+
+    def _next_sequence(
+        self,
+        joining: Mapping[PartitionName, FedReplica],
+        found: Mapping[PartitionName, Mapping[ChainName, Sequence[StoredSlice]]],
+    ) -> int:
+        """Return the sequence from which on objects are followed, for replicas that join.
+
+        Objects below the high watermark of each need not be followed, unless others follow them.
+        """
+        known, others = self._replicas.next_sequence, self._replicas.joined - found.keys()
+        if any(self._replicas.follows(name) for name in others):
+            return known
+        committed = [
+            one.committed_sequence + 1
+            for name, slices in found.items()
+            for one in slices.get(self._chain, ())
+            if one.end_offset <= joining[name].high_watermark
+        ]
+        return max([known, *committed])
 
     async def _find(
         self,

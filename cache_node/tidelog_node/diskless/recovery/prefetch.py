@@ -24,7 +24,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Container, Generator, Iterable, Mapping
 
-from tidelog_core.diskless.chain.store import ChainStore
+from tidelog_core.diskless.chain.store import ChainStore, ListedChain
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject, ObjectNotFound, TidelogError
@@ -246,17 +246,6 @@ class Prefetch:
             with contextlib.suppress(CorruptObject):  # The recovery says what is wrong.
                 slices, _ = log_of(name, need, found.slices[name], cluster_id=cluster_id)
                 missing[name] = [one for one in slices if one.end_offset > local_ends[name]]
-
-        listed = {
-            StoredObject(chain, one.sequence): one
-            for chain, listing in listings.items()
-            for one in listing.objects
-        }
-
-        async def read_footer(place: StoredObject) -> None:
-            with contextlib.suppress(CorruptObject, ObjectNotFound):
-                await chains.footer(place.chain, listed[place])
-
         # Logs that begin at the ends of their tails need some footers alone before they are led.
         late = {
             name: slices_to_replay(missing.pop(name), need.start_offset, found.producers.get(name))
@@ -264,9 +253,12 @@ class Prefetch:
             if name in missing and local_ends[name] <= need.start_offset and is_long(missing[name])
         }
         places = dict.fromkeys(read.place for read in plan_reads(late))
-        left = (place for place in places if place in listed and place not in found.footers)
-        await for_each(left, read_footer, at_once_max=READS_AT_ONCE_MAX)
-        parts = _ranges(missing, cluster_id)
+        left = [place for place in places if place not in found.footers]
+        await _read_footers(chains, listings, left)
+        await self._read_slices(_ranges(missing, cluster_id), read)
+
+    async def _read_slices(self, parts: Generator[tuple[str, int, int]], read: RangeReader) -> None:
+        """Read and keep these ranges, until there is no more room. Raises the store's errors."""
 
         async def read_one(part: tuple[str, int, int]) -> None:
             if self.ranges.has(*part):
@@ -297,6 +289,26 @@ class Prefetch:
         replica = self._replica_of(partition)
         log = None if replica is None else replica.opened_log
         return 0 if log is None else log.log_end_offset
+
+
+async def _read_footers(
+    chains: ChainStore,
+    listings: Mapping[ChainName, ListedChain],
+    places: Iterable[StoredObject],
+) -> None:
+    """Read and keep the footers of these objects. Raises the store's errors."""
+    listed = {
+        StoredObject(chain, one.sequence): one
+        for chain, listing in listings.items()
+        for one in listing.objects
+    }
+
+    async def read_footer(place: StoredObject) -> None:
+        with contextlib.suppress(CorruptObject, ObjectNotFound):
+            await chains.footer(place.chain, listed[place])
+
+    left = (place for place in places if place in listed)
+    await for_each(left, read_footer, at_once_max=READS_AT_ONCE_MAX)
 
 
 def _ranges(

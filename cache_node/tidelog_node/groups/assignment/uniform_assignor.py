@@ -83,17 +83,9 @@ def _assign_to_different(
     # Topics with few subscribers first: those with many can fill the gaps.
     in_order = sorted(counts, key=lambda topic_id: (len(subscribers[topic_id]), topic_id))
     for topic_id in in_order:
-        some_taken = taken[topic_id.int]
-        if len(some_taken) == counts[topic_id]:
-            continue
-        by_load = [(loads[m], m) for m in subscribers[topic_id]]
-        heapq.heapify(by_load)
-        for number in range(counts[topic_id]):
-            if number not in some_taken:
-                load, least = by_load[0]
-                assigned[least][topic_id].add(number)
-                loads[least] = load + 1
-                heapq.heapreplace(by_load, (load + 1, least))
+        free = [n for n in range(counts[topic_id]) if n not in taken[topic_id.int]]
+        if free:
+            _give_out(topic_id, free, subscribers[topic_id], assigned, loads)
     for _ in range(BALANCING_PASSES_MAX):
         if not sum(_level(t, subscribers[t], assigned, loads) for t in in_order):
             break
@@ -105,6 +97,23 @@ def _assign_to_different(
         )
         for member_id, topics in assigned.items()
     }
+
+
+def _give_out(
+    topic_id: UUID,
+    free: list[int],
+    subscribers: list[str],
+    assigned: Mapping[str, Mapping[UUID, set[int]]],
+    loads: dict[str, int],
+) -> None:
+    """Give each of the topic's partitions to the subscriber with the fewest."""
+    by_load = [(loads[m], m) for m in subscribers]
+    heapq.heapify(by_load)
+    for number in free:
+        load, least = by_load[0]
+        assigned[least][topic_id].add(number)
+        loads[least] = load + 1
+        heapq.heapreplace(by_load, (load + 1, least))
 
 
 def _level(

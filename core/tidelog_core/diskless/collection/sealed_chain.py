@@ -79,32 +79,20 @@ async def collect_sealed(
     if end is None:
         return result
     listed = await chains.list(chain)
-    ends: dict[PartitionName, int] = {}
-    unneeded = UnneededEnds(ends)
+    needs_in = _Needs(chain, read_unneeded, read_referenced)
     useless: list[ListedObject] = []
-    referenced: Referenced | None = None
     # Each object is judged when it is read: what an hour of them needs is more than memory has
     # room for.
     async for one in walk_chain(chains, chain, listed, on_read=on_read):
         sequence = one.listed.sequence
-        needs: dict[PartitionName, int] | None = None
+        needs: dict[int, dict[PartitionName, int]] = {}
         if one.problem:
             result.problems.append((wal_key(cluster_id, chain, sequence), one.problem))
         elif one.place is Place.COMMITTED and one.footer is not None and sequence < end:
-            is_referenced = True
-            if read_referenced is not None and _has_foreign(one.footer):
-                if referenced is None:
-                    referenced = await read_referenced()
-                is_referenced = (chain, sequence) in referenced
-            needs = needs_of(one.footer, is_referenced=is_referenced)
-            if new := needs.keys() - ends.keys():
-                found = await read_unneeded(new)
-                ends.update((name, found.of(name)) for name in new)
-        if collectable_of_sealed(
-            end, (sequence,), {} if needs is None else {sequence: needs}, unneeded
-        ):
+            needs[sequence] = await needs_in.object(sequence, one.footer)
+        if collectable_of_sealed(end, (sequence,), needs, needs_in.unneeded):
             useless.append(one.listed)
-        elif one.problem or needs is not None:
+        elif one.problem or needs:
             result.kept.append(sequence)
     for at in range(0, len(useless), DELETE_COUNT_MAX):
         some = useless[at : at + DELETE_COUNT_MAX]
@@ -113,6 +101,36 @@ async def collect_sealed(
         result.deleted += [one.sequence for one in some]
         result.deleted_bytes += sum(one.size_bytes for one in some)
     return result
+
+
+class _Needs:
+    """Up to where partitions need the objects of a chain. Reads the stores once for each."""
+
+    def __init__(
+        self,
+        chain: ChainName,
+        read_unneeded: ReadUnneeded,
+        read_referenced: Callable[[], Awaitable[Referenced]] | None,
+    ) -> None:
+        self._chain = chain
+        self._read_unneeded = read_unneeded
+        self._read_referenced = read_referenced
+        self._referenced: Referenced | None = None
+        self._ends: dict[PartitionName, int] = {}
+        self.unneeded = UnneededEnds(self._ends)  # of the partitions in the objects so far
+
+    async def object(self, sequence: int, footer: WalFooter) -> dict[PartitionName, int]:
+        """Return up to where each partition needs the object. Raises the stores' errors."""
+        is_referenced = True
+        if self._read_referenced is not None and _has_foreign(footer):
+            if self._referenced is None:
+                self._referenced = await self._read_referenced()
+            is_referenced = (self._chain, sequence) in self._referenced
+        needs = needs_of(footer, is_referenced=is_referenced)
+        if new := needs.keys() - self._ends.keys():
+            found = await self._read_unneeded(new)
+            self._ends.update((name, found.of(name)) for name in new)
+        return needs
 
 
 def _has_foreign(footer: WalFooter) -> bool:
