@@ -43,6 +43,7 @@ from tidelog_spark.sink.clients import (
 )
 from tidelog_spark.sink.decision import Decision, WrittenTask, read, record
 from tidelog_spark.sink.errors import BatchIncomplete, BatchSuperseded, TransactionsEnded
+from tidelog_spark.sink.lanes import claimed_lane
 from tidelog_spark.sink.options import SinkOptions
 from tidelog_spark.sink.runs import DecidingRun, QueryRun
 from tidelog_spark.sink.unused import OPEN_STATE, abort_lane, abort_unused, note_left
@@ -112,8 +113,11 @@ async def abort_batch(
         async with open_producer(options) as producer:
             await _abort(producer, own)
         if not _is_decided(decision, batch_id):  # Else a run has aborted what it did not need.
-            lane = query.lane(None if decision is None else decision.run)
-            await abort_lane(options, query.names, admin, lane)
+            lane = query.lane_after(None if decision is None else decision.run)
+            if lane is None:
+                lane = await claimed_lane(options, query)
+            if lane is not None:
+                await abort_lane(options, query.names, admin, lane)
 
 
 async def complete_task(options: SinkOptions, written: WrittenTask) -> bool:

@@ -28,11 +28,14 @@ from tidelog_spark.sink.clients import (
     is_unstable,
     open_admin,
 )
-from tidelog_spark.sink.errors import CorruptDecision
+from tidelog_spark.sink.errors import CorruptDecision, UnknownDecisionFormat
 from tidelog_spark.sink.options import SinkOptions
 from tidelog_spark.sink.runs import DecidingRun, attempt_id
 
 MARKED = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
+# Grows when earlier programs cannot read a decision, or would read it wrongly. A decision without
+# the number is of format 1, which has no lanes, or 2.
+FORMAT = 2
 TEXT_SIZE_MAX = 4000  # characters; ``offset.metadata.max.bytes`` is 4096 by default
 
 
@@ -59,6 +62,7 @@ class Decision:
     def texts(self) -> list[str]:
         """Return the decision as texts of at most ``TEXT_SIZE_MAX``."""
         document = {
+            "format": FORMAT,
             "batch": self.batch_id,
             "tasks": self.task_count,
             **({} if self.run is None else {"run": dataclasses.astuple(self.run)}),
@@ -83,9 +87,15 @@ class Decision:
 
     @classmethod
     def from_text(cls, text: str, names: SinkNames) -> Decision:
-        """Parse the joined texts of a decision. Raises ``CorruptDecision``."""
+        """Parse the joined texts of a decision.
+
+        Raises ``UnknownDecisionFormat`` for that of a later program, and ``CorruptDecision``.
+        """
         try:
             document = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
+            number = document.get("format", FORMAT)
+            if number > FORMAT:
+                raise UnknownDecisionFormat(names.group_id, number, known=FORMAT)
             tasks = {
                 task: WrittenTask(
                     task,
@@ -105,7 +115,7 @@ class Decision:
             }
             run = DecidingRun(*document["run"]) if "run" in document else None
             return cls(document["batch"], document["tasks"], tasks, run)
-        except (ValueError, KeyError, TypeError, zlib.error) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
             raise CorruptDecision(names.group_id, repr(error)) from None
 
 

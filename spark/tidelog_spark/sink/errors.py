@@ -10,7 +10,7 @@ from tidelog_spark.sink.runs import DecidingRun
 
 
 class CorruptDecision(TidelogError):
-    """A group's committed offset is not a stream driver's decision."""
+    """A group's committed offset is not what the sink has stored there."""
 
     def __init__(self, group_id: str, problem: str) -> None:
         super().__init__(
@@ -19,6 +19,23 @@ class CorruptDecision(TidelogError):
             " group: the last micro-batch may be written again"
         )
         self.group_id = group_id
+
+
+class UnknownDecisionFormat(TidelogError):
+    """A later version of this program has decided the last micro-batch, in another form."""
+
+    code = ErrorCode.unsupported_version
+    hint = (
+        "run the query with the later version, or with a new checkpoint if rows may be written"
+        " again"
+    )
+
+    def __init__(self, group_id: str, found: int, *, known: int) -> None:
+        super().__init__(
+            f"the decision in group {group_id!r} has format {found}, and this program reads formats"
+            f" up to {known}: a later version of Tidelog has run the query"
+        )
+        self.group_id, self.found, self.known = group_id, found, known
 
 
 class BatchSuperseded(TidelogError):

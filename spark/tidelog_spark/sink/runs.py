@@ -8,9 +8,8 @@ transactional ids. Neither ends an attempt of the other, and the first to decide
 (``sink.commit``).
 
 The number of lanes is fixed: coordinators keep a transactional id for a week, and there are queries
-that start every minute. So a run has a pair of lanes by its id, ``2n`` and ``2n + 1``, but never
-that of another run which has decided last. Two such runs have the same pair once in
-``LANE_COUNT / 2`` times: one of them may fail then, and nothing is lost.
+that start every minute. So a run claims a pair of lanes, ``2n`` and ``2n + 1``, that none of the
+runs before has claimed lately (``sink.lanes``).
 
 After each decision of its own a run changes to the other lane of its pair. A transaction that is
 decided keeps its id to itself then until the next decision. If it did not, a run that is one
@@ -20,12 +19,9 @@ micro-batch behind would find a later producer with that id, and take the decide
 from __future__ import annotations
 
 import re
-import zlib
 from dataclasses import dataclass
 
 from tidelog_spark.sink.clients import SinkNames
-
-LANE_COUNT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +47,12 @@ class QueryRun:
         """Whether this run has made a decision; ``None`` is an earlier program's."""
         return decision is not None and decision.run_id == self.run_id
 
-    def lane(self, last: DecidingRun | None) -> int:
-        """Return the lane to write in next. ``last`` has decided the last micro-batch."""
-        if last is not None and self.has_made(last):
-            return last.lane ^ 1
-        lane = 2 * (zlib.crc32(self.run_id.encode()) % (LANE_COUNT // 2))
-        return (lane + 2) % LANE_COUNT if last is not None and last.lane | 1 == lane | 1 else lane
+    def lane_after(self, last: DecidingRun | None) -> int | None:
+        """Return the lane to write in next; ``None`` if it is the one that the run has claimed.
+
+        ``last`` has decided the last micro-batch.
+        """
+        return last.lane ^ 1 if last is not None and self.has_made(last) else None
 
 
 def attempt_id(names: SinkNames, lane: int | None, task: int, attempt: int) -> str:

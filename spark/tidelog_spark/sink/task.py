@@ -32,6 +32,7 @@ from tidelog_spark.sink.clients import (
 from tidelog_spark.sink.commit import complete_task
 from tidelog_spark.sink.decision import MARKED, Decision, WrittenTask, read, read_settled
 from tidelog_spark.sink.errors import BatchSuperseded
+from tidelog_spark.sink.lanes import claim_lane
 from tidelog_spark.sink.options import SinkOptions
 from tidelog_spark.sink.runs import QueryRun, attempt_id
 
@@ -143,9 +144,12 @@ def write_stream_task(
             decided = decision.tasks.get(task)
             if decided is None or thread.run(complete_task(options, decided)):
                 return None
+        last = None if decision is None else decision.run
+        lane = query.lane_after(last)
+        if lane is None:
+            lane = thread.run(claim_lane(options, query, last))
     finally:
         thread.close()
-    lane = query.lane(None if decision is None else decision.run)
     writer = RowWriter(options, attempt_id(query.names, lane, task, attempt), task)
     try:
         with writer, writer.transaction() as transaction:
