@@ -287,9 +287,10 @@ class FollowedPartitions:
                 records = answer.records
                 if records is not None:
                     info = _append(replica, records, room.limit)
-                    room.note_append(info)
-                    if room.is_used_up and info.size_bytes < len(records):
-                        rest = records[info.size_bytes :]
+                    if info is not None:
+                        room.note_append(info)
+                        if room.is_used_up and info.size_bytes < len(records):
+                            rest = records[info.size_bytes :]
                 replica.follow_leader(
                     high_watermark=action.high_watermark,
                     log_start_offset=action.log_start_offset,
@@ -342,8 +343,13 @@ def _key_of(replica: Replica) -> PartitionKey:
     return replica.topic_id.bytes, replica.partition.partition
 
 
-def _append(replica: Replica, records: memoryview, limit: AppendLimit) -> AppendInfo:
-    """Append the leader's records. Raises ``CorruptRecordBatch``, ``StorageError``."""
+def _append(replica: Replica, records: memoryview, limit: AppendLimit) -> AppendInfo | None:
+    """Append the leader's records. Raises ``CorruptRecordBatch``, ``StorageError``.
+
+    ``None`` if the log has them by now. Two fetches may be under way, and both may be answered with
+    the same records. If a third one has named the partition between the two answers, the second
+    answer looks like that of the third fetch, whose own is on its way.
+    """
     log = replica.log
     try:
         return replica.append_as_follower(records, limit)
@@ -351,6 +357,8 @@ def _append(replica: Replica, records: memoryview, limit: AppendLimit) -> Append
         # The leader's log may start in the middle of a batch. An empty log takes the whole batch.
         first = parse_header(records)
         end_offset = log.log_end_offset
+        if first.next_offset <= end_offset:
+            return None
         is_empty = end_offset == log.local_log_start_offset
         if not is_empty or not first.base_offset < end_offset < first.next_offset:
             raise

@@ -13,6 +13,10 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, StorageError
 from tidelog_node.follower import fetcher
+from tidelog_node.follower.fetchers import FollowerFetchers
+from tidelog_node.follower.followed import PartitionAnswer
+from tidelog_node.follower.turn_room import TurnRoom
+from tidelog_node.follower.wire import FetchedPartition
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.session_leader import LedLog, SessionLeader, session_leader
@@ -29,6 +33,19 @@ async def following(
     folder: Path, *, partition_count: int = 5, wait_ms: int = LONG_MS
 ) -> AsyncIterator[tuple[LedNode, SessionLeader]]:
     """A node that follows every partition of a topic at the model leader."""
+    async with fetching(folder, partition_count=partition_count, wait_ms=wait_ms) as (
+        node,
+        leader,
+        _,
+    ):
+        yield node, leader
+
+
+@asynccontextmanager
+async def fetching(
+    folder: Path, *, partition_count: int = 5, wait_ms: int = LONG_MS
+) -> AsyncIterator[tuple[LedNode, SessionLeader, FollowerFetchers]]:
+    """Like ``following``, with the fetchers."""
     config = NodeConfig(replica_fetch_wait_max_ms=wait_ms, replica_fetch_backoff_ms=QUICK_MS)
     async with led_node(folder, config) as node, session_leader(node) as leader:
         replica = await node.create_topic(leader=2, partition_count=partition_count)
@@ -41,7 +58,7 @@ async def following(
         fetchers = fetchers_of(node)
         fetchers.start()
         try:
-            yield node, leader
+            yield node, leader, fetchers
         finally:
             await fetchers.close()
 
@@ -191,6 +208,33 @@ def test_a_log_in_trouble_is_left_out_and_told_of_everything_again(
             assert after.high_watermark == 0
             await eventually_async(lambda: after.high_watermark == 1, "it is told again")
             assert leader.connection_count == 1
+
+    run(test())
+
+
+def test_records_that_a_second_fetch_brings_again_are_no_trouble(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the partition would not be followed for seconds, and leave the ISR."""
+
+    async def test() -> None:
+        async with fetching(tmp_path) as (node, leader, fetchers):
+            leader.append(0, b"record")
+            replica = node.replica(0)
+            await eventually_async(lambda: replica.log.log_end_offset == 1, "it is followed")
+            await held(leader)
+            # A fetch that was sent before the record came is answered after the next one was sent.
+            key = (leader.topic_id, 0)
+            (one,) = fetchers._fetchers.values()
+            records = memoryview(bytearray(leader.logs[0].batches[0]))
+            answer = FetchedPartition(leader.topic_id, 0, 0, 1, 0, None, records)
+            asked = one._session.last_asked(key)
+            assert asked is not None
+            assert asked.offset == 1
+            assert one.followed.take(PartitionAnswer(key, asked, answer), TurnRoom()) is None
+            assert not [record for record in caplog.records if record.levelname == "ERROR"]
+            leader.append(0, b"next")
+            await eventually_async(lambda: replica.log.log_end_offset == 2, "it is followed on")
 
     run(test())
 
