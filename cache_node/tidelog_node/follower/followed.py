@@ -65,6 +65,7 @@ class Followed:
     not_before: float = 0.0  # the loop's time
     is_begun: bool = False  # the first fetch may go out
     task: asyncio.Task[None] | None = None  # finds a new start
+    start_problem: str = ""  # why the last one has failed, which is logged
 
 
 class FollowedPartitions:
@@ -324,12 +325,15 @@ class FollowedPartitions:
             followed.task = None
             problem = None if done.cancelled() else done.exception()
             if problem is None:
-                followed.not_before = 0.0
+                followed.not_before, followed.start_problem = 0.0, ""
                 self._to_update[followed] = None
                 self._on_possible()
                 return
             followed.is_begun = False
             self._put_off(followed, self._backoff_s())
+            if str(problem) == followed.start_problem:
+                return  # Tried several times a second, perhaps for as long as the bucket is away.
+            followed.start_problem = str(problem)
             logger.warning(
                 "no new start found, will retry",
                 extra={"partition": str(followed.replica.partition), "reason": str(problem)},

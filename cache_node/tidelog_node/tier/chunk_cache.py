@@ -270,7 +270,11 @@ class ChunkCache:
     def _write(self, name: str, data: bytes | memoryview) -> Path:
         partial_path = self._folder / (name + PARTIAL_SUFFIX)
         try:
-            partial_path.write_bytes(data)
+            try:
+                partial_path.write_bytes(data)
+            except FileNotFoundError:  # Something else has removed the folder.
+                self._folder.mkdir(parents=True, exist_ok=True)
+                partial_path.write_bytes(data)
             return partial_path.replace(self._folder / name)
         except OSError:
             with contextlib.suppress(OSError):
@@ -291,19 +295,38 @@ class ChunkCache:
         return evicted
 
     def _open(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """Find the files of this boot. Without them, or a usable folder, the cache is empty.
+
+        The worker has other work than reads, so nothing in the folder may end it.
+        """
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._take_stock()
+        except OSError as error:
+            logger.error(
+                "cache of tiered segments cannot be used, reads of them fail",
+                extra={
+                    "path": str(self._folder),
+                    "reason": str(error),
+                    "hint": "let the node's user write this folder, or remove it",
+                },
+            )
+
+    def _take_stock(self) -> None:
+        """List the folder's files, and remove those of another boot. Raises ``OSError``."""
         boot_id = _boot_id()
         marker = self._folder / BOOT_ID_FILE
-        is_same_boot = boot_id is not None and marker.exists() and marker.read_text() == boot_id
+        is_same_boot = boot_id is not None and _content(marker) == boot_id.encode()
         found: list[tuple[int, str, int]] = []
-        for entry in os.scandir(self._folder):
-            if not _OUR_FILE.fullmatch(entry.name):
-                continue  # Not a file of this cache: never remove it.
-            if not is_same_boot or entry.name.endswith(PARTIAL_SUFFIX):
-                Path(entry.path).unlink(missing_ok=True)
-                continue
-            status = entry.stat()
-            found.append((status.st_mtime_ns, entry.name, status.st_size))
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                if not _OUR_FILE.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
+                    continue  # Not a file of this cache: never remove it.
+                if not is_same_boot or entry.name.endswith(PARTIAL_SUFFIX):
+                    Path(entry.path).unlink(missing_ok=True)
+                    continue
+                status = entry.stat()
+                found.append((status.st_mtime_ns, entry.name, status.st_size))
         for _, name, size_bytes in sorted(found):
             self._files[name] = size_bytes
             self._size_bytes += size_bytes
@@ -320,6 +343,14 @@ def _name(wanted: ByteRange) -> str:
 def _object_name(key: str) -> str:
     # The last part of the key contains the segment's id, which identifies the object.
     return key.rpartition("/")[2]
+
+
+def _content(path: Path) -> bytes | None:
+    """Return the file's bytes, ``None`` if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def _boot_id() -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import ErrorCode, StorageError
+from tidelog_core.errors import ErrorCode, StorageError, TierUnavailable
 from tidelog_node.follower import fetcher
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.follower.followed import PartitionAnswer
@@ -235,6 +235,32 @@ def test_records_that_a_second_fetch_brings_again_are_no_trouble(
             assert not [record for record in caplog.records if record.levelname == "ERROR"]
             leader.append(0, b"next")
             await eventually_async(lambda: replica.log.log_end_offset == 2, "it is followed on")
+
+    run(test())
+
+
+def test_a_start_that_is_not_found_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is tried five times a second, for every partition, while the bucket is away."""
+
+    async def found() -> None:
+        pass
+
+    async def away() -> None:
+        raise TierUnavailable("the bucket is away")
+
+    async def test() -> None:
+        async with fetching(tmp_path, partition_count=1) as (_, leader, fetchers):
+            await held(leader)
+            (one,) = fetchers._fetchers.values()
+            (followed,) = one.followed._partitions.values()
+            for begin, count in ((away, 1), (away, 1), (found, 1), (away, 2)):
+                one.followed._start(followed, begin())
+                assert followed.task is not None
+                await asyncio.wait([followed.task])
+                await asyncio.sleep(0)
+                assert caplog.messages.count("no new start found, will retry") == count
 
     run(test())
 

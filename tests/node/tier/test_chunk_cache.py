@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tidelog_core.errors import CorruptObject, ObjectNotFound
+from tidelog_core.errors import CorruptObject, ObjectNotFound, StorageError
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_node.tier import chunk_cache
 from tidelog_node.tier.chunk_cache import ChunkCache
@@ -324,3 +325,49 @@ async def test_another_boot_drops_our_files_and_nobody_elses(tmp_path: Path) -> 
     async with new_cache(tmp_path) as (cache, _):
         assert cache.size_bytes == 0
         assert cached(tmp_path) == {"thesis.doc"}
+
+
+@pytest.mark.parametrize("marker", ["garbage", "empty", "folder", "missing"])
+async def test_a_cache_whose_boot_is_unreadable_begins_empty(tmp_path: Path, marker: str) -> None:
+    """A worker that ended for it would leave the node without a bucket for ever."""
+    async with new_cache(tmp_path) as (cache, _):
+        await cache.fetch(chunk(0))
+    path = tmp_path / chunk_cache.BOOT_ID_FILE
+    path.unlink()
+    if marker == "folder":
+        path.mkdir()
+    elif marker != "missing":
+        path.write_bytes(b"\x9d\xff" if marker == "garbage" else b"")
+    async with new_cache(tmp_path) as (cache, store):
+        assert cache.size_bytes == 0
+        await cache.fetch(chunk(0))
+        assert store.get_count == 1
+
+
+async def test_a_folder_with_the_name_of_a_cached_range_stays(tmp_path: Path) -> None:
+    (tmp_path / "x.log.0-9.partial").mkdir()
+    async with new_cache(tmp_path) as (cache, _):
+        await cache.fetch(chunk(0))
+    async with new_cache(tmp_path) as (cache, _):
+        assert cache.size_bytes == 100
+    assert (tmp_path / "x.log.0-9.partial").is_dir()
+
+
+async def test_a_cache_without_a_folder_fails_reads_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "cache").write_text("a file is here")
+    async with new_cache(tmp_path / "cache") as (cache, _):
+        assert "cache of tiered segments cannot be used, reads of them fail" in caplog.messages
+        with pytest.raises(StorageError):
+            await cache.fetch(chunk(0))
+        (tmp_path / "cache").unlink()
+        assert (await cache.fetch(chunk(0))).exists()
+
+
+async def test_a_folder_that_someone_removed_is_made_again(tmp_path: Path) -> None:
+    async with new_cache(tmp_path / "cache") as (cache, _):
+        await cache.fetch(chunk(0))
+        shutil.rmtree(tmp_path / "cache")
+        assert (await cache.fetch(chunk(0))).exists()
+        assert (await cache.fetch(chunk(1))).exists()
