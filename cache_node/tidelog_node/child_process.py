@@ -73,7 +73,7 @@ class ChildProcess:
                 delay_seconds = RESTART_SECONDS_FIRST
             logger.error(
                 "process ended, it is started again",
-                extra={"process_name": self._name, "status": status, "in_s": delay_seconds},
+                extra={"process_name": self._name, "status": status, "delay_s": delay_seconds},
             )
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay_seconds):

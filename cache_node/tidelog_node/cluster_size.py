@@ -84,7 +84,9 @@ class SizeServer:
         except TidelogError as error:
             say(error=str(error))
         except OSError as error:
-            logger.info("client of the number of nodes has gone", extra={"reason": str(error)})
+            logger.info(
+                "client that changes the number of nodes has gone", extra={"reason": str(error)}
+            )
         finally:
             with suppress(OSError):
                 await writer.drain()

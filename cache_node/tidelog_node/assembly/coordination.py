@@ -112,7 +112,7 @@ class Coordination:
             await self.get()
         except Exception:
             # The next change of the image, or request that needs them, tries again.
-            logger.exception("coordinators are not made")
+            logger.exception("coordinators cannot be started, will retry")
 
 
 def _load() -> Build:

@@ -144,7 +144,7 @@ async def _import_at_last() -> None:
         try:
             await imported(_load)
         except (OSError, ImportError):
-            logger.exception("what diskless topics need cannot be imported, will retry")
+            logger.exception("modules of diskless topics cannot be imported, will retry")
             await asyncio.sleep(RETRY_SECONDS)
         else:
             return

@@ -85,7 +85,7 @@ class IssuerKeys:
             return False
         if keys.keys() != self._keys.keys():
             ids = sorted(key_id for key_id in keys if key_id is not None)
-            logger.info("keys for OAUTHBEARER", extra={"ids": ", ".join(ids)[:1_000]})
+            logger.info("keys for OAUTHBEARER fetched", extra={"key_ids": ", ".join(ids)[:1_000]})
         self._keys = keys
         return True
 
@@ -122,7 +122,7 @@ def _key(entry: Any) -> Key | None:
     try:
         key = import_key(entry)
     except Exception as error:  # a library parses the document of another service
-        logger.debug("a key for OAUTHBEARER cannot be read", extra={"reason": repr(error)})
+        logger.debug("key for OAUTHBEARER cannot be read", extra={"reason": repr(error)})
         return None
     return key if isinstance(key, RSAKey | ECKey | OKPKey) else None
 

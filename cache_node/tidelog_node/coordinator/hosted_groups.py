@@ -222,7 +222,7 @@ class HostedGroups:
         except (TidelogError, Unloaded) as error:
             # The next request for the group fails the same way and reports it.
             logger.warning(
-                "changed group is not read again",
+                "changed group cannot be read",
                 extra={"group_id": group_id, "reason": str(error)},
             )
 

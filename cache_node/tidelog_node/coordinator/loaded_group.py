@@ -322,7 +322,9 @@ class LoadedGroup:
         try:
             targets = await self._environment.compute(computation)
         except Exception:
-            logger.exception("no targets for a group", extra={"group_id": group.group_id})
+            logger.exception(
+                "computing the assignment of a group broke", extra={"group_id": group.group_id}
+            )
             self.unload(ErrorCode.unknown_server_error)
             return
         with contextlib.suppress(Unloaded):

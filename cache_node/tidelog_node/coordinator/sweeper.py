@@ -88,7 +88,7 @@ class Sweeper:
         try:
             groups = await shard.find_all()
         except TidelogError as error:
-            logger.warning("offsets are not expired", extra={"reason": str(error)})
+            logger.warning("expired offsets not removed, will retry", extra={"reason": str(error)})
             return
         for loaded in groups:
             settled = known.get(loaded)
@@ -102,7 +102,7 @@ class Sweeper:
                 continue
             except TidelogError as error:
                 logger.warning(
-                    "offsets are not expired",
+                    "expired offsets not removed, will retry",
                     extra={"group_id": loaded.group.group_id, "reason": str(error)},
                 )
 

@@ -156,13 +156,13 @@ class LeaderFetcher:
             if not self._is_in_trouble:
                 logger.warning(
                     "leader cannot be followed, will retry",
-                    extra={"leader": self._leader_id, "reason": str(error) or repr(error)},
+                    extra={"broker_id": self._leader_id, "reason": str(error) or repr(error)},
                 )
             self._is_in_trouble = True
             await self._pause(self._backoff_s())
         except Exception:
             # Any failure is retried: while the fetcher is stopped, records have one replica fewer.
-            logger.exception("following broke, will retry", extra={"leader": self._leader_id})
+            logger.exception("following broke, will retry", extra={"broker_id": self._leader_id})
             await self._pause(TROUBLE_SECONDS)
         finally:
             if self._connection is not None:
@@ -256,7 +256,7 @@ class LeaderFetcher:
             return self._next_request()
         if self._is_in_trouble:
             self._is_in_trouble = False
-            logger.info("leader is followed again", extra={"leader": self._leader_id})
+            logger.info("leader is followed again", extra={"broker_id": self._leader_id})
         answers = [
             PartitionAnswer(key, self._session.last_asked(key), partition)
             for key, partition in zip(keys, fetched, strict=True)
@@ -292,7 +292,7 @@ class LeaderFetcher:
             raise NotLeaderOrFollower(reason)
         logger.info(
             "fetch session lost, begins again",
-            extra={"leader": self._leader_id, "reason": reason},
+            extra={"broker_id": self._leader_id, "reason": reason},
         )
 
     def _timeout_s(self) -> float:

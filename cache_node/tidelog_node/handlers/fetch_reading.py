@@ -209,7 +209,8 @@ class PartitionReader:
         except OSError as problem:
             reading.must_answer = True
             logger.error(
-                "read failed", extra={"partition": wanted.partition, "reason": str(problem)}
+                "records could not be read",
+                extra={"partition": wanted.partition, "reason": str(problem)},
             )
             self._counters.note_error(fetch.API_KEY, ErrorCode.kafka_storage_error)
             result = FetchResult(wanted.partition, ErrorCode.kafka_storage_error)

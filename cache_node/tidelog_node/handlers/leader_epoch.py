@@ -62,7 +62,10 @@ class LeaderEpochHandler:
         except TidelogError as error:
             code = error.code
         except OSError as error:
-            logger.error("lookup failed", extra={"partition": str(partition), "reason": str(error)})
+            logger.error(
+                "end offset of a leader epoch could not be read",
+                extra={"partition": str(partition), "reason": str(error)},
+            )
             code = ErrorCode.kafka_storage_error
         return build(
             epoch_response.EpochEndOffset,

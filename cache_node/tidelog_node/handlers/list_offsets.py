@@ -144,7 +144,10 @@ class ListOffsetsHandler:
         except TidelogError as error:
             code = error.code
         except OSError as error:
-            logger.error("lookup failed", extra={"partition": str(partition), "reason": str(error)})
+            logger.error(
+                "offset of a timestamp could not be read",
+                extra={"partition": str(partition), "reason": str(error)},
+            )
             code = ErrorCode.kafka_storage_error
         return build(
             list_response.ListOffsetsPartitionResponse,

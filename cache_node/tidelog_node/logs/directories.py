@@ -179,7 +179,9 @@ class LogDirectories:
             if topic_id in deleted:
                 renamed.append(rename_deleted(self.path / directory))
             elif is_unreadable(directory.rpartition("-")[0]):
-                logger.warning("log of an unknown topic left", extra={"log": directory})
+                logger.warning(
+                    "log kept, its topic cannot be read", extra={"path": str(self.path / directory)}
+                )
             else:
                 self._move_aside(self.path / directory)
         return renamed
@@ -207,7 +209,7 @@ class LogDirectories:
         name = f"{topic[:STRAY_TOPIC_LENGTH_MAX]}-{partition}.{owner}{STRAY_SUFFIX}"
         stray = directory.with_name(name)
         directory.rename(stray)
-        logger.warning("log of another topic moved aside", extra={"to": str(stray)})
+        logger.warning("log of another topic moved aside", extra={"path": str(stray)})
 
     def close(self) -> None:
         """Unlock the directory."""

@@ -112,7 +112,10 @@ class Copier:
         now_ms = self._node.clock_ms()
         for leftover in select_leftovers(tier.unfinished, under_way=under_way, now_ms=now_ms):
             if leftover.state is SegmentState.COPY_STARTED:
-                logger.info("cleaning up a segment", extra={"segment": str(leftover.segment_id)})
+                logger.info(
+                    "copy of a segment was cut short, it is removed",
+                    extra={"segment_id": str(leftover.segment_id)},
+                )
                 given_up = await start_deletions(
                     self._node.store, [leftover], deletable_ms=AT_ONCE, leadership=leadership
                 )
@@ -289,8 +292,8 @@ class Copier:
         with contextlib.suppress(TidelogError):
             if await forsake(self._node.store, self._client, started, keys):
                 logger.info(
-                    "copy that was given up is removed",
-                    extra={"segment": str(started.segment_id)},
+                    "copy of a segment that a later leader gave up is removed",
+                    extra={"segment_id": str(started.segment_id)},
                 )
 
     def _describe(self, led: LedPartition, sealed: SealedSegment) -> SegmentMeta:

@@ -191,7 +191,7 @@ class TransactionCoordinator:
     async def describe(self, transactional_id: str) -> TransactionRecord | None:
         """Return the id's record, ``None`` for an unknown id."""
         if not transactional_id:
-            raise InvalidRequest("a transactional id is not empty")
+            raise InvalidRequest("a transactional id must not be empty")
         return await self.hosted.use(transactional_id, lambda loaded: loaded.claim())
 
     async def list_transactions(self) -> list[TransactionRecord]:

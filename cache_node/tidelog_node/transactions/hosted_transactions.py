@@ -103,9 +103,11 @@ class HostedTransactions:
 
     def shard_of(self, transactional_id: str) -> TransactionShard:
         """Return the id's shard. Raises ``NotCoordinator`` if another node leads it."""
-        if len(transactional_id.encode()) > TRANSACTIONAL_ID_SIZE_BYTES_MAX:
+        size_bytes = len(transactional_id.encode())
+        if size_bytes > TRANSACTIONAL_ID_SIZE_BYTES_MAX:
             raise InvalidRequest(
-                f"a transactional id has at most {TRANSACTIONAL_ID_SIZE_BYTES_MAX} bytes"
+                f"a transactional id has at most {TRANSACTIONAL_ID_SIZE_BYTES_MAX} bytes,"
+                f" not {size_bytes}"
             )
         self._require_serving()
         shard = self._shards.find(lambda count: shard_of_transaction(transactional_id, count))

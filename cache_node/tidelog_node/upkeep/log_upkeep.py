@@ -106,7 +106,7 @@ class LogUpkeep:
         except StorageError as error:
             if not replica.note_failure(error):
                 what = {"partition": str(replica.partition), "reason": str(error)}
-                logger.error("roll failed", extra=what)
+                logger.error("segment could not be rolled", extra=what)
         due_ms = log.roll_due_ms
         if due_ms is not None:
             self._to_roll.put(replica, max(due_ms, self._clock_ms() + RETRY_MS))

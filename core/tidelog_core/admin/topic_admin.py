@@ -116,7 +116,9 @@ class TopicAdmin:
             raise error
         topic = self._view.image.topic(name)
         if topic is None:  # Created and deleted in between: the caller retries.
-            raise TopicAlreadyExists(f"Topic '{name}' was there, and is no more.")
+            raise TopicAlreadyExists(
+                f"Topic '{name}' existed and was deleted at the same time: try again."
+            )
         return topic
 
     async def ensure_topics(self, names: Iterable[str]) -> dict[str, TidelogError]:

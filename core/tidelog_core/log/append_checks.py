@@ -214,14 +214,17 @@ def _check_records(
     records_max = max(CHECKED_RECORDS_MAX, header.size_bytes // RECORD_SIZE_BYTES_MIN)
     if header.record_count > records_max:
         raise MessageTooLarge(
-            f"a compressed batch of {header.record_count} records, a compacted topic takes "
-            f"{CHECKED_RECORDS_MAX}"
+            f"a compressed batch of {header.record_count} records; in a compacted topic it may have"
+            f" at most {records_max}"
         )
     latest = validate_records(buffer, position, header, requires_keys=True, budget=budget)
     after_max_ms = config.message_timestamp_after_max_ms
     is_create_time = config.message_timestamp_type != LOG_APPEND_TIME
     if is_create_time and latest - now_ms > after_max_ms:
-        raise InvalidTimestamp(f"timestamp {latest} is later than {now_ms + after_max_ms}")
+        raise InvalidTimestamp(
+            f"timestamp {latest} is later than {now_ms + after_max_ms}, the latest that"
+            f" message.timestamp.after.max.ms={after_max_ms} allows"
+        )
 
 
 def _target_codec(config: TopicConfig) -> CompressionType:

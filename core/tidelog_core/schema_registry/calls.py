@@ -245,7 +245,8 @@ def _list(value: Any) -> list[Any]:
         raise invalid_schema("references must be a list")
     if len(value) > REFERENCES_MAX:  # Before each is looked at.
         raise invalid_schema(
-            f"{len(value)} references, {REFERENCES_MAX} may be: have one refer to more"
+            f"{len(value)} references, allowed are {REFERENCES_MAX}: let one of them refer to"
+            " others"
         )
     return value
 

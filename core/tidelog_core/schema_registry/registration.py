@@ -214,7 +214,7 @@ def _with_use(reading: Reading, subject: SchemaSubject, use: SchemaUse) -> Schem
         if one.subject != reading.name.text or one.version in left
     }
     if len(uses) >= USES_MAX:
-        raise schema_too_large(f"{len(uses)} versions have this schema already")
+        raise schema_too_large(f"{len(uses)} versions have this schema already, and no more may")
     uses.add(use)
     first = reading.identity.schema_id if reading.identity.uses else use.schema_id
     return replace(reading.identity, schema_id=first, uses=tuple(sorted(uses)))

@@ -92,11 +92,16 @@ def _require_bounded(schema: Schema) -> None:
     if not schema.text.strip():
         raise invalid_schema("Empty schema")
     if len(schema.text) > SCHEMA_CHARACTERS_MAX:
-        raise schema_too_large(f"{len(schema.text)} characters, {SCHEMA_CHARACTERS_MAX} may be")
+        raise schema_too_large(
+            f"{len(schema.text)} characters, allowed are {SCHEMA_CHARACTERS_MAX}"
+        )
     if len(schema.references) > REFERENCES_MAX:
         raise invalid_schema(
-            f"{len(schema.references)} references, {REFERENCES_MAX} may be: have one refer to more"
+            f"{len(schema.references)} references, allowed are {REFERENCES_MAX}: let one of them"
+            " refer to others"
         )
     for what, extra in (("metadata", schema.metadata), ("rule set", schema.rule_set)):
         if len(extra) > EXTRAS_CHARACTERS_MAX:
-            raise schema_too_large(f"the {what} has {len(extra)} characters")
+            raise schema_too_large(
+                f"the {what} has {len(extra)} characters, allowed are {EXTRAS_CHARACTERS_MAX}"
+            )

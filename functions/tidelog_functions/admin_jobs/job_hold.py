@@ -69,7 +69,7 @@ class JobHold:
             self.is_lost = True
         except TidelogError as error:
             # The hold lapses if this goes on, and another run takes the job.
-            extra = {"job": str(self._job_id), "reason": str(error)}
+            extra = {"job_id": str(self._job_id), "reason": str(error)}
             logger.warning("hold of a job not renewed, will retry", extra=extra)
             return
         else:

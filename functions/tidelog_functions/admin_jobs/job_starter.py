@@ -41,7 +41,7 @@ class LambdaStarter:
                 Payload=json.dumps({JOB_ID: str(job_id)}).encode(),
             )
         except (ClientError, BotoCoreError) as error:
-            extra = {"job": str(job_id), "reason": str(error)}
+            extra = {"job_id": str(job_id), "reason": str(error)}
             logger.warning("run of a job not started, the schedule starts it", extra=extra)
 
     @cached_property

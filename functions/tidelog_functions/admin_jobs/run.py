@@ -232,7 +232,7 @@ async def _worked(run: Run, jobs: JobStore, work: Work, stuck_seconds: float) ->
         problem = f"{str(error).rstrip('.')}{hint}"
         await run.store(states.failed(run.job, problem, now_ms=clock_ms()))
     except Exception:
-        logger.exception("job failed unexpectedly", extra={"job": str(run.job.job_id)})
+        logger.exception("job failed unexpectedly", extra={"job_id": str(run.job.job_id)})
         problem = "the job failed unexpectedly; see the function's log for the cause"
         await run.store(states.failed(run.job, problem, now_ms=clock_ms()))
     else:

@@ -83,10 +83,10 @@ class ThreadStarter:
                 limit = TimeLimit(_Time(self._stopping), reserve_ms=STEP_MS_MAX)
                 result = asyncio.run(run_job(self._settings, job_id, limit, do_work))
         except TidelogError as error:
-            extra = {"job": str(job_id), "reason": str(error)}
+            extra = {"job_id": str(job_id), "reason": str(error)}
             logger.warning("run of a job failed, will retry", extra=extra)
         except Exception:
-            logger.exception("run of a job broke", extra={"job": str(job_id)})
+            logger.exception("run of a job broke", extra={"job_id": str(job_id)})
         finally:
             loop.call_soon_threadsafe(self._ended, job_id, result, loop)
 

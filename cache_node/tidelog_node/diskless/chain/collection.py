@@ -242,4 +242,4 @@ def _roll(replica: Replica, log: LocalLog, age_ms: int) -> None:
     except StorageError as error:
         if not replica.note_failure(error):
             what = {"partition": str(replica.partition), "reason": str(error)}
-            logger.error("roll failed", extra=what)
+            logger.error("segment could not be rolled", extra=what)

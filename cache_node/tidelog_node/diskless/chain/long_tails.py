@@ -142,7 +142,7 @@ def _seal(one: ChainPartition) -> None:
     except StorageError as error:
         if not replica.note_failure(error):
             what = {"partition": str(replica.partition), "reason": str(error)}
-            logger.error("roll failed", extra=what)
+            logger.error("segment could not be rolled", extra=what)
         return
     one.object_count, one.segment_base_offset = 0, replica.log.active_segment_base_offset
     replica.note_changed()

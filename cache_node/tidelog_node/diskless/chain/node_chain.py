@@ -219,7 +219,10 @@ class NodeChain:
                     clock_ms=self._node.clock_ms,
                 )
         except (TidelogError, TimeoutError) as error:
-            logger.info("own chain is not sealed", extra={"reason": str(error) or repr(error)})
+            logger.info(
+                "own chain not sealed, the next process seals it",
+                extra={"reason": str(error) or repr(error)},
+            )
 
     def _open(self) -> OwnedChain:
         if self._is_closed:

@@ -48,7 +48,9 @@ async def stand_by(node: NodeContext, prepare: Callable[[], Awaitable[object]]) 
         except InvalidConfig:
             break  # Leading such a partition logs the same error.
         except TidelogError as error:
-            logger.info("not ready for diskless partitions yet", extra={"reason": str(error)})
+            logger.info(
+                "preparing for diskless partitions failed, will retry", extra={"reason": str(error)}
+            )
             await wait_and_clear(never, RETRY_SECONDS)
         else:
             break

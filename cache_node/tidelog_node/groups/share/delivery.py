@@ -175,7 +175,9 @@ class ShareDelivery:
             except TidelogError as error:
                 this_pass.results[key] = self._failure(key, error)
             except OSError as error:
-                logger.error("read failed", extra={"partition": key[1], "reason": str(error)})
+                logger.error(
+                    "records could not be read", extra={"partition": key[1], "reason": str(error)}
+                )
                 this_pass.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
             else:
                 bytes_left -= size_bytes

@@ -76,10 +76,16 @@ class ShareService:
 
         Raises ``InvalidGroupId``, ``InvalidRequest``, ``ShareSessionLimitReached``.
         """
-        if not 0 < len(group_id.encode()) <= GROUP_ID_SIZE_BYTES_MAX:
-            raise InvalidGroupId(f"a group id has 1 to {GROUP_ID_SIZE_BYTES_MAX} bytes")
-        if not 0 < len(member_id.encode()) <= MEMBER_ID_SIZE_BYTES_MAX:
-            raise InvalidRequest(f"a member id has 1 to {MEMBER_ID_SIZE_BYTES_MAX} bytes")
+        size_bytes = len(group_id.encode())
+        if not 0 < size_bytes <= GROUP_ID_SIZE_BYTES_MAX:
+            raise InvalidGroupId(
+                f"a group id has 1 to {GROUP_ID_SIZE_BYTES_MAX} bytes, not {size_bytes}"
+            )
+        size_bytes = len(member_id.encode())
+        if not 0 < size_bytes <= MEMBER_ID_SIZE_BYTES_MAX:
+            raise InvalidRequest(
+                f"a member id has 1 to {MEMBER_ID_SIZE_BYTES_MAX} bytes, not {size_bytes}"
+            )
         before = self._sessions.find(group_id, member_id)
         if before is not None:
             # Its records stay acquired: the member is the same, and may still have them.
@@ -107,7 +113,9 @@ class ShareService:
         Raises ``ShareSessionNotFound``, ``InvalidShareSessionEpoch``.
         """
         if epoch == INITIAL_EPOCH:
-            raise InvalidShareSessionEpoch("a share session is not opened so")
+            raise InvalidShareSessionEpoch(
+                "epoch 0 opens a share session, which only ShareFetch can do"
+            )
         session = self._sessions.follow(group_id, member_id, epoch)
         session.change(added, forgotten)
         for share in self.partitions.held(group_id, forgotten):

@@ -64,7 +64,10 @@ class ShareSessions:
         """Return a new session. The member must have none. Raises ``ShareSessionLimitReached``."""
         assert (group_id, member_id) not in self._sessions
         if len(self._sessions) >= sessions_max:
-            raise ShareSessionLimitReached(f"there are {len(self._sessions)} share sessions")
+            raise ShareSessionLimitReached(
+                f"there are {len(self._sessions)} share sessions, which is all that"
+                f" group.share.max.share.sessions={sessions_max} allows"
+            )
         session = ShareSession(group_id, member_id, connection)
         self._sessions[group_id, member_id] = session
         return session

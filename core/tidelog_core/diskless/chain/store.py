@@ -175,7 +175,7 @@ class ChainStore:
         except CorruptObject as error:
             logger.warning(
                 "checkpoint of a chain is damaged, read without it",
-                extra={"object": key, "reason": error.problem},
+                extra={"key": key, "reason": error.problem},
             )
             return None
 

@@ -68,7 +68,7 @@ def schema_header(headers: Iterable[tuple[str, bytes | None]], name: str) -> byt
 def split_named(data: bytes | memoryview, header: bytes | None) -> SchemaFrame:
     """Return the schema that the header names, else the value. Raises ``UnreadableValue``."""
     if header is not None and len(header) > HEADER_BYTES_MAX:
-        raise UnreadableValue(f"{len(header)} bytes are too many, {HEADER_BYTES_MAX} may be")
+        raise UnreadableValue(f"{len(header)} bytes are too many, allowed are {HEADER_BYTES_MAX}")
     named = data if header is None else header
     if len(named) and named[0] == GUID_MAGIC:
         if len(named) < GUID_HEAD_SIZE:
