@@ -112,6 +112,8 @@ class ReplicaManager:
         self._node_configs: Mapping[int | None, object] = {}
         self._unsubscribe: Callable[[], None] | None = None
         self._is_recovered = False  # roles need recovered logs
+        # Why logs could not be opened, as logged: they are tried again every two seconds.
+        self._unopened: dict[TopicPartition, str] = {}
         self._follow_timers: dict[str, asyncio.TimerHandle] = {}  # topics to follow again
 
     async def start(self, *, remote_of: RemoteOf | None = None) -> None:
@@ -369,6 +371,8 @@ class ReplicaManager:
         except (TidelogError, OSError) as error:
             self._go_offline(replica, error, is_known=is_known)
             return
+        if self._unopened:
+            self._unopened.pop(replica.partition, None)
         if is_fed_anew and replica.is_follower:
             self.exchanged.notify(replica)
 
@@ -421,7 +425,9 @@ class ReplicaManager:
         replica.wake()
         if is_known:
             return
-        if not (isinstance(error, OSError | StorageError) and replica.note_failure(error)):
+        is_disk_full = isinstance(error, OSError | StorageError) and replica.note_failure(error)
+        if not is_disk_full and self._unopened.get(replica.partition) != str(error):
+            self._unopened[replica.partition] = str(error)
             logger.error(
                 "log could not be opened, its partition is offline",
                 extra={"partition": str(replica.partition), "reason": str(error)},
@@ -483,6 +489,7 @@ class ReplicaManager:
             self.roles.drop(replica)
             self.to_convert.discard(replica)
             self._opening.discard(replica)
+            self._unopened.pop(replica.partition, None)
             replica.drop()
             replica.wake()
             replica.note_changed()

@@ -439,6 +439,24 @@ async def test_a_damaged_partition_is_given_away_although_it_is_being_reassigned
         assert (given.adding, given.removing) == ((), ())
 
 
+async def test_a_partition_whose_log_cannot_be_opened_here_is_given_away(tmp_path: Path) -> None:
+    """Its folder may have lost its permission, for example. Any other node can lead it."""
+    async with takeover_node(tmp_path) as it:
+        await create(it)
+        await it.until_led()
+        await it.send(b"kept")
+    point = it.node.folder / "data" / "t-0" / "recovery-point"
+    point.unlink()
+    point.mkdir()
+    async with takeover_node(tmp_path, it.objects) as again:
+        await again.node.change_partition(replicas=(1, 2))
+        async with asyncio.timeout(60):
+            while again.stored().leader == 1:
+                await asyncio.sleep(0.01)
+                await again.node.view.refresh()
+        assert again.stored().leader == 2
+
+
 async def test_a_log_that_changes_in_the_meantime_is_not_entered(tmp_path: Path) -> None:
     """Its disk fails during the write, for example, and it is opened again."""
     async with takeover_node(tmp_path) as it:

@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11 import request as list_request
@@ -366,12 +367,17 @@ async def test_a_new_leader_keeps_back_what_the_last_one_has_deleted(tmp_path: P
         assert replica.log.log_end_offset == 3
 
 
-async def test_a_log_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
+async def test_a_log_that_could_not_be_opened_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """As on a disk that was full for a while: nothing else may happen to the topic."""
     async with led_node(tmp_path) as node:
         in_the_way = node.directories.path / f"{TOPIC}-0"
         in_the_way.write_text("")
         replica = await node.create_topic()
+        for _ in range(5):
+            node.replicas.follow_again(TOPIC)
+        assert caplog.messages.count("log could not be opened, its partition is offline") == 1
         assert not replica.is_leader
         in_the_way.unlink()
         async with asyncio.timeout(60):

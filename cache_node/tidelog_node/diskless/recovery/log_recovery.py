@@ -35,7 +35,13 @@ from typing import NamedTuple
 from tidelog_core.diskless.chain.store import ChainStore, ListedChain
 from tidelog_core.diskless.takeover.unknown_segments import published_log_start, segment_from
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
-from tidelog_core.errors import CorruptObject, MetadataSetBack, StoreUnavailable, TidelogError
+from tidelog_core.errors import (
+    CorruptObject,
+    MetadataSetBack,
+    StorageError,
+    StoreUnavailable,
+    TidelogError,
+)
 from tidelog_core.metadata.epoch_chains import ChainName, cut_tiered, describe_epoch
 from tidelog_core.metadata.leadership import advance_log_start, leadership_of
 from tidelog_core.metadata.records import Partition, SegmentState, segment_key_from
@@ -146,7 +152,8 @@ class LogRecovery:
         self._slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
         # Their last refill failed at a damaged or missing object: perhaps one of deleted records.
         self._without_deleted: set[PartitionName] = set()
-        self.damaged = Subscribers[[PartitionName]]()  # its records are damaged, or missing
+        # Its records are damaged or missing in the bucket, or this disk does not take them.
+        self.damaged = Subscribers[[PartitionName]]()
         self.begun = Subscribers[[frozenset[int]]]()  # the brokers whose chains are read now
 
     async def recover(
@@ -336,7 +343,8 @@ class LogRecovery:
                 try:
                     await work(name)
                 except (TidelogError, OSError) as error:
-                    if isinstance(error, CorruptObject):
+                    # Another node may have the records, or a disk that works.
+                    if isinstance(error, CorruptObject | StorageError | OSError):
                         self.damaged.notify(name)
                     logger.error(
                         "diskless partition cannot be recovered, will retry",
