@@ -11,7 +11,7 @@ import typer
 from tidelog_cli.connecting import connection
 from tidelog_cli.failures import CommandFailed
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_settings
-from tidelog_cli.stores import DataDir, Metadata, Objects, require_local, stores_in
+from tidelog_cli.stores import DataDir, Metadata, Objects, require_stores, stores_in
 
 CONSOLE_MODULES = ("aiohttp", "jinja2")
 INSTALL = "pip install 'tidelog[console]'"
@@ -101,8 +101,7 @@ def _locate(
     if data_dir is not None:
         stores = stores_in(data_dir)
         metadata, objects = metadata or stores.metadata, objects or stores.objects
-    if metadata is not None:
-        require_local(metadata, "sqlite", "metadata store")
+    require_stores(metadata=metadata)
     return metadata, objects
 
 

@@ -18,7 +18,7 @@ from tidelog_cli.stores import (
     DataDir,
     FromBucket,
     Metadata,
-    require_local,
+    require_stores,
     stores_in,
 )
 
@@ -101,7 +101,7 @@ def _locate(
         raise UsageError("no bucket to restore: give --from s3://bucket/prefix or file:///path")
     if metadata is None and not is_dry:
         raise UsageError("no metadata store to restore into: give --metadata or --data-dir")
-    require_local(from_, "file", "object store")
+    require_stores(objects=from_)
     if data_dir is not None and not is_dry:
         data_dir.mkdir(parents=True, exist_ok=True)
     return None if is_dry else metadata, from_

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import unquote, urlsplit
 
 import typer
 
@@ -88,8 +87,9 @@ def locate_stores(
 
     What neither gives is the context's.
 
-    Raises ``UsageError`` if a URL is missing, and ``CommandFailed`` for a local path that
-    does not exist, before anything is started: opening a metadata store would create it.
+    Raises ``UsageError`` if a URL is missing, ``CommandFailed`` for a data directory that does not
+    exist, and ``StoreNotFound`` for a URL of this machine that leads nowhere, before anything is
+    started.
     """
     if data_dir is None and (metadata is None or objects is None):
         data_dir, metadata, objects = _in_context(metadata, objects)
@@ -98,10 +98,21 @@ def locate_stores(
         metadata, objects = metadata or found.metadata, objects or found.objects
     if metadata is None or objects is None:
         raise UsageError(f"no cluster given: give --data-dir, or --metadata and --objects{_OR}")
-    require_local(metadata, "sqlite", "metadata store")
-    if data_dir is None:  # In a data directory a node makes the folder when it starts.
-        require_local(objects, "file", "object store")
+    # In a data directory a node makes the folder of objects when it starts.
+    require_stores(metadata=metadata, objects=objects if data_dir is None else None)
     return StoreLocations(metadata, objects)
+
+
+def require_stores(*, metadata: str | None = None, objects: str | None = None) -> None:
+    """Raise ``StoreNotFound`` for a store of this machine that is not there."""
+    if metadata is not None:
+        from tidelog_core.metadata.location import require_metadata_store
+
+        require_metadata_store(metadata)
+    if objects is not None:
+        from tidelog_core.objects.location import require_object_store
+
+        require_object_store(objects)
 
 
 def locate_metadata(data_dir: Path | None, metadata: str | None) -> str:
@@ -112,7 +123,7 @@ def locate_metadata(data_dir: Path | None, metadata: str | None) -> str:
         metadata = metadata or _existing_stores(data_dir).metadata
     if metadata is None:
         raise UsageError(f"no cluster given: give --data-dir, or --metadata{_OR}")
-    require_local(metadata, "sqlite", "metadata store")
+    require_stores(metadata=metadata)
     return metadata
 
 
@@ -147,10 +158,3 @@ async def opened_metadata(url: str) -> AsyncIterator[tuple[MetadataStore, Cluste
         for problem in describe_unreadable(image):
             note(problem)
         yield store, image
-
-
-def require_local(url: str, scheme: str, what: str) -> None:
-    """Raise ``CommandFailed`` if a local store does not exist."""
-    parts = urlsplit(url)
-    if parts.scheme == scheme and not Path(unquote(parts.path)).exists():
-        raise CommandFailed(f"no {what} at {unquote(parts.path)}: check the path")

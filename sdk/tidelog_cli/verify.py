@@ -20,7 +20,7 @@ from tidelog_cli.stores import (
     Metadata,
     Objects,
     locate_stores,
-    require_local,
+    require_stores,
 )
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def verify(
         sources = map(context.get_parameter_source, ("data_dir", "metadata", "objects"))
         if any(source is not None and source.name == "COMMANDLINE" for source in sources):
             raise UsageError("--from checks a bucket alone: remove the other store options")
-        require_local(from_, "file", "object store")
+        require_stores(objects=from_)
         opening = planned_by_bucket(from_, wanted, cluster_id, show_reading=show_reading)
     else:
         if cluster_id is not None:

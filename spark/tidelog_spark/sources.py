@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
-from tidelog_core.errors import InvalidConfig
-from tidelog_core.metadata.location import opened_metadata_store
+from tidelog_core.metadata.location import opened_metadata_store, require_metadata_store
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.objects.location import opened_object_store
+from tidelog_core.objects.location import opened_object_store, require_object_store
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.chain_tails import ChainTails
+from tidelog_spark.missing_stores import naming_option
 from tidelog_spark.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -39,9 +37,12 @@ class Sources:
 async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
     """Open the stores and nodes in the options, and close them at the end.
 
-    Raises ``InvalidConfig`` for metadata that are not on this machine.
+    Raises ``InvalidConfig`` for stores that are not on this machine.
     """
-    _require_file(options.metadata)
+    with naming_option("metadata"):
+        require_metadata_store(options.metadata)
+    with naming_option("objects"):
+        require_object_store(options.objects)
     async with (
         opened_metadata_store(options.metadata) as metadata,
         opened_object_store(options.objects) as objects,
@@ -60,15 +61,3 @@ async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
             yield Sources(metadata, objects, nodes, None)
         finally:
             await nodes.close()
-
-
-def _require_file(metadata: str) -> None:
-    """Raise ``InvalidConfig`` if a file of metadata is not there: opening it would make one."""
-    parts = urlsplit(metadata)
-    if parts.scheme == "sqlite" and not Path(unquote(parts.path)).exists():
-        raise InvalidConfig(
-            [
-                f"option 'metadata' is {metadata!r}, and this machine has no such file: check the"
-                " path, and that the driver and all executors have it"
-            ]
-        )

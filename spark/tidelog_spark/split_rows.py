@@ -6,14 +6,16 @@ nor the client's messages, unless they need them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.store import ObjectStore
 
+from tidelog_spark.missing_stores import naming_option
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.reader_process import kept_store, settled
 from tidelog_spark.splits import Split
@@ -25,13 +27,18 @@ if TYPE_CHECKING:
 
 def read_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one split of the read."""
-    return _wanted_rows(options, split, partial(open_object_store, options.objects))
+    return _wanted_rows(options, split, partial(_opened, open_object_store, options))
 
 
 def task_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
     """Yield the same rows in a process of Spark's, which will read other splits too."""
-    rows = _wanted_rows(options, split, partial(kept_store, options.objects), is_kept=True)
+    rows = _wanted_rows(options, split, partial(_opened, kept_store, options), is_kept=True)
     return settled(rows)
+
+
+def _opened(open_store: Callable[[str], ObjectStore], options: ReadOptions) -> ObjectStore:
+    with naming_option("objects"):  # An executor may lack the driver's folder.
+        return open_store(options.objects)
 
 
 def _wanted_rows(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ from tidelog_core.errors import (
     CorruptObject,
     InvalidConfig,
     ObjectNotFound,
-    StoreNotFound,
     UnknownTopicOrPartition,
 )
 from tidelog_core.log.local_log import LocalLog
@@ -320,8 +320,12 @@ def test_a_store_of_another_cluster_is_never_an_empty_topic(cluster, tmp_path, l
     cluster.create_topic("t")
     cluster.add_segment("t", batches(0, 50))
     elsewhere = tmp_path / "elsewhere"
-    with pytest.raises(StoreNotFound, match=f"no object store at {elsewhere}: check the path"):
+    with pytest.raises(InvalidConfig, match=f"option 'objects': no object store at {elsewhere}: "):
         offsets(cluster, objects=elsewhere.as_uri(), failOnDataLoss=loss)
+    planned = parse_options({**cluster.options, "subscribe": "t"})
+    split = plan_read(planned).splits[0]
+    with pytest.raises(InvalidConfig, match="option 'objects'"):
+        list(read_rows(replace(planned, objects=elsewhere.as_uri()), split))
     elsewhere.mkdir()
     with pytest.raises(InvalidConfig, match="without any object of cluster tiered-test"):
         offsets(cluster, objects=elsewhere.as_uri(), failOnDataLoss=loss)
@@ -329,7 +333,7 @@ def test_a_store_of_another_cluster_is_never_an_empty_topic(cluster, tmp_path, l
 
 def test_metadata_that_are_not_there_are_refused_and_not_made(cluster, tmp_path):
     path = tmp_path / "folder" / "metadata.db"
-    with pytest.raises(InvalidConfig, match="this machine has no such file: check the path"):
+    with pytest.raises(InvalidConfig, match=f"option 'metadata': no metadata store at /{path}: "):
         offsets(cluster, metadata=f"sqlite:///{path}")
     assert not path.parent.exists()
 

@@ -39,6 +39,13 @@ def open_metadata_store(url: str, *, may_be_new: bool = False) -> MetadataStore:
     raise InvalidConfig([f"metadata store {url!r}: must be {FORMS}"])
 
 
+def require_metadata_store(url: str) -> None:
+    """Raise as ``open_metadata_store`` if the store is one of this machine and cannot be opened."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        _require_file(_sqlite_path(url, host=parts.netloc, path=parts.path, query=parts.query))
+
+
 @asynccontextmanager
 async def opened_metadata_store(
     url: str, *, may_be_new: bool = False

@@ -75,6 +75,15 @@ def make_local_folder(url: str) -> None:
         Path(location.name).mkdir(parents=True, exist_ok=True)
 
 
+def require_object_store(url: str) -> None:
+    """Raise as ``open_object_store`` if the store is one of this machine and cannot be opened."""
+    location = parse_object_location(url)
+    if location.scheme == "file":
+        from tidelog_core.objects.folder import require_folder
+
+        require_folder(Path(location.name))
+
+
 def open_object_store(
     url: str, *, may_be_new: bool = False, multipart_threshold: int = MULTIPART_THRESHOLD_BYTES
 ) -> ObjectStore:
