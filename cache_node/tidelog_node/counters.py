@@ -133,7 +133,7 @@ class TopicTraffics:
         self._other = TopicTraffic()
 
     def of(self, topic: str) -> TopicTraffic:
-        """Return the traffic of a topic, which may be that of several."""
+        """Return the traffic of a topic, which it may share with other topics."""
         found = self._by_name.get(topic)
         if found is None:
             if len(self._by_name) >= TOPICS_MAX:

@@ -65,7 +65,7 @@ class _LateMethod:
         return compiled if instance is None else compiled.__get__(instance, owner)
 
     def __call__(self, *given: object) -> object:
-        """Do what the method does: ``dataclasses`` wraps ``__repr__``."""
+        """Call the method: ``dataclasses`` wraps ``__repr__``."""
         return self._compile()(*given)
 
     def _compile(self) -> Method:
@@ -95,7 +95,7 @@ def _create_late(
 
 
 def _process_named(cls: type[Any], *options: bool) -> type[Any]:
-    """Make a dataclass, for which ``dataclasses`` need not ask what its signature is."""
+    """Make a dataclass without having ``dataclasses`` compute its signature."""
     if not cls.__doc__:
         cls.__doc__ = cls.__name__
     made: type[Any] = _process(cls, *options)

@@ -54,7 +54,7 @@ class Leaders:
         return Endpoint(broker_id, endpoint.host, endpoint.port, broker.rack)
 
     def endpoints(self, broker_ids: Iterable[int], listener: str) -> list[Endpoint]:
-        """Return the endpoints of those brokers that have one for clients of the listener."""
+        """Return the endpoints of the brokers that have one for clients of the listener."""
         found = [self.endpoint(broker_id, listener) for broker_id in sorted(broker_ids)]
         return [endpoint for endpoint in found if endpoint is not None]
 

@@ -332,7 +332,7 @@ def _listen(host: str, port: int, *, send_buffer_bytes: int, grows: bool) -> soc
 
 
 def _sends_at_once(listener: socket.socket, host: str) -> bool:
-    """Return whether the system does not pace what the listener's connections send.
+    """Return whether the system sends the data of the listener's connections without pacing.
 
     BBR does, by a timer for every 64 KiB: with large buffers these cost more than all the rest. To
     the same machine pacing is of no use, so a listener there goes without.

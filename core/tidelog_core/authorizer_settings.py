@@ -7,7 +7,7 @@ ACL_AUTHORIZERS = ("tidelog.acl", "org.apache.kafka.metadata.authorizer.Standard
 
 
 def check_authorizer(name: str) -> None:
-    """Raise ``ValueError`` unless the name is empty or that of an authorizer."""
+    """Raise ``ValueError`` unless the name is empty or names an authorizer."""
     if name and name not in ACL_AUTHORIZERS:
         raise ValueError(f"must be empty, {' or '.join(ACL_AUTHORIZERS)}")
 

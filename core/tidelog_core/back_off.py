@@ -4,5 +4,5 @@ DOUBLINGS_MAX = 10  # far more than any wait here has room for, and no number th
 
 
 def back_off_seconds(attempt_count: int, *, first: float, longest: float) -> float:
-    """Return ``first``, doubled for each attempt in vain after that, ``longest`` at most."""
+    """Return ``first``, doubled for each further failed attempt, ``longest`` at most."""
     return min(first * 2.0 ** min(attempt_count, DOUBLINGS_MAX), longest)

@@ -94,7 +94,7 @@ class _Fault(Exception):
 
 
 class _OutOfBudget(Exception):
-    """The message has more elements than it may."""
+    """The message has more elements than are allowed."""
 
 
 _PROBLEMS = (_Fault, struct.error, IndexError, UnicodeDecodeError, OverflowError)

@@ -25,7 +25,7 @@ NODE_SECONDS_MAX = 3.0  # that a page waits for one node
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """A live node; what the visitor may not know is None."""
+    """A live node; fields that the visitor may not see are None."""
 
     node: NodeDescription
     leader_count: int

@@ -63,7 +63,7 @@ _METRICS = (
 
 
 def of_cluster(facts: ClusterFacts) -> Iterator[Finding]:
-    """Yield what the nodes say about partitions and disks."""
+    """Yield the nodes' findings about partitions and disks."""
     if facts.leaderless:
         yield Finding(
             BAD,
@@ -88,7 +88,7 @@ def of_cluster(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def of_nodes(pages: Sequence[NodePage]) -> Iterator[Finding]:
-    """Yield what each node says about itself."""
+    """Yield each node's findings about itself."""
     for one in pages:
         name = f"node {one.broker_id}" if one.broker_id is not None else one.address
         if one.problem:

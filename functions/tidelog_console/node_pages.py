@@ -40,7 +40,7 @@ class NodePages:
         return bool(self._addresses)
 
     async def ask(self) -> list[NodePage]:
-        """Return what each node says."""
+        """Return each node's page."""
         if self._client is None:
             self._client = aiohttp.ClientSession(
                 timeout=aiohttp.ClientTimeout(total=SECONDS_MAX), trust_env=False

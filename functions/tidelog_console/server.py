@@ -1,4 +1,4 @@
-"""The console's server: routes, and what every request passes through."""
+"""The console's server: routes, and the middleware of every request."""
 
 from __future__ import annotations
 

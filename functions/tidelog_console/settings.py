@@ -104,7 +104,7 @@ class ConsoleSettings:
             raise InvalidConfig([f"--ca-file {self.ca_file}: {error}"]) from None
 
     def clients(self, tls: ssl.SSLContext | None, sasl: Sasl | None) -> ClientFactory:
-        """Return what makes a visitor's clients; ``tls`` is what ``node_tls`` has returned."""
+        """Return a factory of a visitor's clients; ``tls`` is the result of ``node_tls``."""
         return ClientFactory(
             self.bootstrap_servers,
             client_id=CLIENT_ID,

@@ -165,7 +165,7 @@ class Stores:
         return await self._receipts.of_topic(topic_prefix(image.cluster_id, topic, found.topic_id))
 
     async def erasure_requests(self) -> list[ErasureRequest]:
-        """Return what erasures still ask of replicas, without damaged items.
+        """Return the erasures that replicas have not done yet, without damaged items.
 
         Raises ``NoStore``.
         """
@@ -190,7 +190,7 @@ class Stores:
     async def costs(
         self, period: Period, *, topics_max: int, sees_topic: Callable[[str], bool]
     ) -> dict[str, Any]:
-        """Return what the cluster has cost, as the admin API says it.
+        """Return the cluster's costs, as the admin API shows them.
 
         Raises ``NoStore``, and ``InvalidConfig`` for a price file that cannot be read.
         """

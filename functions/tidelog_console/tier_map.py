@@ -161,7 +161,7 @@ def _merged(bars: Sequence[Bar], bars_max: int) -> list[Bar]:
 
 
 def _placed(bars: Sequence[Bar], log_start: int) -> tuple[PlacedBar, ...]:
-    """Place the bars by offset; what deletion has reached already is not drawn."""
+    """Place the bars by offset; deleted segments are not drawn."""
     drawn = [bar for bar in bars if bar.end > log_start]
     if not drawn:
         return ()

@@ -1,4 +1,4 @@
-"""What the handlers of one console share, and what they know of a request."""
+"""The services that a console's handlers share, and the facts of a request."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Coordination:
         return self._made
 
     async def start(self) -> None:
-        """Begin to coordinate what the cluster's image gives to this node, now or later."""
+        """Begin to coordinate the shards that the image gives to this node, now or later."""
         if _has_shards(self._node.view.image):
             await self.get()
         else:

@@ -1,4 +1,4 @@
-"""Builds the part of a node that records what it costs."""
+"""Builds the part of a node that records its costs."""
 
 from __future__ import annotations
 

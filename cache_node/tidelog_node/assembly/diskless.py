@@ -226,7 +226,7 @@ def _log_recovery(
     catch_up: CatchUp,
     prefetch: Prefetch,
 ) -> LogRecovery:
-    """Return the recovery of logs, which finds what ``prefetch`` has read, and fills them later."""
+    """Return the recovery of logs, which uses the objects that ``prefetch`` has read."""
     ranges = prefetch.ranges
     fills = TailFills(
         LogRefill(node, ranges.read_within, limits=FILL_LIMITS, behind=refill),

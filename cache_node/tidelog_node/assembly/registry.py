@@ -141,7 +141,7 @@ async def _begin(
 
 
 async def _open(journal: RegistryJournal, store: MetadataStore, is_open: asyncio.Event) -> None:
-    """Write what the bucket's journal lacks: schemas of older programs, and objects that were lost.
+    """Write the missing entries of the bucket's journal: of older programs, and lost ones.
 
     The first change need not wait for the tier worker's start then.
     """

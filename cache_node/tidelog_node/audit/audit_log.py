@@ -1,4 +1,4 @@
-"""Collects the events of a node until they are published: bounded, so that no client can fill it.
+"""Collects the events of a node until they are published, up to a limit.
 
 Equal events are summed: the first one is recorded at once, those of the next minute as one event
 with their number. Events of changes (``MANAGEMENT``) are never summed. At most ``EVENTS_MAX``

@@ -1,4 +1,4 @@
-"""The log of what clients are denied, or would be: bounded, so that no client can fill a disk.
+"""The log of denied operations: bounded, so that no client can fill a disk.
 
 Each denied operation of a user is logged once, until ``NOTED_MAX`` are known and all are forgotten.
 At most ``LINES_MAX`` lines are written in a minute; the others are only counted, and the count is

@@ -20,7 +20,7 @@ _READ, _WRITE, _DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.D
 
 
 async def _init_producer_id(call: GuardedCall) -> Any:
-    """WRITE of the transactional id. Without one: what lets the client write anywhere (KIP-679)."""
+    """WRITE of the transactional id. Without one: any right to write (KIP-679)."""
     request = call.request
     transactional_id = request.transactional_id
     values = {"producer_id": -1, "producer_epoch": -1}

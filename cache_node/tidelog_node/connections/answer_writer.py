@@ -62,7 +62,7 @@ class AnswerWriter:
             self._await_writable(connection)
 
     def close(self) -> None:
-        """Drop what is not sent, and call back no more."""
+        """Drop unsent answers, and call nobody back."""
         if self.is_writing:
             self._loop.remove_writer(self._fd)
             self.is_writing = False

@@ -318,7 +318,7 @@ class Connection(FrameReceiver):
     # -- sending --
 
     def on_writable(self) -> None:
-        """Send on, and go on with what waited for that."""
+        """Continue to send, then continue the work that waited for it."""
         self.active_at = self._loop.time()
         self._send()
         self._start_control()

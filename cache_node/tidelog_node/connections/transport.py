@@ -32,7 +32,7 @@ class Transport(Protocol):
 
     @property
     def has_received(self) -> bool:
-        """Whether it has received more than it has handed out: ``recv_into`` returns at once."""
+        """Whether received bytes are waiting, so that ``recv_into`` returns at once."""
 
     @property
     def wants_write(self) -> bool:

@@ -52,7 +52,7 @@ class WorkerCounts:
         _add_objects(tally, self._grown_of("", rest), None)
 
     def _join_rest(self, folder: str) -> None:
-        """Note that a folder's counters made room: the rest has what they had counted."""
+        """Note that a folder's counters were dropped; the rest takes over their counts."""
         rest = self.last.setdefault("", {})
         for what, count in self.last.pop(folder).items():
             rest[what] = rest.get(what, 0) + count

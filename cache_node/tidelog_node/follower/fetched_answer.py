@@ -52,7 +52,7 @@ class FetchedAnswer:
         return True
 
     def fetch_rest_again(self) -> None:
-        """Have the leader send what was not applied once more."""
+        """Have the leader send the unapplied records again."""
         for answer in self._left:
             self._followed.fetch_again(answer.key)
         self._left.clear()

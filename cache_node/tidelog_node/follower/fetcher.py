@@ -232,7 +232,7 @@ class LeaderFetcher:
         self.followed.wake_unheard(float(self._owner.node_config().replica_lag_time_max_ms))
 
     async def _apply_rest(self) -> None:
-        """Apply in turns what is left of the last answer."""
+        """Apply the rest of the last answer, in turns."""
         answer, self._unapplied = self._unapplied, None
         while answer is not None:
             if answer.apply_turn():

@@ -266,7 +266,7 @@ class FollowedPartitions:
     def _act(
         self, followed: Followed, fetch: ReplicaFetch, answer: FetchedPartition, room: TurnRoom
     ) -> memoryview | None:
-        """Do what the answer requires; return the records for which there was no room."""
+        """Act on the answer; return the records for which there was no room."""
         rest: memoryview | None = None
         replica, follower = followed.replica, followed.follower
         action = follower.on_answer(

@@ -142,7 +142,7 @@ class PartitionReader:
         has_gateways: bool,
         silence_ms_max: Callable[[], float],
     ) -> None:
-        """Without ``access`` every client may read. ``record`` records who consumes what.
+        """Without ``access`` every client may read. ``record`` is for the audit log.
 
         With ``has_gateways`` consumers may take a diskless partition's replica for its leader.
         A diskless follower serves until its leader has been silent for ``silence_ms_max``.

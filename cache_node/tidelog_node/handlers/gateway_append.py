@@ -183,7 +183,7 @@ class GatewayAppends:
         waits: list[GatewayAck | asyncio.Task[GatewayAck]],
         unread: list[UnreadBatch],
     ) -> None:
-        """Append the headers; add to ``waits`` what each slice's answer waits for."""
+        """Append the headers; add the waits of each slice's answer to ``waits``."""
         if before is not None:
             await asyncio.wait([before])
         size_bytes_max = self._node.static_config.socket_request_max_bytes
@@ -202,7 +202,7 @@ class GatewayAppends:
         before: Turn | None,
         waits: list[GatewayAck | asyncio.Task[GatewayAck]],
     ) -> None:
-        """Read and append the batches in turn; add to ``waits`` what each answer waits for."""
+        """Read and append the batches in turn; add the waits of each answer to ``waits``."""
         parts = await self._read(key, gateway, request)
         if before is not None:
             await asyncio.wait([before])

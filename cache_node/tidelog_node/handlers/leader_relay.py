@@ -1,4 +1,4 @@
-"""Asks the leaders for what clients ask of the replica of their zone.
+"""Asks leaders on behalf of clients that ask the replica in their zone.
 
 Metadata names that replica as the leader. So a client sends ListOffsets, OffsetForLeaderEpoch,
 DeleteRecords and DescribeProducers to this node too. The partitions that this node follows as a

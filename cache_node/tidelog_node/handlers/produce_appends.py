@@ -1,4 +1,4 @@
-"""Appends the batches of a Produce request, and finds out what its answer must wait for.
+"""Appends the batches of a Produce request, and collects the waits of its answer.
 
 Appending is one call without a wait in it, so the batches of a connection are appended in the order
 of its requests. The answer waits for flushes if the topic wants them (``flush.messages``), for

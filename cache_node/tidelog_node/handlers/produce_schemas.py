@@ -136,7 +136,7 @@ class ProduceSchemas:
     async def _with_ids(
         self, found: FramesFound, rules: Mapping[str, _Rule], topic: str, host: str
     ) -> FramesFound:
-        """Return the schemas with the ids of those that records name by their guids.
+        """Return the schemas, with ids for those that records name by guid.
 
         One that is not registered keeps the id 0, which no schema has.
         """

@@ -34,7 +34,7 @@ Problem = tuple[int, str]  # the record's index in the batch, and its fault
 
 
 class SchemaUse(NamedTuple):
-    """A schema that records of a batch have, and the first of those records."""
+    """A schema that records of a batch use, and the first such record."""
 
     part: str
     schema_id: int  # 0: the records have its guid
@@ -69,7 +69,7 @@ class RecordsRefused(InvalidRecord):
         self.record_messages = [message for _, message in problems]
 
     def __reduce__(self) -> tuple[type[RecordsRefused], tuple[list[Problem]]]:
-        """Pickle what it is made of, for the way between processes."""
+        """Pickle the constructor's arguments, to send it to another process."""
         problems = list(zip(self.record_indexes, self.record_messages, strict=True))
         return type(self), (problems,)
 

@@ -80,7 +80,7 @@ class SchemaBegan(NamedTuple):
 
 
 class TooCostly(NamedTuple):
-    """A schema that takes more than it may."""
+    """A schema that takes more time or memory than is allowed."""
 
     schema_id: int
     reason: str

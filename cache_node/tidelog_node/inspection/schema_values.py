@@ -231,7 +231,7 @@ def _by_schema(
     parts: Sequence[str],
     sources: Mapping[int, SchemaSource],
 ) -> tuple[dict[int, list[Value]], list[Problem]]:
-    """Return the values of each schema, always in the same order, and what names none."""
+    """Return the values of each schema, always in the same order, and the problems of others."""
     types = {one.schema_id: one.schema_type for one in sources.values()}
     ids = {one.guid: one.schema_id for one in sources.values()}
     groups: dict[int, list[Value]] = {}

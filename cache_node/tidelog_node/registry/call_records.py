@@ -1,4 +1,4 @@
-"""Records what callers ask of the registry: counters for metrics, and changes for the audit log."""
+"""Records the registry's calls: counters for metrics, and changes for the audit log."""
 
 from __future__ import annotations
 

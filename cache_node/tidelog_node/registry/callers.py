@@ -121,7 +121,7 @@ class _AclPermissions(KnownCaller):
         return self._has(right, subject) or self.access.may(*self._asked(right, subject))
 
     def sees(self, right: Right, subject: str) -> bool:
-        """Return what ``may`` does; what is left out of a list is not logged as denied."""
+        """As ``may``, for entries of a list: those that are left out are not logged as denied."""
         return self._has(right, subject) or self.access.sees(*self._asked(right, subject))
 
     def _has(self, right: Right, subject: str) -> bool:

@@ -13,7 +13,7 @@ class TooManyWait(Exception):
 
 
 class HostSlots:
-    """Limits what runs at once. For the tasks of one event loop."""
+    """Limits the calls that run at once. For the tasks of one event loop."""
 
     def __init__(self, count: int, *, of_host_max: int, waiting_max: int) -> None:
         """``waiting_max`` is of each host."""

@@ -144,7 +144,7 @@ class KnownSchemas:
         return min(wanted & (ids or frozenset()), default=None)
 
     async def names(self, schema: KnownSchema, *, host: str) -> frozenset[str]:
-        """Return what subjects may be named after: the schema's record, messages, or title.
+        """Return the names that a subject may have: of the schema's record, messages, or title.
 
         Raises ``RecordsRefused`` if the schema is too costly for the host or has too many names,
         and ``NotInspected``.
@@ -190,7 +190,7 @@ def _slots() -> HostSlots:
 
 
 class _Kept(Generic[K, V]):
-    """What was read lately, for each key, and what is being read.
+    """The values that were read lately, by key, and the reads that are under way.
 
     What was not needed for the longest time is forgotten first. A value that alone has more than
     ``size_max`` is kept until the next one.
@@ -239,7 +239,7 @@ class _Kept(Generic[K, V]):
         return await asyncio.shield(task)
 
     def _known(self, key: K, kept_s: float) -> tuple[V | None] | None:
-        """Return what is known of the key; ``None``: it is to be read."""
+        """Return the known value of the key; ``None``: it has to be read."""
         now = self._clock()
         kept = self._found.get(key)
         if kept is not None and now - kept[0] < kept_s:

@@ -89,7 +89,7 @@ class TierClient:
         health: NodeHealth | None = None,
         first_calls_s_max: float = FIRST_CALLS_S_MAX,
     ) -> None:
-        """``health`` gets what keeps workers away."""
+        """``health`` gets the reason why a worker cannot serve."""
         self._tracer = tracer
         self._health = health or NodeHealth()
         self._first_calls_s_max = first_calls_s_max
@@ -311,7 +311,7 @@ class TierClient:
             waiting.cancel()
 
     def _publish_fault(self) -> None:
-        """Report what keeps the worker away, and log it if it is new; clear it once it is over."""
+        """Report why the worker cannot serve, log a new reason; clear it once it serves."""
         fault, reported = self._starts.fault, self._reported
         if reported is not None and (fault is None or fault.name != reported):
             self._health.clear(reported, subject=self._name)

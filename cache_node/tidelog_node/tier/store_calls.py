@@ -30,7 +30,7 @@ LIST_PAGE_KEYS = 1000  # Source: S3's ListObjectsV2.
 
 
 async def call_store(store: ObjectStore, request: StoreRequest) -> Fields:
-    """Return what the method ``found``, or its ``data``.
+    """Call the store; the answer has ``found`` or ``data``.
 
     Raises the method's errors, and ``ProtocolError``.
     """

@@ -1,4 +1,4 @@
-"""Decides when a worker is started again, how long its start may take, and what keeps it away.
+"""Decides when a worker is started again, and how long its start may take.
 
 A worker that ends is started again after a pause, which doubles while workers do not live long. A
 worker that has not connected within its limit is killed, for it may hang. The next one gets twice

@@ -106,7 +106,7 @@ def check_conversion(
     *,
     is_own: bool,
 ) -> None:
-    """Raise ``InvalidConfig`` if the topic's partitions cannot become what ``after`` says.
+    """Raise ``InvalidConfig`` if the topic's partitions cannot be converted to ``after``.
 
     ``before`` is what the settings said. A conversion may not have ended yet: the partitions say
     what they are.

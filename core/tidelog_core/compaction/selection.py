@@ -121,7 +121,7 @@ class SegmentLimits:
     def allow(
         self, segment: SegmentExtent, *, base_offset: int, size_bytes: int, entry_count: int
     ) -> bool:
-        """Whether all of the segment may follow the remaining records of those before it.
+        """Whether the whole segment may be joined to the remaining records of those before it.
 
         Those begin at ``base_offset`` and take ``size_bytes``; ``entry_count`` counts the index
         entries of both.

@@ -41,7 +41,7 @@ UNCOMMITTED_MAX = 50_000  # producers with appends above the high watermark that
 
 
 class RetainedBatch(NamedTuple):
-    """One of a producer's last batches, by which a repeated one is known."""
+    """One of a producer's last batches; a repetition is recognized by it."""
 
     last_sequence: int
     last_offset: int

@@ -117,7 +117,7 @@ HASH_OF_NO_TOPICS = "e3b0c44298fc1c149afbf4c8996fb924"  # ``hash_topics({})``, w
 
 
 def read_topics_hash(body: Mapping[str, Any]) -> str:
-    """Return the stored hash, or that of the topics which an older program stored.
+    """Return the stored hash, or compute it from the topics that an older program stored.
 
     Raises ``ValueError``, ``TypeError``, ``KeyError``.
     """

@@ -43,7 +43,7 @@ DELETED_EPOCHS_MAX = 8
 
 
 def end_epoch(chains: EpochChains, end_offset: int, *, next_epoch: int) -> EpochChains:
-    """Return the list by which a leader ends its epoch: its chain has all below, and nothing above.
+    """Return the list in which the leader's epoch ends at this offset of its chain.
 
     The row of the successor's epoch names the same chain, which gets nothing of that epoch: its
     broker does not lead in it. So the end needs no seal. For a program that knows nothing of this,

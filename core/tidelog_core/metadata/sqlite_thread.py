@@ -45,7 +45,7 @@ class SqliteThread:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Return what the call returns, and map SQLite's errors."""
+        """Run the call on the thread; map SQLite's errors."""
 
         def on_thread() -> T:
             outcome, began = FAILED, time.monotonic()

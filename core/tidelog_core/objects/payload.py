@@ -55,7 +55,7 @@ class ChunkCollector:
                 self._join()
 
     def collected(self, head: bytes) -> Chunks:
-        """Return the object: the head, and what was added. Nothing is added after that."""
+        """Return the object: the head and all added parts. Nothing can be added afterwards."""
         self._join()
         return Chunks([head, *self._parts])
 

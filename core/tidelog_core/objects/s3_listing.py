@@ -88,7 +88,7 @@ class _Client:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it belongs to the running event loop, which may not be that of the last call."""
+        """Whether it belongs to the running event loop: the last call may have been on another."""
         is_ours = self.keeper.get_loop() is asyncio.get_running_loop()
         return is_ours and not (self.is_retired or self.keeper.done())
 

@@ -49,7 +49,7 @@ class S3Uploads:
     def __init__(
         self, session: S3Session, prefix: str, *, part_size_bytes: int, timeout_s: float
     ) -> None:
-        """``timeout_s`` is that of one PUT, in addition to the time for its bytes."""
+        """``timeout_s`` is for one PUT, in addition to the time for its bytes."""
         self._session = session
         self._prefix = prefix
         self._part_size_bytes = part_size_bytes

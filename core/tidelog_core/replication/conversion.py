@@ -90,7 +90,7 @@ def become_diskless(partition: Partition, chain: EpochChain) -> PartitionChange:
 
 
 def begin_next_epoch(partition: Partition, checks: tuple[Check, ...] = ()) -> PartitionChange:
-    """Return the write by which the same leader begins another epoch: this one was in a chain."""
+    """Return the write that begins the same leader's next epoch: this one was in a chain."""
     after = dataclasses.replace(partition, leader_epoch=partition.leader_epoch + 1)
     return PartitionChange(after, ChangeReason.CHAIN_LOST, checks)
 
@@ -98,7 +98,7 @@ def begin_next_epoch(partition: Partition, checks: tuple[Check, ...] = ()) -> Pa
 def become_replicated(
     partition: Partition, isr: Sequence[int], checks: tuple[Check, ...]
 ) -> PartitionChange:
-    """Return the write by which these replicas commit. Their logs have everything."""
+    """Return the write from which on these replicas commit. Their logs have everything."""
     after = dataclasses.replace(
         partition,
         acked_by=AckedBy.REPLICAS,

@@ -97,7 +97,7 @@ class LeaderElector:
         self._to_leave.update(map(_key, partitions))
 
     def departures(self, partitions: Iterable[Partition]) -> list[PartitionChange]:
-        """Return the writes by which this broker leaves the ISRs that it must leave."""
+        """Return the writes that take this broker out of the ISRs that it must leave."""
         changes = []
         for partition in partitions if self._to_leave else ():
             if _key(partition) not in self._to_leave or not is_readable(partition):
@@ -130,7 +130,7 @@ class LeaderElector:
         now_ms: float,
         is_coordinated: bool = False,
     ) -> PartitionChange | None:
-        """Return the write by which this broker takes the partition over now, if it should.
+        """Return the write that makes this broker leader, if it should take over now.
 
         The caller's own lease must allow it to act. ``is_coordinated``: other nodes write all
         takeovers from the dead leader; this broker waits as long as they make progress.
@@ -199,7 +199,7 @@ class LeaderElector:
     def adopt(
         self, partition: Partition, peers: PeerLeases, live: Iterable[int]
     ) -> PartitionChange | None:
-        """Return the write by which this broker takes a partition over that has no live replica.
+        """Return the write that makes this broker leader of a partition without a live replica.
 
         For the cluster's own topics, which carry leadership only: their replicas may all have gone
         for good. Every broker computes the same one that takes it. The first replicas stay, for the
@@ -242,7 +242,7 @@ class LeaderElector:
     def elect(
         self, partition: Partition, peers: PeerLeases, *, now_ms: float
     ) -> PartitionChange | None:
-        """Return the write by which the first choice takes over from a dead leader, if any.
+        """Return the write that makes the first choice leader in place of a dead one, if any.
 
         For the one node that writes for all others; its own lease must allow it to act. It elects
         only brokers that have outlived the dead leader. Others may have died with it, and the old
@@ -396,7 +396,7 @@ def leave_isr(partition: Partition, broker_id: int) -> PartitionChange | None:
 
 
 def hand_over(partition: Partition, successor: int, *, is_leaving: bool = False) -> PartitionChange:
-    """Return the write by which the leader makes a member of the ISR leader.
+    """Return the write that makes a member of the ISR leader.
 
     With ``is_leaving`` the old leader leaves the ISR too.
     """

@@ -68,7 +68,7 @@ class LeaderConversion:
     def change(
         self, led: LedLog, *, chain_end: int, own_checks: tuple[Check, ...]
     ) -> PartitionChange | None:
-        """Return the write that is due, ``None`` if there is none; that of a return is separate.
+        """Return the write that is due, ``None`` if there is none. See also ``change_back``.
 
         The chain, or the tier, has every record below ``chain_end``.
         """
@@ -90,7 +90,7 @@ class LeaderConversion:
         near: Sequence[int],
         checks: tuple[Check, ...],
     ) -> PartitionChange | None:
-        """Return the write by which a diskless partition is replicated, ``None`` if it must wait.
+        """Return the write that makes a diskless partition replicated, ``None`` if it must wait.
 
         ``near`` are the followers whose logs have every committed record. ``checks`` are of these
         and of the leader.

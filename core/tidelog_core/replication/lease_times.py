@@ -56,7 +56,7 @@ class LeaseTimes:
 
     @property
     def margin_ms(self) -> int:
-        """The time by which the holder stops before observers see its lease expire.
+        """The time from the holder's stop until observers see its lease expire.
 
         Covers clocks whose rates differ by up to a tenth, and the time from the check of
         ``may_act`` until the answer has left the process.

@@ -57,7 +57,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class ClockBounds:
-    """The bound by which a clock may be ahead, and the time after a jump, milliseconds."""
+    """How far a clock may be ahead, and the time after a jump, in milliseconds."""
 
     ahead_max_ms: int
     settle_ms: int

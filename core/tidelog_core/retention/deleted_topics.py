@@ -172,7 +172,7 @@ async def _start_all_deletions(store: MetadataStore, tombstone: DeletedTopic) ->
 
 
 async def _remove_requests(store: MetadataStore, tombstone: DeletedTopic) -> None:
-    """Remove what asks for work on the topic's partitions: claims and erasures."""
+    """Remove the claims and erasures of the topic's partitions."""
     keys = [
         key(tombstone.topic_id, number)
         for number in range(tombstone.partition_count)

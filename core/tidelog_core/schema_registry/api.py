@@ -298,7 +298,7 @@ class RegistryApi:
 
 
 def _is_only_deleted(options: Options) -> bool:
-    """Return whether only what is deleted is asked for; confluent-kafka for Python says it so."""
+    """Return whether only deleted versions are wanted; confluent-kafka for Python says it so."""
     return options.is_set("deletedOnly") or options.is_set("deleted_only")
 
 

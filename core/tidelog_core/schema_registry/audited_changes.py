@@ -31,7 +31,7 @@ class Change:
 
 
 class Unchanged(dict[str, Any]):
-    """The answer to a call that found what it was to make."""
+    """The answer to a call that had nothing to change."""
 
 
 def change_of(
@@ -71,7 +71,7 @@ def _operation(method: str, segments: list[str]) -> Operation | None:
 
 
 def _data(value: object) -> dict[str, str]:
-    """Return what an answer says of a change, without schemas."""
+    """Return the data of a change in an answer, without schemas."""
     if isinstance(value, list):
         return {"versions": ", ".join(map(str, value))}
     if not isinstance(value, Mapping):

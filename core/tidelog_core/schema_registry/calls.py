@@ -165,7 +165,7 @@ Require = Callable[[Call, Right, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer. Its body is JSON, but that of a raw schema, which is sent as it is."""
+    """An answer. Its body is JSON, or a raw schema, which is sent as it is."""
 
     status: int
     body: bytes

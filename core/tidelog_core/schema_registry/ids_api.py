@@ -52,7 +52,7 @@ class IdsApi:
         return answered
 
     async def _version_of(self, call: Call, schema_id: int, subject: str) -> dict[str, Any]:
-        """Return a version that has the schema, that of the subject if it is one of several."""
+        """Return a version with the schema: the subject's, if there are several."""
         name = SubjectName.parse(subject)
         uses = await self._uses_of(schema_id, subject, with_deleted=False)
         is_deleted = not uses

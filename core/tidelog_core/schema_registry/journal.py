@@ -178,7 +178,7 @@ class RegistryJournal:
         await self._checkpoints.settled()
 
     async def close(self) -> None:
-        """End the checkpoint that is under way: the next one does what is left."""
+        """End the checkpoint that is under way; the next one does the rest."""
         await self._checkpoints.close()
 
     # -- the position ----------------------------------------------------------------------
@@ -190,7 +190,7 @@ class RegistryJournal:
         return SchemaJournal.from_item(item)
 
     async def _open(self) -> None:
-        """Make the position if there is none, and commit what others have only put."""
+        """Make the position if there is none, and commit entries that others have only put."""
         if await self._store.get(JOURNAL) is None:
             await self._create()
         has_lost = await retried(self._replay.on_opening, pause_seconds_max=REFUSAL_PAUSE_SECONDS)
@@ -354,7 +354,7 @@ class RegistryJournal:
         return True
 
     async def _give_up(self, entry: JournalEntry) -> None:
-        """Declare our entry void. The next start writes again what the lost one had."""
+        """Declare our entry void. The next start writes the content of the lost one again."""
 
         async def note() -> None:
             position = await self._position()

@@ -1,4 +1,4 @@
-"""Writes checkpoints of the registry's journal, and removes what nobody needs behind them.
+"""Writes checkpoints of the registry's journal, and removes older ones and old entries.
 
 Theory of operation. One task of a process writes them, one after the other, beside the answers to
 clients; what is long is done in turns. A checkpoint takes these steps:
@@ -64,7 +64,7 @@ class JournalCheckpoints:
             await asyncio.wait([self._task])
 
     async def close(self) -> None:
-        """End what is under way: the next checkpoint does what is left."""
+        """End the current work; the next checkpoint does the rest."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -100,7 +100,7 @@ class _Shown:
 
 
 class LostChanges:
-    """Finds what lost entries near the position have done. For the tasks of one event loop."""
+    """Finds the changes of lost entries near the position. For the tasks of one event loop."""
 
     def __init__(self, store: MetadataStore, objects: ObjectStore, cluster_id: str) -> None:
         self._store = store
@@ -162,7 +162,7 @@ class LostChanges:
         return True
 
     async def _shown(self, found: FoundJournal, known: Known) -> _Shown:
-        """Return what is newer in the store than in the entries that are there."""
+        """Return the items that are newer in the store than in the entries."""
         compared = await compare(self._store, found)
         items = await self._store.get_many(compared.differing)
         shown = _Shown()
@@ -210,7 +210,7 @@ class LostChanges:
         return scopes | {one.id.key for one in settings if record_of(one) is None}
 
     async def _contexts(self, found: FoundJournal) -> list[tuple[SchemaContext, bool]]:
-        """Return the counters, and whether they are malformed: these begin at what is known.
+        """Return the counters, and whether they are malformed: then they begin at the known ids.
 
         Also those of the default context, and of contexts that are not there yet.
         """

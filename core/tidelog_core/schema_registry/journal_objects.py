@@ -1,4 +1,4 @@
-"""The objects of the registry's journal, and what they say together. No I/O.
+"""The objects of the registry's journal, and the state that follows from them. No I/O.
 
     entry        the writes of one change, numbered without gaps
     void         the entry of this number was never done, and does not count

@@ -121,7 +121,7 @@ class JournalRepair:
                 after = await retried(partial(self._write_some, collection, after))
 
     async def repair(self, journal: FoundJournal) -> SchemaJournal:
-        """Have the journal say what its lost entries said. Return a position behind that.
+        """Write the content of lost entries into the journal again. Return a position after it.
 
         A text that the metadata store has lost too stays lost. Raises the stores' errors.
         """

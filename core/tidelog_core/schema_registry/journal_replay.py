@@ -1,4 +1,4 @@
-"""Makes a metadata store that was set back what the registry's journal says.
+"""Replays the registry's journal on a metadata store that was set back.
 
 A recovery to a point in time may cut through a transaction: some items are a moment ahead of the
 journal's position, or behind it. The journal is the truth. Its newest entries say what each item
@@ -261,7 +261,7 @@ class JournalReplay:
         return _Recent(tuple(found), last, newest, void_count, has_lost)
 
     async def _numbers(self, sequence: int) -> tuple[set[int], set[int]]:
-        """Return the numbers of the entries around a position, and of those that are void."""
+        """Return the numbers of the entries around a position, and of the void ones."""
         here, voids = set[int](), set[int]()
         first = max(sequence - RECENT, 0)
         after = schema_key(self._cluster_id, first, SchemaObject.VOID)

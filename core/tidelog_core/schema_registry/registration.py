@@ -69,7 +69,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The version and the id of a schema, and what makes them true."""
+    """The version and the id of a schema, and the writes that store them."""
 
     version: int
     schema_id: int

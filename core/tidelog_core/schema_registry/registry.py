@@ -149,7 +149,7 @@ class SchemaRegistry:
     async def _read_for(
         self, name: SubjectName, wanted: Wanted, settings: SettingsInScope, normalize: bool
     ) -> tuple[ParsedSchema, Reading]:
-        """Return what a registration is decided from: as it is registered, else completed."""
+        """Return the reading to decide a registration from: as registered, else completed."""
         known = normalize or settings.normalize
         is_complete = settings.mode is Mode.IMPORT
         if wanted.schema.text.strip() or is_complete:

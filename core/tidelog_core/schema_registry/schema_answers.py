@@ -1,4 +1,4 @@
-"""How the API shows schemas and versions: without what is empty."""
+"""How the API shows schemas and versions: empty fields are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages of versions with their schemas; what cannot be read is left out and logged.
+"""Pages of versions with their schemas; unreadable ones are left out and logged.
 
 Clients take a page that is shorter than its limit for the last one. So a page that leaves
 something out goes on in the list until it is full. The next page begins at its own offset in the

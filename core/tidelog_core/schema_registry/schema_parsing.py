@@ -1,4 +1,4 @@
-"""Parses and compares schemas in a thread, with what they refer to."""
+"""Parses and compares schemas in a thread, with the schemas they refer to."""
 
 from __future__ import annotations
 

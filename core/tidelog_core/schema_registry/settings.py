@@ -66,7 +66,7 @@ class RegistrySettings:
     async def set_config(
         self, subject: str, config: RegistryConfig, *, cleared: Collection[str] = ()
     ) -> RegistryConfig:
-        """Set what is given, and take back the fields ``cleared``; return all that is set now.
+        """Set the given fields, and unset those in ``cleared``; return all that are set now.
 
         Durable on return. Raises ``RegistryRefusal`` if all is read-only.
         """

@@ -1,4 +1,4 @@
-"""Reports what a list of the registry leaves out because it cannot be read, each once."""
+"""Reports the unreadable entries that the registry's lists leave out, each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata of schemas: what a client says of one, and what a version takes from the one before it.
+"""Metadata of schemas: as a client gives it, and as a version inherits it.
 
 Source: ``getLatestWithMetadata``, ``maybePopulateFromPrevious`` and the compatibility groups of
 Confluent's registry.
@@ -37,7 +37,7 @@ def _texts(properties: Mapping[str, object]) -> dict[str, str]:
 
 
 def completed(schema: Schema, latest: Schema | None) -> Schema:
-    """Return the schema with what its client left out, as the latest version of the subject has it.
+    """Return the schema with the metadata that its client left out, from the latest version.
 
     So a client that knows nothing of metadata and rules does not take them away, and one that
     changes only those need not send the text.

@@ -33,7 +33,7 @@ class ParsedSchema(Protocol):
         """The text that is stored. Texts that differ in their spaces have one."""
 
     def normalized(self) -> Self:
-        """Return the schema without what makes no difference to data."""
+        """Return the schema without the parts that make no difference to data."""
 
     def formatted(self, wanted: str) -> str:
         """Return the text in a format that a client asks for; unknown ones are ignored."""

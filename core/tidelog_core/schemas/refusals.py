@@ -125,7 +125,7 @@ def invalid_mode() -> RegistryRefusal:
 
 
 def not_permitted(reason: str) -> RegistryRefusal:
-    """Return the refusal of what the mode does not allow."""
+    """Return the refusal of a call that the mode does not allow."""
     return RegistryRefusal(42205, reason)
 
 

@@ -15,7 +15,7 @@ FindVersion = Callable[[str, int], Mapping[str, Any]]
 def resolve_answer(
     answer: Mapping[str, Any], find_version: FindVersion
 ) -> tuple[tuple[Reference, str], ...]:
-    """Return what the schema refers to, with the texts, the innermost first.
+    """Return the schemas that the schema refers to, the innermost first.
 
     A version is asked for once. Raises ``InvalidSchema`` if there are more than ``RESOLVED_MAX``,
     what ``find_version`` raises, and ``KeyError``, ``TypeError``, ``ValueError`` or

@@ -254,12 +254,12 @@ def is_wal_key(key: str) -> bool:
 
 
 def is_heir_key(key: str) -> bool:
-    """Return whether the key is that of a note in a chain of who may have got its partitions."""
+    """Return whether the key names a note of an heir in a chain."""
     return HEIR_KEY.fullmatch(key) is not None
 
 
 def is_probe_key(key: str) -> bool:
-    """Return whether the key is that of a probe's object: a crash may leave one."""
+    """Return whether the key names an object of a probe: a crash may leave one."""
     return _PROBE_KEY.fullmatch(key) is not None
 
 

@@ -45,7 +45,7 @@ def pack_sections(
 
 
 def check_header_crc(data: Buffer, table_end: int) -> None:
-    """Raise ``ValueError`` unless the CRC behind the table is that of everything before it."""
+    """Raise ``ValueError`` unless the CRC behind the table matches everything before it."""
     if HEADER_CRC.unpack_from(data, table_end)[0] != crc32c(memoryview(data)[:table_end]):
         raise ValueError("the CRC of its header does not match")
 

@@ -43,7 +43,7 @@ class SegmentScan(NamedTuple):
 def scan_segment(
     log: Buffer, *, name: str, base_offset: int, end_offset: int, hashes_keys: bool = False
 ) -> SegmentScan:
-    """Return what the segment has, whose offsets must be in ``[base_offset, end_offset)``.
+    """Return the segment's contents; its offsets must be in ``[base_offset, end_offset)``.
 
     Every batch's CRC is checked. Raises ``CorruptRecordBatch``, which names the segment.
     """

@@ -40,7 +40,7 @@ def stretches_of(segments: Iterable[SegmentMeta]) -> tuple[Stretch, ...]:
 
 
 def readable_stretches(segments: Iterable[SegmentMeta], start_offset: int) -> tuple[Stretch, ...]:
-    """Return what may be read of a partition's segments, known from the offset on.
+    """Return the readable stretches of a partition's segments, known from the offset on.
 
     Segments are copied in parallel: at an unfinished segment between finished ones, the
     tiered log ends. A hole that no copy will fill is a loss, and stays visible as one.

@@ -160,7 +160,7 @@ class TieredSegments:
         return self._at(bisect_left(self._bases, self._bases[at], self._first))
 
     def ending_at(self, end_offset: int) -> SegmentMeta | None:
-        """Return the segment that begins last of those that end at the offset, or ``None``."""
+        """Return the shortest segment that ends at the offset, or ``None``."""
         found = None
         at = bisect_left(self._ends, end_offset, self._first)
         while at < len(self._bases) and self._bases[at] < end_offset:

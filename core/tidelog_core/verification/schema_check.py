@@ -33,7 +33,7 @@ NAMED_MAX = 100  # items
 async def check_schemas(
     objects: ObjectStore, cluster_id: str, store: MetadataStore | None = None
 ) -> list[Problem]:
-    """Return the problems of the journal; with the metadata store also what it lacks of that."""
+    """Return the journal's problems; with a metadata store also the entries it lacks."""
     problems = await _problems(objects, cluster_id, store)
     if problems:  # A registry that runs may have removed what was listed: read it again.
         again = await _problems(objects, cluster_id, store)

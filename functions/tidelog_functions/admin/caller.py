@@ -1,4 +1,4 @@
-"""The caller of a request, and what the cluster's ACLs let it do.
+"""The caller of a request, and its rights by the cluster's ACLs.
 
 Without an authorizer (``authorizer.class.name`` in the function's environment) whoever reaches the
 API may do everything, and IAM alone decides who does.

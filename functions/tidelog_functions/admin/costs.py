@@ -14,7 +14,7 @@ from tidelog_functions.admin.problems import Misconfigured
 
 
 async def describe_costs(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Return what the last hour, day or month has cost, and budgets with their forecasts."""
+    """Return the costs of the last hour, day or month, and budgets with their forecasts."""
     await cluster.view.refresh()  # Budgets may be set while nodes run.
     try:
         prices = cluster.costs.prices()

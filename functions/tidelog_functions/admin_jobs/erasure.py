@@ -88,7 +88,7 @@ class _Erasing:
         )
 
     async def _resume(self) -> None:
-        """Take over what earlier runs have done."""
+        """Take over the results of earlier runs."""
         if not self._run.job.position:
             self._progress.requested_ms = wall_clock_ms()
             return

@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 def handle(event: object, context: Context) -> dict[str, object]:
-    """Return what was done, for the log and for tests.
+    """Return a summary, for the log and for tests.
 
     Raises ``UnknownEvent``, ``InvalidConfig`` and the passing errors of the stores, after which
     Lambda repeats the event.

@@ -23,7 +23,7 @@ def bounded_summary(summary: dict[str, Any]) -> dict[str, Any]:
 def fitting_rows(
     rows: list[dict[str, Any]], says_something: Callable[[dict[str, Any]], bool]
 ) -> list[dict[str, Any]]:
-    """Return the rows if an item has room for them, else the first of those that say something."""
+    """Return the rows if they fit into an item, else the first that ``says_something`` takes."""
     if len(json.dumps(rows)) <= ROWS_CHARACTERS_MAX:
         return rows
     left, kept = ROWS_CHARACTERS_MAX, list[dict[str, Any]]()

@@ -120,7 +120,7 @@ class Run:
             await self.store(self.job)
 
     async def store(self, job: AdminJob) -> None:
-        """Store the job as it is given; it replaces what this run stored before.
+        """Store the job as given; it replaces the one that this run stored before.
 
         Raises ``HoldLost`` and the errors of the store.
         """

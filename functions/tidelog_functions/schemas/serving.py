@@ -134,7 +134,7 @@ class CallerPermissions:
         return self._has(right, subject) or not self.caller.deny(*needed)
 
     def sees(self, right: Right, subject: str) -> bool:
-        """Return what ``may`` does; what is left out of a list is not logged as denied."""
+        """As ``may``, for entries of a list: those that are left out are not logged as denied."""
         return self.caller.is_dry_run or self._has(right, subject)
 
     def _has(self, right: Right, subject: str) -> bool:

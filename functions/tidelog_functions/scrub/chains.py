@@ -238,7 +238,7 @@ class ChainScrub:
     async def _collect(
         self, chain: ChainName, objects: Sequence[ObjectMeta], *, is_doubtless: bool
     ) -> bool:
-        """Delete what nobody needs; return whether only seals are left."""
+        """Delete the unneeded objects; return whether only seals are left."""
         topics = self._topics
 
         async def read_unneeded(names: Collection[PartitionName]) -> UnneededEnds:
@@ -296,7 +296,7 @@ class ChainScrub:
         return self._referenced
 
     async def _is_needed(self, chain: ChainName) -> bool:
-        """Return whether an item says that the chain may have what the tier lacks."""
+        """Return whether, by an item, the chain may have records that the tier lacks."""
         for entry in (await self._all_entries()).get(chain, ()):
             if entry.end_offset is None or entry.end_offset > await self._end_of(entry.partition):
                 return True
@@ -310,7 +310,7 @@ class ChainScrub:
         return self._ends[name]
 
     async def _all_entries(self) -> Mapping[ChainName, Sequence[_Entry]]:
-        """Return what the items of diskless topics say, read once. Raises ``CorruptItem``."""
+        """Return the chains in the items of diskless topics, read once. Raises ``CorruptItem``."""
         if self._entries is None:
             found: dict[ChainName, list[_Entry]] = {}
             for topic in self._topics.live.values():
@@ -346,7 +346,7 @@ def group_of_chain(cluster_id: str, key: str) -> str | None:
 
 
 def is_chain_prefix(cluster_id: str, prefix: str) -> bool:
-    """Return whether the prefix is that of one chain, and of nothing that others have put there."""
+    """Return whether the prefix is of one chain, and not of foreign objects."""
     return group_of_chain(cluster_id, f"{prefix}{0:020d}{WAL_SUFFIX}") == prefix
 
 

@@ -104,7 +104,7 @@ class ChainPartition:
 
     @contextmanager
     def referring_to(self, foreign: CommittedForeign) -> Iterator[None]:
-        """Put a reference into the chain for what is appended meanwhile, instead of its bytes.
+        """Put a reference into the chain for the records appended in this context, not their bytes.
 
         The append is that of the slice, or none.
         """

@@ -1,4 +1,4 @@
-"""Carries out what a chain's writer decides about objects, each request in a task of its own.
+"""Carries out a chain writer's decisions about objects, each request in a task of its own.
 
 An object has one request, which builds it and puts it at once. The writer hears of the header as
 soon as it is built, and decides on the first PUT when that has begun already: it never decides
@@ -41,7 +41,7 @@ class WorkedChain(Protocol):
         """Whether nothing more is to be done."""
 
     def act(self, decisions: Sequence[Decision], /) -> None:
-        """Carry out what the writer has decided."""
+        """Carry out the writer's decisions."""
 
     def abandon(self, reason: str, /) -> None:
         """End the chain as if it were deposed."""
@@ -81,7 +81,7 @@ class ChainWork:
             self._spawn(self._put_again(sequence, attempt))
 
     def read_header(self, sequence: int) -> None:
-        """Read what is in a place of the chain."""
+        """Read the header of the object at a sequence of the chain."""
         self._spawn(self._read(sequence))
 
     def drop_committed(self) -> None:

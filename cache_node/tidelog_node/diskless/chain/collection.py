@@ -55,7 +55,7 @@ REPEATED_SECONDS = 600.0  # longer than producers repeat a batch
 
 @dataclass(slots=True)
 class _Purge:
-    """A log start beyond what the tier has had, of a led partition."""
+    """A log start of a led partition that is beyond the end of its tier."""
 
     topic: str
     log_start_offset: int
@@ -114,7 +114,7 @@ class ChainCollection:
             logger.exception("collection of the chain broke, will retry")
 
     async def visit(self) -> None:
-        """Seal what is old, then delete what is tiered. Raises the stores' errors."""
+        """Seal old segments, then delete objects that are tiered. Raises the stores' errors."""
         led = await self._visit_led()
         chain = self._chain()
         if chain is None or chain.is_deposed or not len(chain.committed):

@@ -256,7 +256,7 @@ class NodeChain:
                 await chain.look()
 
     async def _seal_former(self, own: ChainName) -> None:
-        """Seal what former processes of the broker have left, as often as it takes."""
+        """Seal the chains of the broker's former processes; repeat until all are sealed."""
         delay_s = FORMER_RETRY_S
         while not await self._seal_chains_of(self._node.broker_id, own, self.client):
             await asyncio.sleep(delay_s)

@@ -226,7 +226,7 @@ class OwnedChain:
         return self._writer.next_sequence
 
     async def write_checkpoint(self, created_ms: int, snapshots: tuple[Snapshot, ...]) -> None:
-        """Have the worker write down which objects have what, and these producers.
+        """Have the worker write an index of the objects, with these producers.
 
         Raises the store's errors.
         """
@@ -275,7 +275,7 @@ class OwnedChain:
         await self._end()
 
     def abandon(self, reason: str) -> None:
-        """End the chain as if it were deposed: what is pending is given up."""
+        """End the chain as if it were deposed: pending objects are given up."""
         self._depose(reason)
 
     async def _end(self) -> None:
@@ -325,7 +325,7 @@ class OwnedChain:
             )
 
     def _note_all(self) -> None:
-        """Note what was appended since the last time."""
+        """Note the appends since the last time."""
         if self._noting is not None:
             self._noting.cancel()
             self._noting = None
@@ -353,7 +353,7 @@ class OwnedChain:
         self.act(self._writer.tick(now_ms))
 
     def _note_reference(self, reference: ForeignSlice, gateway_committed_end: int) -> None:
-        """Note that a log has got a gateway's slice, behind what was appended to it before."""
+        """Note that a gateway's slice was appended to a log."""
         self._note_all()
         if self.is_deposed or self._ended.is_set():
             return
@@ -374,7 +374,7 @@ class OwnedChain:
             self.act(self._writer.tick(self._now_ms()))
 
     def act(self, decisions: Sequence[Decision]) -> None:
-        """Carry out what the writer has decided."""
+        """Carry out the writer's decisions."""
         for decision in decisions:
             match decision:
                 case BuildObject():

@@ -1,4 +1,4 @@
-"""Counts the appends that a chain has not committed: what waits for each of them takes memory.
+"""Counts the appends that a chain has not committed: each has waiters, which take memory.
 
 The records themselves are in the logs' files. But an append has an answer that waits, or an ack
 that has timed out and stays until its offset is committed. Of tiny batches these are much more than

@@ -42,7 +42,7 @@ NOTHING_PUT = (WorkerAway, WalBuildFailed, WalFull)  # the answers to a build af
 
 
 class ChainBroken(StorageError):
-    """The local logs do not have what an object must be built from, so the chain cannot go on."""
+    """The local logs lack records of an object to be built, so the chain cannot continue."""
 
     hint = "look in the node's log for a disk that has failed"
 
@@ -120,7 +120,7 @@ class PendingObjects:
     async def build_and_put(
         self, sequence: int, on_built: Callable[[WalHeader], None]
     ) -> PutOutcome:
-        """Have the object built for the first time, and put; return what became of the PUT.
+        """Have the object built for the first time, and put; return the outcome of the PUT.
 
         ``on_built`` gets the header, in a bucket when the PUT begins. Without it the object is not
         known to be built, and the call raises ``TierUnavailable`` while the worker is not there or
@@ -242,7 +242,7 @@ class PendingObjects:
 
 
 def _count_failure(pending: PendingObject, error: Exception) -> None:
-    """Count a build in vain. Raises ``ChainBroken`` if there were too many."""
+    """Count a failed build. Raises ``ChainBroken`` if there were too many."""
     if isinstance(error, ChainBroken | TierUnavailable | StoreUnavailable):
         return  # It says all, or the logs are not to blame.
     pending.failures += 1

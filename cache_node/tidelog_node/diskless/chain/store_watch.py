@@ -121,7 +121,7 @@ class StoreWatch:
         return is_news or now_s - self._probed_s >= SELDOM_SECONDS
 
     async def _look(self) -> None:
-        """Probe, and report what that says."""
+        """Probe the store, and report the result."""
         loop, membership = asyncio.get_running_loop(), self._membership
         self._probed_s = loop.time()
         reason = ""

@@ -46,7 +46,7 @@ class WalClient:
     async def build_and_put(
         self, request: WalBuildRequest, *, timeout_s: float, on_built: Callable[[WalHeader], None]
     ) -> PutOutcome:
-        """Have the object built, and put by one request; return what became of it.
+        """Have the object built and put by one request; return the outcome.
 
         ``on_built`` gets its header, in a bucket when the PUT begins. Local objects are built
         where they stay, and the header comes with the outcome. Raises as ``build``, what
@@ -66,7 +66,7 @@ class WalClient:
         return PutOutcome(answer["outcome"])
 
     async def put(self, sequence: int, *, timeout_s: float) -> PutOutcome:
-        """Put the object once more by one request, and return what became of it.
+        """Put the object once more by one request; return the outcome.
 
         Raises ``WalNotBuilt`` if the worker does not have it, ``TierUnavailable`` if the worker is
         not there or has ended: the object may be written then, now or later.

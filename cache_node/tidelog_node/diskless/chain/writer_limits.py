@@ -1,4 +1,4 @@
-"""The limits of a chain's writer, by the node's settings and what its store costs."""
+"""The limits of a chain's writer, by the node's settings and its store's prices."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class Gateway:
     # -- its life --
 
     def _on_membership(self) -> None:
-        """If the store cannot be written from here, give back what it does not have."""
+        """If the store cannot be written from here, give back the batches that it lacks."""
         if not self._node.membership.can_store:
             self._chain.give_up(lambda one: self._has_fitter_leader(one.replica))
 

@@ -83,7 +83,7 @@ class LeaderLink:
         return results
 
     def close(self) -> None:
-        """Close the connection; what was sent may have been carried out."""
+        """Close the connection; sent requests may have been carried out."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()

@@ -32,7 +32,7 @@ class TrustedGateways:
         return known == chain and count >= OBJECTS_MIN
 
     def note_whole(self, chain: ChainName) -> None:
-        """Note that an object of the chain had what the gateway has said."""
+        """Note that an object of the chain had the announced records."""
         known, count = self._whole.get(chain.broker_id, (chain, 0))
         self._whole[chain.broker_id] = chain, 1 if known != chain else count + 1
 

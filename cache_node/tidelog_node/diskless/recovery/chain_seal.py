@@ -65,7 +65,7 @@ async def _carry_out(
     decision: SealerDecision,
     heir: ChainName,
 ) -> Sequence[SealerDecision]:
-    """Carry out one decision; return what the sealer decides on its outcome."""
+    """Carry out one decision; return the sealer's next decisions."""
     try:
         if isinstance(decision, chain_sealer.ListChain):
             listed = await chains.list(sealer.chain, decision.start)

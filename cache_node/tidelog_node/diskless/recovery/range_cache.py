@@ -46,7 +46,7 @@ class RangeCache:
         return self._within(key, start, end) is not None
 
     def keep_for(self, broker_id: int) -> RangeReader:
-        """Return a reader that keeps what it reads until ``drop`` is called for the broker.
+        """Return a reader that keeps the ranges it reads until ``drop`` is called for the broker.
 
         It raises ``NoRoom`` instead of reading more than may be kept.
         """

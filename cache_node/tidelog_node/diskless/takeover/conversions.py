@@ -185,7 +185,7 @@ class Conversions:
 
 
 def _note_all(replica: Replica, log: LocalLog, first_offset: int) -> None:
-    """Tell the chain what the log has, in pieces that fit into objects.
+    """Note the whole log in the chain, in pieces that fit into objects.
 
     Most of it is below the high watermark: before it is put, the tier may get it, and log starts
     may pass it. The chain holds it until it is committed.

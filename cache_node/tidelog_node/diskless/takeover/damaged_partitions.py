@@ -27,7 +27,7 @@ class DamagedPartitions:
         self._found.add(name)
 
     def tries(self, name: PartitionName) -> int:
-        """Return how often in a row the partition was tried in vain."""
+        """Return how many attempts in a row have failed for the partition."""
         return self._tries.get(name, 0)
 
     def forget(self, names: Iterable[PartitionName]) -> None:

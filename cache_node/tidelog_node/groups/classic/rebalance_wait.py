@@ -28,7 +28,7 @@ class RebalanceWait:
 
     @property
     def deadlines_ms(self) -> tuple[int | None, int | None]:
-        """The deadlines of joins and of syncs; ``None`` for what is not awaited."""
+        """The deadlines of joins and of syncs; ``None``: not awaited."""
         return self.join_deadline_ms, self.sync_deadline_ms
 
     # -- joins --

@@ -32,7 +32,7 @@ class Subscriptions:
         return self._roster.subscriptions_version != self._found_version
 
     def take_matches(self, matches: Mapping[PatternView, Matches]) -> None:
-        """Take the matches of the members' patterns, and of that of the heartbeat that follows.
+        """Take the matches of the members' patterns, and of the pattern in the next heartbeat.
 
         The pattern of a refused heartbeat is kept until the next matches at most.
         """

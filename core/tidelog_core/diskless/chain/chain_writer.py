@@ -145,7 +145,7 @@ class ChainWriter:
         end_offset: int,
         previous_sequence: int = -1,
     ) -> None:
-        """Let the partition in. ``stored`` is what its item has; it must name this chain.
+        """Let the partition in. ``stored`` are the chains in its item; the last must be this one.
 
         The log must end where the epoch begins. It does not if the item was read before others
         have led. ``previous_sequence`` is that of the seal of the chain before, -1 if it was
@@ -203,7 +203,7 @@ class ChainWriter:
         return self.tick(now_ms)
 
     def add(self, noted: NotedRange, now_ms: float, *, waited_ms: float = 0.0) -> None:
-        """Note what has waited for so long already; the caller calls ``tick`` when all is noted."""
+        """Note a range that has waited for so long; call ``tick`` once all are noted."""
         self._require_entered(noted.partition, noted.leader_epoch)
         self._waiting.add(noted, self._time.advance(now_ms) - waited_ms)
 
@@ -336,7 +336,7 @@ class ChainWriter:
         return not is_building and self.next_sequence < limit
 
     def _flush_delay_ms(self, now: float) -> float | None:
-        """Return how long what waits has still to wait, ``None`` if nothing does."""
+        """Return how long the noted ranges still have to wait, ``None`` if there are none."""
         waiting = self._waiting
         if waiting.first_ms is None:
             return None

@@ -23,7 +23,7 @@ async def chain_expiring_rules(store: ObjectStore, cluster_id: str) -> list[Expi
 
 
 def describe_expiring(rule: ExpiryRule, cluster_id: str) -> str:
-    """Return the fault of the rule, and what to do about it."""
+    """Return a sentence on the rule's fault and its remedy."""
     return (
         f"the bucket's lifecycle rule {rule.name!r} deletes objects below"
         f" {chains_prefix(cluster_id)} {rule.when}, which diskless topics need: limit the rule to"

@@ -120,7 +120,7 @@ class NotedRanges:
         return partition in self._parts
 
     def take(self) -> ObjectContent:
-        """Return what fits into an object, partitions in order. The rest waits for the next one."""
+        """Return the ranges that fit into an object, partitions in order. The rest waits."""
         taken = self._take_parts()
         self.size_bytes -= sum(map(_size_of, taken))
         if not self._parts:

@@ -41,7 +41,7 @@ class ChainRules:
         return True
 
     def confirms_found_seals(self) -> bool:
-        """Whether a seal that another process put counts only by a listing that is younger than it.
+        """Whether another process's seal counts only in a listing that was made after it was put.
 
         The listing may have named an object that was collected, and whose place a late seal
         got, before its header was read.

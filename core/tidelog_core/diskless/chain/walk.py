@@ -139,7 +139,7 @@ async def _footers(
 
 
 async def _is_same(chains: ChainStore, chain: ChainName, one: ListedObject) -> bool:
-    """Return whether the key still has what was listed: a late seal may have got the place."""
+    """Return whether the key still has the listed object: a late seal may have replaced it."""
     try:
         header = await chains.header(chain, one.sequence)
     except CorruptObject:

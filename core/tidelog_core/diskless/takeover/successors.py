@@ -84,7 +84,7 @@ class SuccessorSearch:
         return await self._search(await self._first_heirs(chain, sealed_at), {chain: 0, own: 0})
 
     async def read_ahead(self, chain: ChainName, *, own: ChainName | None) -> None:
-        """Read what the chain's successors have so far; ``find`` reads what has come since then.
+        """Read the chain's successors so far; ``find`` reads only later objects.
 
         For a chain that is not sealed yet. Raises the store's errors.
         """

@@ -1,4 +1,4 @@
-"""The slices that a committed object gives their offsets, and the batches of which it has rows.
+"""The slices whose offsets a committed object decides, and the rows of their batches.
 
 A data object has slices of its own, and references to slices in objects of gateways. Both have
 rows for their batches, so a reader of the footer knows partitions' ends and producers without

@@ -99,7 +99,7 @@ def parse_header(data: Buffer, *, key: str) -> WalHeader:
 
 
 def check_key(header: WalHeader, name: WalKey, *, key: str) -> None:
-    """Raise ``CorruptObject`` if the header is that of another object than the key names."""
+    """Raise ``CorruptObject`` unless the header is of the object that the key names."""
     for what, there, wanted in (
         ("cluster", header.cluster_digest.hex(), cluster_digest(name.cluster_id).hex()),
         ("chain", str(header.chain), str(name.chain)),

@@ -67,7 +67,7 @@ def checkpoint_key(cluster_id: str, chain: ChainName, sequence: int) -> str:
 
 
 def parse_wal_key(key: str) -> WalKey | None:
-    """Parse the key; return ``None`` if it is not that of a chain's object."""
+    """Parse the key; return ``None`` if it does not name an object of a chain."""
     match = WAL_KEY.fullmatch(key)
     if match is None or not key.isascii():
         return None
@@ -96,7 +96,7 @@ def heirs_prefix(cluster_id: str, chain: ChainName) -> str:
 
 
 def parse_heir_key(key: str) -> Heir | None:
-    """Parse the key; return ``None`` if it is not that of such a note."""
+    """Parse the key; return ``None`` if it does not name such a note."""
     match = HEIR_KEY.fullmatch(key)
     if match is None or not key.isascii():
         return None

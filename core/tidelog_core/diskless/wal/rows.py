@@ -222,7 +222,7 @@ class RowTable(Sequence[Row], Generic[Row]):
             yield self._make(*row)
 
     def fields(self, first: int, count: int) -> Iterator[tuple[Any, ...]]:
-        """Yield the fields of so many rows from the first on, or of those that are there.
+        """Yield the fields of up to ``count`` rows from the first on.
 
         For callers that need few rows of many: making a row costs five times as much.
         """

@@ -271,7 +271,7 @@ class _Comparison:
 
 
 def _followed(node: Node) -> Node:
-    """Return what a reference names, any other node itself."""
+    """Return the node that a reference names; any other node itself."""
     return node if node.target is None else node.target
 
 

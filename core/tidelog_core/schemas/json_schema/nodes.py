@@ -90,7 +90,7 @@ def load_tree(document: Any, known: Iterable[tuple[str, Any]]) -> Node:
 
 
 class _Loader:
-    """Makes nodes, and finds what references name."""
+    """Makes nodes, and resolves references."""
 
     def __init__(self) -> None:
         self._documents: dict[str, Any] = {}  # by address, without a fragment

@@ -15,7 +15,7 @@ from tidelog_core.schemas.parsed_schema import InvalidSchema, Problem
 
 @dataclass(frozen=True)
 class JsonSchema:
-    """A document, and the tree of what it says."""
+    """A document, and the tree of its nodes."""
 
     document: Any
     root: Node

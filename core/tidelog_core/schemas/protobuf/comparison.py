@@ -49,7 +49,7 @@ class Side:
         self.file, self.names, self.references = file, names, references
 
     def kind(self, field: Any, scope: str) -> tuple[str, NamedType | None]:
-        """Return what a field has: a group of scalars, "map", or "message" and which."""
+        """Return the kind of a field: a group of scalars, "map", or "message" with its name."""
         if not field.type_name:
             return _GROUPS.get(_SCALAR_NAMES.get(field.type, ""), "group"), None
         found = self.names.find(field.type_name, scope)
@@ -62,7 +62,7 @@ class Side:
 
 
 class Place(NamedTuple):
-    """A place in both schemas; the scopes are the full names of what is around it."""
+    """A place in both schemas; the scopes are the full names of the enclosing messages."""
 
     path: tuple[str, ...]
     old_scope: str

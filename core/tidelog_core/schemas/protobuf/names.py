@@ -33,7 +33,7 @@ class NamedType:
 
     @property
     def is_map_entry(self) -> bool:
-        """Whether it is what a map has."""
+        """Whether it is the entry type of a map field."""
         return not self.is_enum and bool(self.descriptor.options.map_entry)
 
 

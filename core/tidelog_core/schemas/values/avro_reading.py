@@ -1,4 +1,4 @@
-"""Reads Avro's binary values as what Avro's JSON encoding has for them.
+"""Reads Avro's binary values into Avro's JSON encoding.
 
 A union's value is an object with the branch's name, bytes are text with a character for each.
 Reading any bytes takes time and memory in proportion to them: items without bytes,
@@ -209,7 +209,7 @@ def _double(source: Source) -> float | str:
 
 
 def shown_float(value: float) -> float | str:
-    """Return the number, or the text for what JSON has no number for."""
+    """Return the number, or a text where JSON has no such number."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

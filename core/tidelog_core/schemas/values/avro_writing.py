@@ -1,4 +1,4 @@
-"""Writes Avro's binary values of what Avro's JSON encoding has for them.
+"""Writes Avro's binary values from Avro's JSON encoding.
 
 Where a union has null and one other type, the value may also be written without the type's name.
 A field that is absent takes its default. Source: Avro 1.12's specification.

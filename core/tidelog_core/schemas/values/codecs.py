@@ -75,7 +75,7 @@ class AvroCodec:
         return self._read(payload)
 
     def encode(self, value: Any) -> bytes:
-        """Return the payload of what Avro's JSON encoding has."""
+        """Return the payload of a value in Avro's JSON encoding."""
         return write_avro(self.type, value)
 
     def check(self, payload: bytes) -> None:
