@@ -28,8 +28,8 @@ from tidelog.wire.frame_buffers import FrameBuffers
 from tidelog.wire.host_addresses import HostAddress
 from tidelog.wire.requests import METADATA
 
-from tests.sdk.addresses import listening, named, silent
 from tests.sdk.scripted_node import HOST, NODE_ID, TOPIC, ScriptedNode
+from tests.support.addresses import listening, named, silent
 from tests.support.certificates import Authority
 
 NAME = "localhost"  # Certificates have it.

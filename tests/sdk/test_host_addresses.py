@@ -19,7 +19,7 @@ from tidelog.wire.host_addresses import (
 )
 from tidelog.wire.staggered import AT_ONCE_MAX
 
-from tests.sdk.addresses import listening, named, silent
+from tests.support.addresses import listening, named, silent
 
 NOWHERE = HostAddress(socket.AF_INET, ("255.255.255.255", 9))  # TCP has no route to all hosts
 

@@ -19,8 +19,8 @@ from tidelog_spark.sink.runs import QueryRun
 from tidelog_spark.sink.task import write_stream_task, write_whole_task
 from tidelog_spark.sink.writers import TidelogWriter
 
-from tests.sdk.addresses import listening
 from tests.spark.sinks import make_topic, values
+from tests.support.addresses import listening
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import SECONDS_MAX
 
