@@ -24,6 +24,8 @@ from tidelog_core.log.paths import TEMPORARY_SUFFIX
 # takes back first, and then each of them costs a fault outside of the machine.
 WRITE_BYTES_MAX = 1_000_000
 
+READ_BYTES = 65_536  # of one step
+
 _VERSION_LINE = b"1\n"
 _CRC_PREFIX = b"crc32c "
 _LAST_LINE = re.compile(rb"crc32c [0-9a-f]{8}\n")
@@ -65,13 +67,29 @@ def encode_rows(rows: Iterable[Sequence[int]]) -> bytes:
     return body + _CRC_PREFIX + f"{crc32c(body):08x}\n".encode()
 
 
-def read_checkpoint(path: Path) -> list[list[int]] | None:
+def read_checkpoint(path: Path | str) -> list[list[int]] | None:
     """Return the rows, or None if there is no such file. Raises ``CorruptCheckpoint``."""
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except FileNotFoundError:
         return None
     return decode_rows(content)
+
+
+def read_file(path: Path | str) -> bytes:
+    """Return the bytes of a small file. Raises ``OSError``.
+
+    With half of the system calls of a file object: a start reads five such files of each log.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = piece = os.read(descriptor, READ_BYTES)
+        while piece:
+            piece = os.read(descriptor, READ_BYTES)
+            content += piece
+        return content
+    finally:
+        os.close(descriptor)
 
 
 def decode_rows(content: bytes) -> list[list[int]]:

@@ -176,17 +176,23 @@ class PendingSwap(AlternatingSteps):
         return swap_path(self._segments.directory, self._seal.base_offset, self._seal.end_offset)
 
 
-def finish_swaps(directory: Path) -> None:
-    """Finish interrupted swaps, and remove the compacted segments whose swap had not begun."""
+def finish_swaps(directory: Path) -> list[str]:
+    """Finish interrupted swaps, and remove the compacted segments whose swap had not begun.
+
+    Returns the names in the directory.
+    """
     names = os.listdir(directory)  # noqa: PTH208 - names are all that is needed
     if CLEANED_DIRECTORY in names:
         shutil.rmtree(cleaned_directory(directory))
+        names.remove(CLEANED_DIRECTORY)
     swaps = [swapped for name in names if (swapped := parse_swap_name(name)) is not None]
     if swaps:
         base_offsets = {parsed[0] for name in names if (parsed := parse_segment_name(name))}
         for swapped in swaps:
             old = [offset for offset in base_offsets if swapped[0] <= offset < swapped[1]]
             _finish(directory, *swapped, sorted(old))
+        names = os.listdir(directory)  # noqa: PTH208
+    return names
 
 
 def _finish(directory: Path, base_offset: int, end_offset: int, old: Sequence[int]) -> None:

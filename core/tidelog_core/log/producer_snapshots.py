@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.log.batch_scan import read_marker, scan_file
+from tidelog_core.log.checkpoint import read_file
 from tidelog_core.log.paths import SNAPSHOT_SUFFIX, parse_segment_name, segment_path
 from tidelog_core.log.producer_snapshot import (
     CorruptSnapshot,
@@ -44,13 +45,15 @@ def remove_snapshots(directory: Path, *, above: int) -> None:
             snapshot_path(directory, offset).unlink(missing_ok=True)
 
 
-def remove_stray_snapshots(directory: Path, *, keep: Collection[int]) -> None:
-    """Remove all snapshots except those at the offsets to keep.
+def remove_stray_snapshots(
+    directory: Path, snapshots: Iterable[int], *, keep: Collection[int]
+) -> None:
+    """Remove the snapshots except those at the offsets to keep.
 
     Every close in order writes one at an offset within the active segment. Once that segment is
     sealed, the snapshots at its two ends suffice.
     """
-    for offset in list(_snapshot_offsets(directory)):
+    for offset in snapshots:
         if offset not in keep:
             snapshot_path(directory, offset).unlink(missing_ok=True)
 
@@ -62,15 +65,21 @@ def producers_at(
     *,
     expiration_ms: int,
     now_ms: int,
+    snapshots: Iterable[int] | None = None,
 ) -> ProducerState:
     """Return the producers' state at ``offset``, from a snapshot and the batches after it.
 
     The batches between snapshot and offset are not checked: they are below the recovery
-    point or were checked before. Damaged snapshots are removed.
+    point or were checked before. Damaged snapshots are removed. ``snapshots`` are the offsets of
+    all that there may be; ``None``: those in the directory.
     """
     start_offset = segments[0].base_offset if segments else offset
     state = _newest_snapshot(
-        directory, start_offset, offset, expiration_ms=expiration_ms
+        directory,
+        start_offset,
+        offset,
+        expiration_ms=expiration_ms,
+        snapshots=_snapshot_offsets(directory) if snapshots is None else snapshots,
     ) or ProducerState(end_offset=start_offset, expiration_ms=expiration_ms)
     state.expire(now_ms)
     for segment in segments:
@@ -102,14 +111,20 @@ def note_batch(
 
 
 def _newest_snapshot(
-    directory: Path, start_offset: int, offset: int, *, expiration_ms: int
+    directory: Path,
+    start_offset: int,
+    offset: int,
+    *,
+    expiration_ms: int,
+    snapshots: Iterable[int],
 ) -> ProducerState | None:
-    candidates: Iterable[int] = _snapshot_offsets(directory)
-    usable = [candidate for candidate in candidates if start_offset <= candidate <= offset]
+    usable = [candidate for candidate in snapshots if start_offset <= candidate <= offset]
     for candidate in sorted(usable, reverse=True):
         path = snapshot_path(directory, candidate)
         try:
-            state = decode_snapshot(path.read_bytes(), expiration_ms=expiration_ms)
+            state = decode_snapshot(read_file(path), expiration_ms=expiration_ms)
+        except FileNotFoundError:
+            continue  # It went with its segment.
         except CorruptSnapshot:
             path.unlink()
             continue
@@ -119,7 +134,13 @@ def _newest_snapshot(
 
 
 def _snapshot_offsets(directory: Path) -> Iterator[int]:
-    for name in os.listdir(directory):  # noqa: PTH208 - names are all that is needed
+    # Names are all that is needed.
+    return snapshots_among(os.listdir(directory))  # noqa: PTH208
+
+
+def snapshots_among(names: Iterable[str]) -> Iterator[int]:
+    """Yield the offsets of the snapshots among these files of a log."""
+    for name in names:
         parsed = parse_segment_name(name) if name.endswith(SNAPSHOT_SUFFIX) else None
         if parsed is not None and parsed[1] == SNAPSHOT_SUFFIX:
             yield parsed[0]

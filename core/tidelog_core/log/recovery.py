@@ -25,7 +25,7 @@ truncating a log first makes the removal durable.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,7 @@ from tidelog_core.log.paths import (
 from tidelog_core.log.producer_snapshots import (
     producers_at,
     remove_stray_snapshots,
+    snapshots_among,
     write_snapshot,
 )
 from tidelog_core.log.producer_state import ProducerState
@@ -109,12 +110,14 @@ def open_log(
     )
     with segments.storage_errors("opening"):
         is_new = not directory.exists()
-        directory.mkdir(parents=True, exist_ok=True)
+        if is_new:
+            directory.mkdir(parents=True, exist_ok=True)
         checkpoints = read_checkpoints(directory)
         start_offset = max(checkpoints.log_start_offset, log_start_offset)
-        opening = _Opening(segments, checkpoints, is_clean, producer_id_expiration_ms)
-        finish_swaps(directory)
-        base_offsets = _clear_directory(directory)
+        # Listed once: four steps need the names, and a start opens thousands of logs.
+        names = finish_swaps(directory)
+        opening = _Opening(segments, checkpoints, is_clean, producer_id_expiration_ms, names)
+        base_offsets = _clear_directory(directory, names)
         opening.load_segments(base_offsets, start_offset)
         producers = opening.recover()
         producers = opening.restart_if_behind(start_offset, producers)
@@ -122,7 +125,9 @@ def open_log(
         epochs.truncate_from_end(segments.end_offset + 1)
         epochs.truncate_from_start(start_offset)
         remove_stray_snapshots(
-            directory, keep={segments.end_offset, *(s.base_offset for s in segments.all)}
+            directory,
+            opening.snapshots,
+            keep={segments.end_offset, *(s.base_offset for s in segments.all)},
         )
         (directory / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
     recovery_point = min(opening.recovery_point, segments.end_offset)
@@ -141,9 +146,16 @@ class _Opening:
     """The steps of opening a log, and what they have found so far."""
 
     def __init__(
-        self, segments: LogSegments, checkpoints: Checkpoints, is_clean: bool, expiration_ms: int
+        self,
+        segments: LogSegments,
+        checkpoints: Checkpoints,
+        is_clean: bool,
+        expiration_ms: int,
+        names: Iterable[str],
     ) -> None:
+        """``names`` are those in the log's directory."""
         self.segments = segments
+        self.snapshots = set(snapshots_among(names))  # those that there may be
         self.checkpoints = checkpoints
         self.is_clean = is_clean
         self.expiration_ms = expiration_ms
@@ -260,6 +272,7 @@ class _Opening:
             producers.end_offset = segment.base_offset
             if index > first:
                 write_snapshot(segments.directory, producers)
+                self.snapshots.add(producers.end_offset)
             size_bytes, has_sealed_size = segment.size_bytes, self._has_sealed_size(segment)
             scan_segment(
                 segment,
@@ -328,6 +341,7 @@ class _Opening:
             offset,
             expiration_ms=self.expiration_ms,
             now_ms=self.now_ms,
+            snapshots=self.snapshots,
         )
 
     def restart_if_behind(self, start_offset: int, producers: ProducerState) -> ProducerState:
@@ -357,10 +371,10 @@ def _missing(directory: Path, offset: int, found: int) -> CorruptLog:
     )
 
 
-def _clear_directory(directory: Path) -> list[int]:
+def _clear_directory(directory: Path, names: Iterable[str]) -> list[int]:
     """Remove the incomplete files of a crash. Returns the segments' base offsets, ascending."""
     found: dict[int, set[str]] = {}
-    for name in os.listdir(directory):  # noqa: PTH208 - names are all that is needed
+    for name in names:
         if name.endswith(TEMPORARY_SUFFIX):
             (directory / name).unlink()
             continue

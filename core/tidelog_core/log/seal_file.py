@@ -23,6 +23,7 @@ from tidelog_core.log.checkpoint import (
     CorruptCheckpoint,
     decode_leading_rows,
     encode_rows,
+    read_file,
     write_file,
     write_fully,
 )
@@ -117,7 +118,7 @@ class SealFile:
 def read_seals(path: Path) -> tuple[list[SealRecord], bool]:
     """Return the file's rows, and whether rows may be appended: there is nothing else in it."""
     try:
-        rows, is_whole = decode_leading_rows(path.read_bytes())
+        rows, is_whole = decode_leading_rows(read_file(path))
     except (FileNotFoundError, CorruptCheckpoint):
         return [], False
     return [SealRecord(*row) for row in rows], is_whole
