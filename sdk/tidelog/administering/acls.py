@@ -20,7 +20,7 @@ from tidelog_core.wire_messages import build
 
 from tidelog.administering.calls import AdminCalls, failures_in, raise_failures
 from tidelog.errors import MalformedResponse
-from tidelog.given_values import several
+from tidelog.given_values import instance, several
 from tidelog.wire.requests import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 
 EVERY_ACL = AclFilter()
@@ -43,7 +43,8 @@ class AclCalls(AdminCalls):
 
         Raises ``InvalidRequest`` for one that cannot be, ``SeveralFailed`` for several.
         """
-        wanted = {acl_text(acl): acl for acl in several(acls, "ACLs")}
+        given = [instance(acl, Acl, "each ACL") for acl in several(acls, "ACLs")]
+        wanted = {acl_text(acl): acl for acl in given}
 
         def request_for(left: list[str]) -> object:
             creations = tuple(_creation(wanted[text]) for text in left)
@@ -98,6 +99,7 @@ def _creation(acl: Acl) -> object:
 
 
 def _filter_fields(wanted: AclFilter) -> dict[str, object]:
+    instance(wanted, AclFilter, "an ACL's filter")
     return {
         "resource_type_filter": wanted.resource_type,
         "resource_name_filter": wanted.name,

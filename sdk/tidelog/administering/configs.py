@@ -29,7 +29,7 @@ from tidelog.administering.results import (
     NodeDescription,
 )
 from tidelog.errors import InvalidRequest, error_for
-from tidelog.given_values import several
+from tidelog.given_values import mapping, several
 from tidelog.wire.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from tidelog.wire.requests import (
     API_VERSIONS,
@@ -160,10 +160,10 @@ class ConfigCalls(AdminCalls):
         Atomic: either all changes are made or none. Raises ``InvalidConfig``.
         """
         changes = [
-            *((key, "set", value) for key, value in (set or {}).items()),
+            *((key, "set", value) for key, value in _named(set, "set").items()),
             *((key, "delete", None) for key in several(delete, "configs to delete")),
-            *((key, "append", value) for key, value in (append or {}).items()),
-            *((key, "subtract", value) for key, value in (subtract or {}).items()),
+            *((key, "append", value) for key, value in _named(append, "append").items()),
+            *((key, "subtract", value) for key, value in _named(subtract, "subtract").items()),
         ]
         request = build(
             IncrementalAlterConfigsRequest,
@@ -252,8 +252,12 @@ class ConfigCalls(AdminCalls):
         return [log_dir for part in found for log_dir in part]
 
 
+def _named(values: Mapping[str, str] | None, name: str) -> Mapping[str, str]:
+    return {} if values is None else mapping(values, name, "a config's name: its value")
+
+
 def _resource_type(resource_type: str) -> int:
-    if resource_type not in _RESOURCE_TYPES:
+    if not isinstance(resource_type, str) or resource_type not in _RESOURCE_TYPES:
         raise InvalidRequest(
             f"configs belong to one of {', '.join(_RESOURCE_TYPES)}, not {resource_type!r}"
         )

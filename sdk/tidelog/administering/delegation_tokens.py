@@ -24,7 +24,7 @@ from tidelog_core.wire_messages import build
 
 from tidelog.administering.calls import AdminCalls
 from tidelog.administering.results import DelegationToken
-from tidelog.given_values import several
+from tidelog.given_values import integer, several, text
 from tidelog.wire.requests import (
     CREATE_DELEGATION_TOKEN,
     CREATE_DELEGATION_TOKEN_FOR,
@@ -60,6 +60,7 @@ class DelegationTokenCalls(AdminCalls):
         ``InvalidPrincipalType``, ``DelegationTokenAuthorizationFailed`` for another owner without
         the right to, ``PolicyViolation`` if there are too many.
         """
+        integer(max_lifetime_ms, "max_lifetime_ms")
         owner_kind, owner_name = _Principal.of(owner) if owner is not None else (None, None)
         named = list(dict.fromkeys(map(_Principal.of, several(renewers, "renewers"))))
         request = build(
@@ -93,6 +94,7 @@ class DelegationTokenCalls(AdminCalls):
         Raises ``DelegationTokenNotFound``, ``DelegationTokenExpired``, and
         ``DelegationTokenOwnerMismatch`` if this user is neither its owner nor a renewer.
         """
+        integer(period_ms, "period_ms")
         request = build(RenewDelegationTokenRequest, hmac=hmac, renew_period=period_ms * _MS)
         return await self._expiring(RENEW_DELEGATION_TOKEN, request)
 
@@ -102,6 +104,7 @@ class DelegationTokenCalls(AdminCalls):
         That ends connections by it with their next request, a moment later on other nodes; Kafka
         leaves them until the token would have expired. Raises as ``renew_delegation_token``.
         """
+        integer(period_ms, "period_ms")
         request = build(ExpireDelegationTokenRequest, hmac=hmac, expiry_time_period=period_ms * _MS)
         return await self._expiring(EXPIRE_DELEGATION_TOKEN, request)
 
@@ -142,10 +145,10 @@ class _Principal(NamedTuple):
     name: str
 
     @classmethod
-    def of(cls, text: str) -> _Principal:
+    def of(cls, given: str) -> _Principal:
         """Return the principal; a text without a kind is the name of a user."""
-        kind, colon, name = text.partition(":")
-        return cls(kind, name) if colon else cls(USER_KIND, text)
+        kind, colon, name = text(given, "a principal").partition(":")
+        return cls(kind, name) if colon else cls(USER_KIND, given)
 
 
 def _described(token: Any) -> DelegationToken:

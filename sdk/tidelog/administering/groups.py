@@ -32,7 +32,7 @@ from tidelog.administering.results import (
 from tidelog.administering.topics import TopicCalls
 from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import PROTOCOL_TYPE, decode_assignment, topic_entries
-from tidelog.consuming.locating import check_offset
+from tidelog.consuming.locating import check_offsets
 from tidelog.consuming.records import OffsetAndMetadata
 from tidelog.errors import (
     GroupIdNotFound,
@@ -40,7 +40,7 @@ from tidelog.errors import (
     TidelogError,
     UnsupportedVersion,
 )
-from tidelog.given_values import partition_of, partitions_of, several
+from tidelog.given_values import partitions_of, several
 from tidelog.record_times import record_times
 from tidelog.wire.answers import find_entries
 from tidelog.wire.requests import (
@@ -151,12 +151,8 @@ class GroupCalls(TopicCalls):
         self, group_id: str, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata]
     ) -> None:
         """Commit these offsets for a group without members. Raises ``NonEmptyGroup``."""
+        given = check_offsets(offsets)
         await self.start()
-        given: dict[TopicPartition, OffsetAndMetadata] = {}
-        for partition, offset in offsets.items():
-            commit = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-            check_offset(commit.offset)
-            given[partition_of(partition)] = commit
         try:
             await Coordinator(self._cluster, group_id).commit(given, timeout_s=self._timeout_s)
         except TidelogError as error:

@@ -18,7 +18,7 @@ from tidelog.administering.calls import AdminCalls, failures_in
 from tidelog.administering.results import Reassignment
 from tidelog.consuming.group_protocol import topic_entries
 from tidelog.errors import TidelogError
-from tidelog.given_values import partition_of, partitions_of, several
+from tidelog.given_values import mapping, partition_of, partitions_of, several
 from tidelog.wire.answers import find_entries
 from tidelog.wire.requests import (
     ALTER_PARTITION_REASSIGNMENTS,
@@ -40,7 +40,8 @@ class PartitionCalls(AdminCalls):
         The first replica is the preferred leader. The moves go on after the call:
         ``list_reassignments`` shows those that are not complete. Source: KIP-455.
         """
-        wanted = {partition_of(partition): target for partition, target in replicas.items()}
+        given = mapping(replicas, "replicas", "a partition: its replicas or None")
+        wanted = {partition_of(partition): target for partition, target in given.items()}
         request = build(
             AlterPartitionReassignmentsRequest,
             timeout=self._request_timeout,

@@ -21,6 +21,7 @@ from tidelog_core.wire_messages import build
 from tidelog.administering.calls import AdminCalls
 from tidelog.administering.results import QuotaUse
 from tidelog.errors import MalformedResponse
+from tidelog.given_values import instance, integer, mapping
 from tidelog.wire.quota_entities import same_form
 from tidelog.wire.requests import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS, DESCRIBE_QUOTA_USE
 
@@ -38,6 +39,7 @@ class QuotaCalls(AdminCalls):
 
         ``QuotaEntity(user="alice")`` wants those of alice, and of her clients too.
         """
+        instance(wanted, QuotaEntity, "wanted")
         request = build(
             DescribeClientQuotasRequest,
             components=tuple(
@@ -70,8 +72,10 @@ class QuotaCalls(AdminCalls):
         be, ``SeveralFailed`` for several.
         """
         wanted: dict[QuotaEntity, dict[str, float | None]] = {}
-        for entity, values in alterations.items():
-            wanted.setdefault(same_form(entity), {}).update(values)
+        for entity, values in mapping(alterations, "alterations", "an entity: its quotas").items():
+            instance(entity, QuotaEntity, "each entity")
+            quotas = mapping(values, "the quotas of an entity", "a name: a value or None")
+            wanted.setdefault(same_form(entity), {}).update(quotas)
 
         def request_for(left: list[QuotaEntity]) -> object:
             return build(
@@ -88,7 +92,7 @@ class QuotaCalls(AdminCalls):
         At most ``count`` of each node, up to 1,000. Each node measures for itself. Raises
         ``UnsupportedVersion`` for Kafka's brokers, which do not tell it.
         """
-        if not 1 <= count <= USES_MAX:
+        if not 1 <= integer(count, "count") <= USES_MAX:
             raise InvalidRequest(f"count {count} must be from 1 to {USES_MAX}")
         await self.start()
         request = build(DescribeQuotaUseRequest, count=count)

@@ -15,7 +15,7 @@ from tidelog_core.role_messages import (
 from tidelog_core.wire_messages import build
 
 from tidelog.administering.calls import AdminCalls
-from tidelog.given_values import several
+from tidelog.given_values import several, text
 from tidelog.wire.requests import ALTER_ROLES, DESCRIBE_ROLES
 
 
@@ -74,7 +74,7 @@ class RoleCalls(AdminCalls):
     ) -> None:
         one = build(
             RoleAlteration,
-            name=name,
+            name=text(name, "name"),
             operation=operation,
             added=tuple(dict.fromkeys(several(added, "members"))),
             removed=tuple(dict.fromkeys(several(removed, "members"))),

@@ -29,7 +29,7 @@ from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.group_protocol import topic_entries
 from tidelog.consuming.locating import check_offset
 from tidelog.errors import GroupIdNotFound, UnsupportedVersion
-from tidelog.given_values import partition_of, partitions_of, several
+from tidelog.given_values import mapping, partition_of, partitions_of, several
 from tidelog.wire.answers import find_entries, find_within
 from tidelog.wire.requests import (
     ALTER_SHARE_GROUP_OFFSETS,
@@ -97,9 +97,8 @@ class ShareGroupCalls(GroupCalls):
         Creates a group that does not exist, as Kafka does from 4.2 on. Raises ``NonEmptyGroup``,
         and ``GroupIdNotFound`` for a group of another type.
         """
-        wanted = {partition_of(partition): offset for partition, offset in offsets.items()}
-        for offset in wanted.values():
-            check_offset(offset)
+        given = mapping(offsets, "offsets", "a partition: an offset")
+        wanted = {partition_of(one): check_offset(offset) for one, offset in given.items()}
         request = build(
             AlterShareGroupOffsetsRequest,
             group_id=group_id,

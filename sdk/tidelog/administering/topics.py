@@ -36,7 +36,7 @@ from tidelog.administering.results import (
 )
 from tidelog.consuming.group_protocol import topic_entries
 from tidelog.errors import InvalidRequest, error_for
-from tidelog.given_values import partition_of, several
+from tidelog.given_values import instance, mapping, partition_of, several, text
 from tidelog.metadata import topic_id_or_none
 from tidelog.offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -76,14 +76,16 @@ class TopicCalls(AdminCalls):
         configs: Mapping[str, str | None] | None = None,
     ) -> CreatedTopic:
         """Create one topic. Raises ``TopicAlreadyExists``, ``InvalidTopic`` and others."""
-        topic = NewTopic(name, partition_count, replication_factor, configs or {})
+        given = mapping(configs or {}, "configs", "a name: a value")
+        topic = NewTopic(text(name, "name"), partition_count, replication_factor, given)
         return (await self.create_topics([topic]))[name]
 
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic]:
         """Create topics, each independently of the others' failures. Durable on return."""
-        wanted = {topic.name: topic for topic in several(topics, "topics")}
+        given = [instance(topic, NewTopic, "each of topics") for topic in several(topics, "topics")]
+        wanted = {topic.name: topic for topic in given}
 
         def request_for(names: list[str]) -> object:
             return build(
@@ -147,6 +149,7 @@ class TopicCalls(AdminCalls):
         self, partition_counts: Mapping[str, int], *, validate_only: bool = False
     ) -> None:
         """Increase topics' partition counts to the given ones. Raises ``InvalidPartitions``."""
+        partition_counts = mapping(partition_counts, "partition_counts", "a topic: a count")
 
         def request_for(names: list[str]) -> object:
             return build(
@@ -174,7 +177,8 @@ class TopicCalls(AdminCalls):
         Offset -1 deletes all records. Raises ``NodeError`` with code
         ``offset_out_of_range`` for offsets beyond the high watermark.
         """
-        left = {partition_of(partition): offset for partition, offset in before.items()}
+        given = mapping(before, "before", "a partition: an offset")
+        left = {partition_of(partition): offset for partition, offset in given.items()}
         done: dict[TopicPartition, int] = {}
 
         async def attempt() -> None:
@@ -212,10 +216,12 @@ class TopicCalls(AdminCalls):
         self, specs: Mapping[tuple[str, int], OffsetSpec], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
         """Return one offset per partition: an end by name, or the first at or after a time."""
+        given = mapping(specs, "specs", "a partition: an end or a time")
+        timestamps = {partition_of(p): timestamp_of(spec) for p, spec in given.items()}
         await self.start()
         found = await list_offsets(
             self._cluster,
-            {partition_of(p): timestamp_of(spec) for p, spec in specs.items()},
+            timestamps,
             read_committed=read_committed,
             timeout_s=self._timeout_s,
         )
@@ -245,7 +251,7 @@ def timestamp_of(spec: OffsetSpec) -> int:
         if spec < 0:
             raise InvalidRequest(f"a time must not be negative, is {spec}")
         return spec
-    if spec not in _TIMESTAMPS:
+    if not isinstance(spec, str) or spec not in _TIMESTAMPS:
         raise InvalidRequest(
             f"an offset is one of {', '.join(_TIMESTAMPS)} or a time in ms, not {spec!r}"
         )

@@ -35,7 +35,7 @@ from tidelog.administering.results import (
 from tidelog.cluster import CoordinatorKind
 from tidelog.consuming.coordinator import Coordinator
 from tidelog.errors import EntryNotAnswered, InvalidTxnState, error_for
-from tidelog.given_values import partition_of, partitions_of, several
+from tidelog.given_values import integer, partition_of, partitions_of, several
 from tidelog.wire.answers import entries_of, find_entries
 from tidelog.wire.requests import (
     DESCRIBE_PRODUCERS,
@@ -123,7 +123,7 @@ class TransactionCalls(AdminCalls):
         Includes only transactions whose producer has written nothing there for
         ``silent_for_ms``: others may just be starting or ending.
         """
-        written_before_ms = wall_clock_ms() - silent_for_ms
+        written_before_ms = wall_clock_ms() - integer(silent_for_ms, "silent_for_ms")
         suspects = [
             HangingTransaction(partition, producer)
             for partition, producers in (await self.describe_producers(partitions)).items()

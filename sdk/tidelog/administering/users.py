@@ -34,11 +34,12 @@ from tidelog_core.wire_messages import build
 from tidelog.administering.calls import AdminCalls
 from tidelog.administering.results import UserDescription
 from tidelog.errors import (
+    InvalidRequest,
     UnacceptableCredential,
     UnsupportedSaslMechanism,
     error_for,
 )
-from tidelog.given_values import several
+from tidelog.given_values import integer, several, text
 from tidelog.wire.requests import ALTER_USER_SCRAM_CREDENTIALS, DESCRIBE_USER_SCRAM_CREDENTIALS
 
 EVERY_MECHANISM = tuple(mechanism.value for mechanism in ScramMechanism)
@@ -87,8 +88,11 @@ class UserCalls(AdminCalls):
         ``UnsupportedSaslMechanism``.
         """
         wanted = _mechanisms(mechanisms)
+        if not isinstance(password, str):  # Its value is a secret.
+            raise InvalidRequest(f"password must be a text, is of type {type(password).__name__}")
+        integer(iterations, "iterations")
         try:
-            escaped_name(user)
+            escaped_name(text(user, "user"))
         except ValueError as error:
             raise UnacceptableCredential(f"user {user}: {error}") from None
         if not password:
@@ -118,6 +122,7 @@ class UserCalls(AdminCalls):
 
         A user without any is gone. Connections that are open stay. Raises ``ResourceNotFound``.
         """
+        text(user, "user")
         if mechanisms is None:
             mechanisms = list((await self.describe_users([user]))[user].iterations)
         for mechanism in _mechanisms(mechanisms):
@@ -144,7 +149,8 @@ def _mechanisms(names: Sequence[str]) -> list[ScramMechanism]:
         return [ScramMechanism(name) for name in dict.fromkeys(several(names, "mechanisms"))]
     except ValueError:
         raise UnsupportedSaslMechanism(
-            f"a mechanism is one of {', '.join(EVERY_MECHANISM)}, not one of {', '.join(names)}"
+            f"a mechanism is one of {', '.join(EVERY_MECHANISM)}, not one of"
+            f" {', '.join(map(str, names))}"
         ) from None
 
 

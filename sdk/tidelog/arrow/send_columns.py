@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,16 +12,30 @@ from tidelog.arrow.columns import HEADERS_TYPE, TIMESTAMP_TYPE
 from tidelog.errors import InvalidRequest, InvalidRow
 
 Table: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
+_TABLES = (pa.Table, pa.RecordBatch, pa.RecordBatchReader)
 ROWS_AT_ONCE = 65_536
 
 
-def columns_to_send(table: Table, *, key: str | None, value: str) -> Iterator[pa.RecordBatch]:
+class ArrowStreamable(Protocol):
+    """A table of another library, such as a ``DataFrame`` of pandas or polars.
+
+    Source: Arrow's PyCapsule interface.
+    """
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the rows as a stream."""
+
+
+def columns_to_send(
+    given: Table | ArrowStreamable, *, key: str | None, value: str
+) -> Iterator[pa.RecordBatch]:
     """Return the table's batches with the columns of a record, named as ``poll_arrow`` names them.
 
     ``key`` and ``value`` are the names of these columns; without ``key`` it is the column
     ``key``, if there is one. ``partition``, ``headers`` and ``timestamp`` are taken if they are
     there. Raises ``InvalidRequest`` with every wrong column.
     """
+    table = _table(given)
     schema = table.schema
     names = {"value": value, "key": "key" if key is None else key}
     names |= {name: name for name in ("partition", "headers", "timestamp")}
@@ -41,6 +55,17 @@ def columns_to_send(table: Table, *, key: str | None, value: str) -> Iterator[pa
     if problems:
         raise InvalidRequest("; ".join(problems))
     return _converted(_batches(table), found)
+
+
+def _table(given: Table | ArrowStreamable) -> Table:
+    if isinstance(given, _TABLES):
+        return given
+    if hasattr(given, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(given)
+    raise InvalidRequest(
+        "table must be a Table, RecordBatch or RecordBatchReader of pyarrow, or a DataFrame that"
+        f" Arrow can read, is of type {type(given).__name__}"
+    )
 
 
 def _batches(table: Table) -> Iterator[pa.RecordBatch]:
@@ -63,8 +88,14 @@ def _converted(
         for target, name in found.items():
             _, _, kind = _COLUMNS[target]
             column = batch.column(name)
+            if column.type in _VIEWS:
+                column = column.cast(_VIEWS[column.type])
             arrays.append(column if kind is None else _cast(column, kind, name))
         yield pa.RecordBatch.from_arrays(arrays, names=list(found))
+
+
+# Polars has these, and what builds batches has not.
+_VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
 def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
@@ -79,7 +110,7 @@ def _cast(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
 
 
 def _is_bytes(kind: pa.DataType) -> bool:
-    return any(
+    return kind in _VIEWS or any(
         (
             pa.types.is_binary(kind),
             pa.types.is_large_binary(kind),

@@ -13,7 +13,7 @@ from tidelog.consuming.consumer_parts import ConsumerParts
 from tidelog.consuming.subscription import RebalanceListener, SubscriptionPattern
 from tidelog.encodable import check_topic
 from tidelog.errors import InvalidRequest
-from tidelog.given_values import partitions_of
+from tidelog.given_values import partitions_of, several
 
 
 class AssignmentCalls(ConsumerParts):
@@ -87,12 +87,12 @@ class AssignmentCalls(ConsumerParts):
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Return no records of these partitions until ``resume``. Raises ``NotAssigned``."""
-        for state in [self._state(partition) for partition in partitions]:
+        for state in [self._state(partition) for partition in several(partitions, "partitions")]:
             state.is_paused = True
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Undo ``pause``. Raises ``NotAssigned``."""
-        for state in [self._state(partition) for partition in partitions]:
+        for state in [self._state(partition) for partition in several(partitions, "partitions")]:
             state.is_paused = False
         self._changed.set()
         self._fetcher.wake()

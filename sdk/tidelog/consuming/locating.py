@@ -15,7 +15,7 @@ from tidelog.consuming.coordinator import Coordinator
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
 from tidelog.consuming.records import OffsetAndMetadata, Offsets
 from tidelog.errors import InvalidRequest, NoOffsetForPartition, TidelogError
-from tidelog.given_values import partition_of
+from tidelog.given_values import mapping, partition_of
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FoundOffset, ask_offsets
 from tidelog.options import ConsumerOptions
 
@@ -134,7 +134,7 @@ class Locator:
 def check_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return the offsets as they are committed. Raises ``InvalidRequest`` as ``check_offset``."""
     checked = {}
-    for partition, given in offsets.items():
+    for partition, given in mapping(offsets, "offsets", "a partition: an offset").items():
         offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
         check_offset(offset.offset)
         checked[partition_of(partition)] = offset
@@ -143,9 +143,12 @@ def check_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
 
 def check_offset(offset: object) -> int:
     """Return the offset. Raises ``InvalidRequest`` if it cannot be one."""
-    if type(offset) is not int or not 0 <= offset <= INT64_MAX:
-        raise InvalidRequest(f"an offset must be an integer from 0 to 2**63 - 1, not {offset!r}")
-    return offset
+    # Any kind of integer: those out of tables are numpy's.
+    if isinstance(offset, SupportsIndex) and not isinstance(offset, bool):
+        number = index(offset)
+        if 0 <= number <= INT64_MAX:
+            return number
+    raise InvalidRequest(f"an offset must be an integer from 0 to 2**63 - 1, not {offset!r}")
 
 
 def check_time(time_ms: SupportsIndex) -> int:

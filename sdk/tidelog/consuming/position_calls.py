@@ -17,7 +17,7 @@ from tidelog.consuming.records import (
     Offsets,
 )
 from tidelog.errors import InvalidRequest, RequestTimedOut
-from tidelog.given_values import partition_of, partitions_of
+from tidelog.given_values import mapping, partition_of, partitions_of
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 
 
@@ -115,7 +115,9 @@ class PositionCalls(ConsumerParts):
         """
         checked = {
             partition_of(partition): check_time(timestamp)
-            for partition, timestamp in timestamps_ms.items()
+            for partition, timestamp in mapping(
+                timestamps_ms, "timestamps_ms", "a partition: a time"
+            ).items()
         }
         await self._begin()
         found = await list_offsets(

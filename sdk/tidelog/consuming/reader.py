@@ -16,6 +16,7 @@ from tidelog.consuming.positions import PartitionState
 from tidelog.consuming.records import ConsumerRecord
 from tidelog.consuming.value_decoding import ValueDecoding
 from tidelog.errors import InvalidRequest, needing_arrow
+from tidelog.given_values import number_above_zero, waiting_time
 from tidelog.options import ConsumerOptions
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ class RecordReader(AssignmentCalls, PositionCalls):
         ``TopicAuthorizationFailed``; so are ``GroupAuthorizationFailed``, ``FencedInstanceId`` and
         a rebalance listener's exception. Nodes that do not answer are no error: it returns nothing.
         """
-        limit = self._options.max_poll_records if max_records is None else max_records
-        if limit <= 0:
-            raise InvalidRequest(f"max_records must be above zero, is {limit}")
+        limit = self._options.max_poll_records
+        if max_records is not None:
+            limit = number_above_zero(max_records, "max_records")
         return await self._poll(lambda: self._positions.take(limit), timeout_ms)
 
     async def poll_arrow(
@@ -86,8 +87,7 @@ class RecordReader(AssignmentCalls, PositionCalls):
         four times ``max_bytes``; records beyond that are returned by the next poll. Raises
         ``InvalidConfig`` without the extra ``arrow``.
         """
-        if max_bytes <= 0:
-            raise InvalidRequest(f"max_bytes must be above zero, is {max_bytes}")
+        max_bytes = number_above_zero(max_bytes, "max_bytes")
         with needing_arrow():
             from tidelog.consuming.arrow_polling import take_arrow
 
@@ -180,7 +180,7 @@ class RecordReader(AssignmentCalls, PositionCalls):
         self, take: Callable[[], tuple[list[T], list[PartitionState]]], timeout_ms: float
     ) -> list[T]:
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_ms / 1000
+        deadline_s = loop.time() + waiting_time(timeout_ms, "timeout_ms") / 1000
         await self._begin()
         with self._only_poll():
             await self._begin_poll()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
-from tidelog.errors import InvalidRequest
+from tidelog.given_values import partition_number
 from tidelog.metadata import TopicInfo
 from tidelog.partitioners import TopicPartitioner
 from tidelog.producing.accumulator import PartitionQueue
@@ -49,6 +49,8 @@ class KnownTopics:
 
         The cluster must have been started. Raises as ``RecordWriter.send``.
         """
+        if partition is not None:
+            partition = partition_number(partition)
         known = self.by_name.get(topic)
         if known is None or known.metadata_version != self._cluster.version:
             info = self._cluster.topic(topic)
@@ -57,8 +59,6 @@ class KnownTopics:
             known = self._update(info)
         if partition is None or 0 <= partition < known.partition_count:
             return known
-        if partition < 0:
-            raise InvalidRequest(f"a partition must be a number from 0 on, not {partition}")
         info = self._cluster.topic(topic)
         assert info is not None, "known"
         return self._update(

@@ -19,6 +19,7 @@ from tidelog_core.records.batch import Headers
 
 from tidelog.consuming.records import GroupMetadata, Offsets
 from tidelog.errors import ClientClosed, InvalidRequest, TidelogError
+from tidelog.given_values import waiting_time
 from tidelog.producing.batch import Delivery, RecordMetadata
 from tidelog.producing.transactions import Transaction
 from tidelog.producing.writer import RecordWriter
@@ -26,6 +27,8 @@ from tidelog.sync import Blocking, LoopThread, SyncClient
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tidelog.arrow.send_columns import ArrowStreamable
 
 HANDED_OVER_MAX = 10_000  # records between callers and the loop
 
@@ -51,6 +54,8 @@ class SyncDelivery:
 
         Raises ``TimeoutError`` if the outcome is not known within ``timeout_s``.
         """
+        if timeout_s is not None:
+            timeout_s = waiting_time(timeout_s, "timeout_s")
         if not self.done():
             self._handover.thread.run(asyncio.wait_for(self._wait(), timeout_s))
         if self._error is not None:
@@ -261,7 +266,7 @@ class SyncProducer(SyncClient[RecordWriter]):
     def send_table(
         self,
         topic: str,
-        table: pa.Table | pa.RecordBatch | pa.RecordBatchReader,
+        table: pa.Table | pa.RecordBatch | pa.RecordBatchReader | ArrowStreamable,
         *,
         key: str | None = None,
         value: str = "value",

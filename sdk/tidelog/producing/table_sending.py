@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from tidelog_core.clock import wall_clock_ms
 
-from tidelog.arrow.send_columns import Table, columns_to_send
+from tidelog.arrow.send_columns import ArrowStreamable, Table, columns_to_send
 from tidelog.producing.arrow_batches import BatchBuilder
 from tidelog.producing.batch import Delivery
 from tidelog.producing.batch_options import BatchOptions
@@ -18,7 +18,7 @@ Send = Callable[[tuple[str, int], EncodedRecords], Awaitable[Delivery]]
 
 
 async def send_rows(
-    table: Table,
+    table: Table | ArrowStreamable,
     options: BatchOptions,
     send: Send,
     *,

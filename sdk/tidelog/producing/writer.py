@@ -18,6 +18,7 @@ from tidelog.errors import (
     TidelogError,
     needing_arrow,
 )
+from tidelog.given_values import partition_of, waiting_time
 from tidelog.options import ProducerOptions
 from tidelog.partitioners import TopicPartitioner
 from tidelog.producing.accumulator import Accumulator, PartitionQueue
@@ -37,6 +38,8 @@ from tidelog.producing.transactions import Transaction, Transactions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tidelog.arrow.send_columns import ArrowStreamable
 
 TABLE_BATCH_SIZE_BYTES = 512 * 1024  # before compression
 # Without the function that a named tuple's class has for it: one is made for every record.
@@ -120,11 +123,17 @@ class RecordWriter(Client):
         """
         if self._transactions is not None:
             self._check_sendable()
-        state = self._topics.get(topic)
+        try:
+            state = self._topics.get(topic)
+        except TypeError:  # It has no hash.
+            raise InvalidRequest(f"a topic must be a text, not {topic!r}") from None
         if (
             state is None
             or state.metadata_version != self._cluster.version
-            or (partition is not None and not 0 <= partition < state.partition_count)
+            or (
+                partition is not None
+                and (type(partition) is not int or not 0 <= partition < state.partition_count)
+            )
         ):
             state = await self._prepare(topic, partition)
         # Never the caller's own list, which may change.
@@ -209,7 +218,9 @@ class RecordWriter(Client):
         too large for the topic fails. Waits and raises errors like ``send``.
         """
         self._check_sendable()
-        topic, number = partition
+        topic, number = partition_of(partition)
+        if not isinstance(encoded, EncodedRecords):
+            raise InvalidRequest(f"encoded must be EncodedRecords, not {encoded!r}")
         state = await self._prepare(topic, number)
         # Before any other wait: the topic may be created again with fewer partitions.
         queue = self._accumulator.queue(state.partitions[number])
@@ -229,13 +240,14 @@ class RecordWriter(Client):
     async def send_table(
         self,
         topic: str,
-        table: pa.Table | pa.RecordBatch | pa.RecordBatchReader,
+        table: pa.Table | pa.RecordBatch | pa.RecordBatchReader | ArrowStreamable,
         *,
         key: str | None = None,
         value: str = "value",
     ) -> int:
         """Send a record for every row, wait until all are acknowledged, and return their number.
 
+        A ``DataFrame`` of polars or pandas is a table too, as is what else has Arrow's interface.
         ``key`` and ``value`` name the columns of bytes or strings to send; without ``key`` it is
         the column ``key``, if there is one. Columns ``partition``, ``headers`` and ``timestamp``
         are used as ``Consumer.poll_arrow`` returns them; others are ignored. Rows with a key go
@@ -334,6 +346,8 @@ class RecordWriter(Client):
         An open transaction is aborted instead. Records without an acknowledgement by then fail
         with ``ClientClosed``, which ``send`` raises from this call on. Idempotent.
         """
+        if timeout_s is not None:
+            timeout_s = waiting_time(timeout_s, "timeout_s")
         if self._is_closed:
             return
         self._is_closed = True
