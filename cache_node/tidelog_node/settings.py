@@ -47,7 +47,7 @@ class NodeSettings:
     http_host: str = HTTP_HOST  # of probes and metrics
     http_port: int | None = None  # None: there are no probes and metrics; 0: a free port
     http_port_or_free: bool = False  # a free port if that one is in use
-    # Further names that requests to the two may give in Host; "*": any. See ``http_hosts``.
+    # Further names that requests to the two may give in Host; "*": any.
     http_allowed_hosts: tuple[str, ...] = ()
     registry_host: str = HTTP_HOST  # of the schema registry
     registry_port: int | None = None  # None: there is no registry; 0: a free port

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+
+SteadyClock = Callable[[], float]
+"""Returns milliseconds from some fixed moment. Never jumps back."""
 
 # Continues while the machine is suspended, unlike the monotonic clock. On systems without it,
 # machines are not suspended.
@@ -15,7 +19,10 @@ def wall_clock_ms() -> int:
 
 
 def steady_clock_ms() -> float:
-    """Return the milliseconds since the machine was started, time suspended included."""
+    """Return the milliseconds since the machine was started, time suspended included.
+
+    Leases are measured on it: they must also expire while the machine is suspended.
+    """
     return time.clock_gettime(_STEADY_CLOCK_ID) * 1000
 
 

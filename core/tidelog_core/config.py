@@ -14,18 +14,20 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tidelog_core.audit.events import AUDIT_KINDS
-from tidelog_core.authorizer_settings import check_authorizer, parse_super_users
-from tidelog_core.client_zones import parse_cidr_zones, parse_listener_zones
-from tidelog_core.cloudwatch_settings import parse_cloudwatch_cluster
-from tidelog_core.connection_settings import parse_address_limits
-from tidelog_core.cost_settings import parse_machine_type
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.model import INT32_MAX, INT64_MAX
-from tidelog_core.offset_reset import parse_offset_reset
-from tidelog_core.otlp_settings import parse_otlp_endpoint, parse_otlp_headers
 from tidelog_core.setting import Setting, SettingType, Value
-from tidelog_core.tier_settings import parse_kms_key_id
-from tidelog_core.token_settings import parse_jwks_url
+from tidelog_core.setting_values.address_limits import parse_address_limits
+from tidelog_core.setting_values.authorizer import check_authorizer, parse_super_users
+from tidelog_core.setting_values.aws_names import (
+    parse_cloudwatch_cluster,
+    parse_kms_key_id,
+    parse_machine_type,
+)
+from tidelog_core.setting_values.client_zones import parse_cidr_zones, parse_listener_zones
+from tidelog_core.setting_values.jwks_url import parse_jwks_url
+from tidelog_core.setting_values.offset_reset import parse_offset_reset
+from tidelog_core.setting_values.otlp import parse_otlp_endpoint, parse_otlp_headers
 
 UNLIMITED = -1
 LZ4_LEVEL_DEFAULT = 9  # the fast compressor, as in Kafka

@@ -106,8 +106,8 @@ async def _roles(admin: Admin, principals: list[str]) -> tuple[str, ...]:
 
 async def _authorizer(admin: Admin) -> Authorizer:
     """Return the rules by the settings of one of the nodes."""
-    from tidelog_core.authorizer_settings import parse_super_users
     from tidelog_core.security.authorization import Authorizer
+    from tidelog_core.setting_values.authorizer import parse_super_users
 
     nodes = (await admin.describe_cluster()).nodes
     names = (_SUPER_USERS, _ALLOWS_WITHOUT_ACLS)

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING
 
 from tidelog.settings.properties_file import read_properties
 from tidelog_core.admin.first_user import MECHANISM, ensure_first_user
-from tidelog_core.authorizer_settings import ACL_AUTHORIZERS
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.model import USER_KIND
 from tidelog_core.security.plain import PLAIN_MECHANISM
 from tidelog_core.security.scram_credentials import ScramMechanism
+from tidelog_core.setting_values.authorizer import ACL_AUTHORIZERS
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from tidelog_core.client_zones import parse_cidr_zones
 from tidelog_core.config import NodeConfig, parse_config
+from tidelog_core.setting_values.client_zones import parse_cidr_zones
 from tidelog_node.settings import parse_settings
 
 from tests.aws.instance_metadata import metadata_service

@@ -11,7 +11,6 @@ from uuid import UUID
 
 import pytest
 import yaml
-from tidelog_core.authorizer_settings import parse_super_users
 from tidelog_core.metadata.acls import acl_key
 from tidelog_core.metadata.admin_jobs import admin_job_key
 from tidelog_core.metadata.delegation_tokens import delegation_token_key
@@ -28,6 +27,7 @@ from tidelog_core.metadata.schema_records import (
 )
 from tidelog_core.metadata.scram_users import decoy_secret_key, scram_credential_key
 from tidelog_core.security.scram_credentials import ScramMechanism
+from tidelog_core.setting_values.authorizer import parse_super_users
 from tidelog_core.tier.keys import (
     SchemaObject,
     cluster_manifest_key,

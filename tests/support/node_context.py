@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from uuid import UUID, uuid4
 
-from tidelog_core.clock import wall_clock_ms
+from tidelog_core.clock import SteadyClock, steady_clock_ms, wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.lease_times import LeaseTimes
 from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_core.subscribers import Subscribers
@@ -31,7 +30,7 @@ class Alone:
         broker_id: int = 1,
         *,
         can_serve: Callable[[], bool] = lambda: True,
-        now_ms: Clock = lease_clock_ms,
+        now_ms: SteadyClock = steady_clock_ms,
     ) -> None:
         self.broker_id = broker_id
         self.now_ms = now_ms

@@ -26,7 +26,7 @@ from tidelog_node.settings import NodeSettings
 from tidelog_node.tracing.tracer import Tracer
 
 if TYPE_CHECKING:
-    from tidelog_node.http_hosts import KnownHosts
+    from tidelog_node.http_serving.known_hosts import KnownHosts
     from tidelog_node.monitoring.embedded_metrics import EmbeddedMetrics
     from tidelog_node.monitoring.sources import Sources
     from tidelog_node.tracing.otlp_tracer import OtlpTracer
@@ -112,7 +112,7 @@ async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Mon
     if settings.http_port is None and not cloudwatch_cluster:
         return Monitoring(readiness, tracer=tracer)
     # Only now, as below: most nodes do without.
-    from tidelog_node.http_hosts import KnownHosts
+    from tidelog_node.http_serving.known_hosts import KnownHosts
     from tidelog_node.monitoring.node_source import NodeSource
     from tidelog_node.monitoring.sources import Sources
 

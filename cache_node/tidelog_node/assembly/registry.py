@@ -21,7 +21,7 @@ from tidelog_node.assembly.serving import Serving
 from tidelog_node.authentication.login_credentials import ImageCredentials
 from tidelog_node.authentication.password_checks import PasswordChecks
 from tidelog_node.counters import SchemaTraffic
-from tidelog_node.http_hosts import KnownHosts
+from tidelog_node.http_serving.known_hosts import KnownHosts
 from tidelog_node.monitoring.sources import Sources
 from tidelog_node.security.listeners import is_loopback
 from tidelog_node.settings import NodeSettings

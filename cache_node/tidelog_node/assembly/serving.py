@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidelog_core.audit.events import AUDIT_TOPIC, AuditKind
-from tidelog_core.authorizer_settings import parse_super_users
 from tidelog_core.clock import monotonic_ms
 from tidelog_core.security.authorization import Authorizer
+from tidelog_core.setting_values.authorizer import parse_super_users
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.control import ControlHandlers

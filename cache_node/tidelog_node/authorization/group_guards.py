@@ -9,11 +9,10 @@ from typing import Any
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
 from tidelog_core.security.acl import AclOperation, ResourceType
-from tidelog_core.security.operations import REFUSAL_CODES
+from tidelog_core.security.operations import OPERATIONS_NOT_REQUESTED, REFUSAL_CODES
 
 from tidelog_node.authorization.guard import Denied, Guard, GuardedCall
 from tidelog_node.authorization.refusals import NOTHING, element_class, refusal
-from tidelog_node.handlers.authorized_operations import NOT_REQUESTED
 
 _GROUP, _TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 _READ, _DESCRIBE, _DELETE = AclOperation.READ, AclOperation.DESCRIBE, AclOperation.DELETE
@@ -71,7 +70,7 @@ async def _refused_groups(
     call: GuardedCall, names: Iterable[str], resource_type: ResourceType
 ) -> tuple[Any, ...]:
     return await call.refused_names(
-        names, resource_type, "groups", "group_id", authorized_operations=NOT_REQUESTED
+        names, resource_type, "groups", "group_id", authorized_operations=OPERATIONS_NOT_REQUESTED
     )
 
 

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from crc32c import crc32c
-from tidelog_core.client_metrics_settings import (
+from tidelog_core.config import ClientMetricsConfig, parse_config
+from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
+from tidelog_core.setting_values.client_match import (
     ALL_METRICS,
     CLIENT_ID,
     CLIENT_INSTANCE_ID,
@@ -22,8 +24,6 @@ from tidelog_core.client_metrics_settings import (
     CLIENT_SOURCE_PORT,
     parse_client_match,
 )
-from tidelog_core.config import ClientMetricsConfig, parse_config
-from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 
 from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern
 from tidelog_node.session import Session

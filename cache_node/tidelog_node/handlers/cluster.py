@@ -6,8 +6,8 @@ from kio.schema.describe_cluster.v2 import request as cluster_request
 from kio.schema.describe_cluster.v2 import response as cluster_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
+from tidelog_core.security.operations import ON_CLUSTER, OPERATIONS_NOT_REQUESTED
 
-from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER
 from tidelog_node.handlers.metadata import controller_id
 from tidelog_node.handlers.reachable_brokers import ReachableBrokers
 from tidelog_node.node_context import NodeContext
@@ -63,5 +63,5 @@ class ClusterHandlers:
                 for broker in brokers.values()
                 if (endpoint := broker.endpoint_of(listener)) is not None
             ),
-            cluster_authorized_operations=ON_CLUSTER if requested else NOT_REQUESTED,
+            cluster_authorized_operations=ON_CLUSTER if requested else OPERATIONS_NOT_REQUESTED,
         )

@@ -22,6 +22,7 @@ from tidelog_core.metadata.consumer_groups import (
     Partitions,
     TopicIdPartition,
 )
+from tidelog_core.security.operations import ON_GROUP, OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.authorization.access import Access
 from tidelog_node.coordinator.coordinator import GroupCoordinator
@@ -29,7 +30,6 @@ from tidelog_node.coordinator.failures import error_code
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
 from tidelog_node.groups.consumer.heartbeat import ConsumerHeartbeat
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, LEAVE_EPOCH
-from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
 from tidelog_node.handlers.member_messages import (
     DescriptionMessages,
     HeartbeatMessages,
@@ -91,7 +91,7 @@ class ConsumerGroupHandlers:
         self, request: describe_request.ConsumerGroupDescribeRequest, _: RequestContext
     ) -> describe_response.ConsumerGroupDescribeResponse:
         """Return each group's epochs, and each member's partitions."""
-        operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
+        operations = ON_GROUP if request.include_authorized_operations else OPERATIONS_NOT_REQUESTED
         turn = RequestTurn()
         groups = [
             await self._describe(group_id, operations, turn)

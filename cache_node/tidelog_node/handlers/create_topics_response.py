@@ -22,8 +22,8 @@ from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.wire_messages import write_message
 
 from tidelog_node.counters import NodeCounters
-from tidelog_node.wire.array_length import array_length
 from tidelog_node.wire.messages import build
+from tidelog_node.wire.primitives import array_length
 
 FLEXIBLE_FROM = 5  # and with settings
 _NO_THROTTLE = bytes(4)

@@ -23,8 +23,8 @@ from tidelog_core.admin.names import is_internal
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
+from tidelog_core.security.operations import ON_TOPIC, OPERATIONS_NOT_REQUESTED
 
-from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_TOPIC
 from tidelog_node.handlers.shown_topics import shown_leader, unknown_name_error
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.wire.messages import build
@@ -139,7 +139,7 @@ def _described(
 
 
 def _undescribed(
-    error: ErrorCode, name: str, *, operations: int = NOT_REQUESTED
+    error: ErrorCode, name: str, *, operations: int = OPERATIONS_NOT_REQUESTED
 ) -> describe_response.DescribeTopicPartitionsResponseTopic:
     return build(
         describe_response.DescribeTopicPartitionsResponseTopic,

@@ -20,7 +20,7 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
 from tidelog_core.wire_messages import write_message
 
-from tidelog_node.wire.array_length import array_length
+from tidelog_node.wire.primitives import array_length
 
 FLEXIBLE_FROM = 9
 ERROR_CODE_FROM = 13

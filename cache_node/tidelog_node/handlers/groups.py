@@ -27,6 +27,7 @@ from kio.schema.sync_group.v5 import response as sync_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.groups import GroupMember
+from tidelog_core.security.operations import ON_GROUP, OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
@@ -40,7 +41,6 @@ from tidelog_node.groups.classic_messages import (
     SyncRequest,
 )
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
-from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -221,7 +221,7 @@ class GroupHandlers:
         self, request: describe_request.DescribeGroupsRequest, context: RequestContext
     ) -> describe_response.DescribeGroupsResponse:
         """Return each group's state and members."""
-        operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
+        operations = ON_GROUP if request.include_authorized_operations else OPERATIONS_NOT_REQUESTED
         knows_not_found = context.api_version >= NOT_FOUND_FROM
         turn = RequestTurn()
         groups = [
@@ -241,7 +241,7 @@ class GroupHandlers:
                 group_id=group_id,
                 error_code=error_code(error),
                 error_message=str(error),
-                authorized_operations=NOT_REQUESTED,
+                authorized_operations=OPERATIONS_NOT_REQUESTED,
             )
         if not isinstance(group, ClassicGroup):
             problem = "not found" if group is None else "is not a classic group"

@@ -14,9 +14,9 @@ from uuid import UUID
 
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
+from tidelog_core.security.operations import OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
-from tidelog_node.handlers.authorized_operations import NOT_REQUESTED
 from tidelog_node.wire.messages import build
 
 Response = TypeVar("Response")
@@ -95,7 +95,7 @@ class DescriptionMessages(Generic[Group, Assignment]):
             group_id=group_id,
             error_code=error,
             error_message=message,
-            authorized_operations=NOT_REQUESTED,
+            authorized_operations=OPERATIONS_NOT_REQUESTED,
         )
 
     def assigned(

@@ -29,9 +29,9 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Topic
 from tidelog_core.model import NO_LEADER
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
+from tidelog_core.security.operations import ON_CLUSTER, ON_TOPIC, OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.authorization.access import Access
-from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.described_partitions import describe_partitions
 from tidelog_node.handlers.encoded_metadata import (
@@ -299,7 +299,7 @@ class MetadataHandlers:
 
     def _operations(self, topic: str, request: MetadataRequest, context: RequestContext) -> int:
         if not request.include_topic_authorized_operations:
-            return NOT_REQUESTED
+            return OPERATIONS_NOT_REQUESTED
         if self._access is None:
             return ON_TOPIC
         return self._access.operations(context.session, ResourceType.TOPIC, topic)
@@ -323,7 +323,9 @@ class MetadataHandlers:
             if shown.error_code is not ErrorCode.none:
                 errors[shown.error_code] += 1
             partitions.append(encode_partition(shown, version))
-        operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED
+        operations = (
+            ON_TOPIC if request.include_topic_authorized_operations else OPERATIONS_NOT_REQUESTED
+        )
         empty = encode_topic(shown_topic(topic, (), operations), version)
         return Encoded(join_partitions(empty, partitions, version), errors)
 
@@ -333,7 +335,7 @@ class MetadataHandlers:
         *,
         name: str | None = None,
         topic_id: UUID | None = None,
-        operations: int = NOT_REQUESTED,
+        operations: int = OPERATIONS_NOT_REQUESTED,
     ) -> object:
         return build(
             response_v13.MetadataResponseTopic,
@@ -371,7 +373,7 @@ class MetadataHandlers:
         if context.api_version >= NO_CLUSTER_OPERATIONS_FROM:
             return build(response_v13.MetadataResponse, error_code=ErrorCode.none, **shared)
         requested = getattr(request, "include_cluster_authorized_operations", False)
-        operations = self._cluster_operations(context) if requested else NOT_REQUESTED
+        operations = self._cluster_operations(context) if requested else OPERATIONS_NOT_REQUESTED
         return build(
             response_v10.MetadataResponse, cluster_authorized_operations=operations, **shared
         )

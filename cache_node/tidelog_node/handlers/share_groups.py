@@ -15,6 +15,7 @@ from kio.schema.share_group_heartbeat.v1 import response as heartbeat_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.share_groups import ShareMember
+from tidelog_core.security.operations import ON_GROUP, OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
@@ -22,7 +23,6 @@ from tidelog_node.groups.assignment.simple_assignor import SIMPLE_ASSIGNOR
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, LEAVE_EPOCH
 from tidelog_node.groups.share.heartbeat import ShareHeartbeat
 from tidelog_node.groups.share.share_group import ShareGroup
-from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_GROUP
 from tidelog_node.handlers.member_messages import (
     DescriptionMessages,
     HeartbeatMessages,
@@ -77,7 +77,7 @@ class ShareGroupHandlers:
         self, request: describe_request.ShareGroupDescribeRequest, _: RequestContext
     ) -> describe_response.ShareGroupDescribeResponse:
         """Return each group's epochs, and each member's partitions."""
-        operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
+        operations = ON_GROUP if request.include_authorized_operations else OPERATIONS_NOT_REQUESTED
         groups = [
             await self._describe(group_id, operations)
             async for group_id in RequestTurn().each(request.group_ids)

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
+from tidelog_core.clock import SteadyClock, steady_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition, StepDownReason
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.election import LeaderElector
-from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.lease_times import LeaseTimes, lease_times
 from tidelog_core.replication.observed_lease import WrongSuspicion
 from tidelog_core.replication.observed_time import ReadingPlan
@@ -46,7 +46,7 @@ class Membership:
         *,
         times: LeaseTimes,
         elector: LeaderElector,
-        clock: Clock = lease_clock_ms,
+        clock: SteadyClock = steady_clock_ms,
     ) -> None:
         self.broker_id = broker_id
         self.times = times
@@ -311,7 +311,7 @@ class Membership:
 
 
 def new_membership(
-    broker_id: int, config: NodeConfig, *, clock: Clock = lease_clock_ms
+    broker_id: int, config: NodeConfig, *, clock: SteadyClock = steady_clock_ms
 ) -> Membership:
     """Return the membership of a process that has just started."""
     stable_ms = config.leader_imbalance_check_interval_seconds * 1000

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from tidelog_node.bounded_http_server import BoundedHttpServer, HttpLimits
-from tidelog_node.http_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
-from tidelog_node.http_listener import HttpListener
+from tidelog_node.http_serving.bounded_server import BoundedHttpServer, HttpLimits
+from tidelog_node.http_serving.known_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
+from tidelog_node.http_serving.listener import HttpListener
 from tidelog_node.tracing.tracer import Tracer
 
 logger = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ from tidelog_core.schema_registry.audited_changes import Change
 from tidelog_core.schema_registry.calls import Answer, Call, Permissions
 from tidelog_core.schemas.refusals import TIMEOUT_ERROR, RegistryRefusal
 
-from tidelog_node.bounded_http_server import BoundedHttpServer, HttpLimits
 from tidelog_node.counters import SchemaTraffic
-from tidelog_node.http_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
-from tidelog_node.http_listener import HttpListener
+from tidelog_node.http_serving.bounded_server import BoundedHttpServer, HttpLimits
+from tidelog_node.http_serving.known_hosts import ONLY_LOCALHOST, REFUSED_STATUS, KnownHosts
+from tidelog_node.http_serving.listener import HttpListener
 from tidelog_node.registry.call_records import CallRecords
 from tidelog_node.registry.callers import KnownCaller, RequestOfCaller
 from tidelog_node.registry.host_slots import HostSlots, TooManyWait

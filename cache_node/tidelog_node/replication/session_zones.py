@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidelog_core.client_zones import ClientZones
 from tidelog_core.metadata.records import Broker
+from tidelog_core.setting_values.client_zones import ClientZones
 
 from tidelog_node.node_context import NodeContext
 from tidelog_node.session import Session

@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from tidelog_core.config import ListenerConfig, NodeConfig
-from tidelog_core.connection_settings import parse_address_limits
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.model import INT32_MAX
 from tidelog_core.quotas.quota_keys import QuotaKey
 from tidelog_core.quotas.windowed_rate import WindowedRate
+from tidelog_core.setting_values.address_limits import parse_address_limits
 
 from tidelog_node.throttling.meters import Meters
 

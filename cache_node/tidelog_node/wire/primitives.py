@@ -186,3 +186,12 @@ def write_nullable_string(out: bytearray, value: bytes | None) -> None:
         out += b"\xff\xff"
     else:
         write_string(out, value)
+
+
+def array_length(count: int, *, is_flexible: bool) -> bytes:
+    """Return the bytes before ``count`` elements; ``is_flexible``: in a flexible version."""
+    if not is_flexible:
+        return INT32.pack(count)
+    encoded = bytearray()
+    write_uvarint(encoded, count + 1)
+    return bytes(encoded)

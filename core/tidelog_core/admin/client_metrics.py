@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from tidelog_core.admin.configs import Alteration, altered_configs
-from tidelog_core.client_metrics_settings import parse_client_match
 from tidelog_core.config import ClientMetricsConfig, settings_of
 from tidelog_core.errors import InvalidConfig, InvalidRequest, PolicyViolation, StoreUnavailable
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides, client_metrics_key
@@ -19,6 +18,7 @@ from tidelog_core.metadata.records import delete, put
 from tidelog_core.metadata.store import ABSENT, Item, MetadataStore, Write
 from tidelog_core.metadata.update import update
 from tidelog_core.model import INT32_MAX
+from tidelog_core.setting_values.client_match import parse_client_match
 
 SUBSCRIPTIONS_MAX = 100  # each is matched with every client that asks for its subscription
 SUBSCRIPTION_NAME_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024

@@ -338,3 +338,15 @@ SUPPORTED_OPERATIONS: Mapping[ResourceType, frozenset[AclOperation]] = {
     ResourceType.DELEGATION_TOKEN: frozenset({_DESCRIBE}),
     ResourceType.USER: frozenset({AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS}),
 }
+
+
+def _bits_of(resource_type: ResourceType) -> int:
+    return sum(1 << operation for operation in SUPPORTED_OPERATIONS[resource_type])
+
+
+# The operations that a client may do on a node without ACLs, as answers show them: bit
+# ``1 << operation``.
+ON_TOPIC = _bits_of(ResourceType.TOPIC)
+ON_CLUSTER = _bits_of(ResourceType.CLUSTER)
+ON_GROUP = _bits_of(ResourceType.GROUP)
+OPERATIONS_NOT_REQUESTED = -(2**31)

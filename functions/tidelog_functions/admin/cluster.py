@@ -9,6 +9,7 @@ from typing import Self
 from tidelog_core.admin.config_admin import ConfigAdmin
 from tidelog_core.admin.groups import GroupAdmin
 from tidelog_core.admin.topic_admin import TopicAdmin
+from tidelog_core.clock import steady_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.cost.overview import CostReader
 from tidelog_core.errors import (
@@ -31,7 +32,6 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import ANONYMOUS, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.replication.lease_clock import lease_clock_ms
 from tidelog_core.replication.lease_times import lease_times
 from tidelog_core.replication.observed_lease import read_leases
 from tidelog_core.replication.peer_leases import PeerLeases
@@ -161,9 +161,9 @@ class AdminCluster:
 
     async def see_peers(self) -> None:
         """Read the brokers' leases."""
-        started_ms = lease_clock_ms()
+        started_ms = steady_clock_ms()
         leases = read_leases(await self.store.list(BROKER_LEASE_COLLECTION))
-        self.peers.observe(leases, started_ms=started_ms, now_ms=lease_clock_ms())
+        self.peers.observe(leases, started_ms=started_ms, now_ms=steady_clock_ms())
 
     def live(self, image: ClusterImage) -> Set[int]:
         """Return the brokers except those known to be gone."""

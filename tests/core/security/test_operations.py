@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.operations import (
+    ON_CLUSTER,
+    ON_GROUP,
+    ON_TOPIC,
     OPERATIONS,
     REFUSAL_CODES,
     SUPPORTED_OPERATIONS,
     Need,
     Unmet,
 )
-from tidelog_node.handlers import authorized_operations
 
 NEEDS = [
     pytest.param(need, id=f"{api.name}-{number}")
@@ -49,9 +51,9 @@ def test_codes_are_those_of_the_protocol() -> None:
 @pytest.mark.parametrize(
     ("resource_type", "bits"),
     [
-        (ResourceType.TOPIC, authorized_operations.ON_TOPIC),
-        (ResourceType.GROUP, authorized_operations.ON_GROUP),
-        (ResourceType.CLUSTER, authorized_operations.ON_CLUSTER),
+        (ResourceType.TOPIC, ON_TOPIC),
+        (ResourceType.GROUP, ON_GROUP),
+        (ResourceType.CLUSTER, ON_CLUSTER),
     ],
 )
 def test_bit_fields_have_the_supported_operations(resource_type: ResourceType, bits: int) -> None:

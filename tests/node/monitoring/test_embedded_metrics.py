@@ -12,7 +12,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from tidelog_core.cloudwatch_settings import parse_cloudwatch_cluster
+from tidelog_core.setting_values.aws_names import parse_cloudwatch_cluster
 from tidelog_node.assembly.monitoring import _write_to_log
 from tidelog_node.monitoring.embedded_metrics import (
     EMBEDDED_METRICS,

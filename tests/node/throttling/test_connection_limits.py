@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
-from tidelog_core.connection_settings import parse_address_limits
+from tidelog_core.setting_values.address_limits import parse_address_limits
 
 from tests.support.client_quotas import alter_quotas, op
 from tests.support.kafka_messages import API_KEYS

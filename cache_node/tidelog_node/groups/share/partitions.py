@@ -31,7 +31,7 @@ from tidelog_core.metadata.share_partitions import (
 from tidelog_core.metadata.store import ItemKey
 from tidelog_core.metadata.update import retried
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
-from tidelog_core.offset_reset import parse_offset_reset
+from tidelog_core.setting_values.offset_reset import parse_offset_reset
 
 from tidelog_node.groups.share.partition import SharePartition, store_record
 from tidelog_node.groups.share.state import SharePartitionState

@@ -1,4 +1,4 @@
-"""Parses the settings that limit connections."""
+"""Parses the limits of connections of single addresses."""
 
 from __future__ import annotations
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.client_zones import HINTED_CHARS_MAX, ZONES_MAX, ClientZones, hinted_zone
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.setting_values.client_zones import (
+    HINTED_CHARS_MAX,
+    ZONES_MAX,
+    ClientZones,
+    hinted_zone,
+)
 
 RACKS = frozenset({"az1", "use1-az1", "use1-az2", "rack b"})
 ADDRESS = "10.0.17.4"

@@ -1,4 +1,4 @@
-"""Parses the settings of OAUTHBEARER."""
+"""Parses the address of the keys of OAUTHBEARER."""
 
 from __future__ import annotations
 

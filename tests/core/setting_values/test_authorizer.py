@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.authorizer_settings import ACL_AUTHORIZERS, parse_super_users
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.setting_values.authorizer import ACL_AUTHORIZERS, parse_super_users
 
 
 def test_super_users_are_parsed() -> None:

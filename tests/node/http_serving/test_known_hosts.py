@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tidelog_node.http_hosts import KnownHosts
+from tidelog_node.http_serving.known_hosts import KnownHosts
 from tidelog_node.settings import parse_settings
 
 from tests.support.node_process import NodeProcess

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.offset_reset import OffsetReset, parse_offset_reset
+from tidelog_core.setting_values.offset_reset import OffsetReset, parse_offset_reset
 
 HOUR_MS = 3_600_000
 
