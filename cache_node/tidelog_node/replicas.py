@@ -127,12 +127,14 @@ class ReplicaManager:
         image = self._node.view.image
         self._node_configs = image.node_configs
         known = {topic.topic_id for topic in image.topics.values()}
+        labelled = self._directories.labelled()
         renamed = self._directories.clear_out(
-            known, image.deleted_topics.keys(), is_unreadable=image.is_unreadable
+            labelled, known, image.deleted_topics.keys(), is_unreadable=image.is_unreadable
         )
         self._node.executor.submit(remove, renamed)
         for name in image.topics:
             self._follow_topic(image, name)
+        self._leave_left(labelled, image)
         if not self._directories.was_clean:
             await self._logs.recover(list(self.replicas()))
         self._is_recovered = True
@@ -482,6 +484,24 @@ class ReplicaManager:
         if self._loop is not None:
             with suppress(RuntimeError):  # The loop is closed, and there is no subscriber.
                 self._loop.call_soon_threadsafe(replica.publish_trouble)
+
+    def _leave_left(self, labelled: Sequence[tuple[str, UUID]], image: ClusterImage) -> None:
+        """Leave the logs of diskless partitions that moved away while this node was down.
+
+        Or shortly before it stopped. Those of replicated partitions may be the only copies.
+        """
+        for directory, topic_id in labelled:
+            topic = image.topic_by_id(topic_id)
+            index = directory.rpartition("-")[2]
+            partitions = () if topic is None else image.partitions(topic.name)
+            if topic is None or directory != f"{topic.name}-{index}" or not index.isdecimal():
+                continue
+            partition = partitions[int(index)] if int(index) < len(partitions) else None
+            if partition is None or self._node.broker_id in partition.replicas:
+                continue
+            if partition.is_diskless and partition.wal:
+                config = topic_config(topic.configs, self._node.config())
+                self._drop([self._make(topic, partition, config)], image)
 
     def _drop(self, replicas: Sequence[Replica], image: ClusterImage) -> None:
         """Remove the logs of partitions that were deleted, or moved to other nodes."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID, uuid4
@@ -161,19 +161,20 @@ class LogDirectories:
 
     def clear_out(
         self,
+        labelled: Iterable[tuple[str, UUID]],
         known: Container[UUID],
         deleted: Container[UUID],
         *,
         is_unreadable: Callable[[str], bool],
     ) -> list[Path]:
-        """Rename the logs of topics that are not ``known``.
+        """Rename the logs of topics that are not ``known``. ``labelled`` are all that there are.
 
         Returns those of ``deleted`` topics, for ``remove_directories``. Other logs are moved
         aside. A log stays if ``is_unreadable`` says that the topic of its name exists but cannot
         be read: the log may belong to it.
         """
         renamed = []
-        for directory, topic_id in self._labelled():
+        for directory, topic_id in labelled:
             if topic_id in known or directory.endswith(STRAY_SUFFIX):
                 continue
             if topic_id in deleted:
@@ -186,7 +187,7 @@ class LogDirectories:
                 self._move_aside(self.path / directory)
         return renamed
 
-    def _labelled(self) -> list[tuple[str, UUID]]:
+    def labelled(self) -> list[tuple[str, UUID]]:
         """Return the names of the labelled directories, with the topics' ids."""
         return [
             (directory, topic_id)

@@ -13,12 +13,14 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.metadata import records
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.records import Partition, delete
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_node.logs.left_logs import LeftLogs
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.takeover_node import TakeoverNode, create, takeover_node
+from tests.node.replication.led_node import led_node
 from tests.support.log_building import read_bytes
 
 BATCH_HEADER_SIZE = 61
@@ -157,3 +159,40 @@ async def test_a_log_that_is_left_again_before_it_was_opened_again_stays(tmp_pat
         await it.node.change_partition(leader_epoch=entered.leader_epoch, wal=(*given.wal, entered))
         left.follow_topic(it.node.view.image, "t")
         assert (left.replicas(), removed) == ([], [first])
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+async def test_a_start_leaves_the_logs_of_partitions_that_moved_while_the_node_was_down(
+    tmp_path: Path, is_led: bool
+) -> None:
+    """Otherwise each restart of a node would leave some on its disk for ever."""
+    async with takeover_node(tmp_path) as it:
+        given = await hand_over(it, await lead_with_record(it))
+    assert log_of(it).exists()
+    entered = EpochChain(given.leader_epoch + 1, ChainName(2, uuid4()), 1)
+    led = dataclasses.replace(given, leader_epoch=entered.leader_epoch, wal=(*given.wal, entered))
+    if is_led:
+        metadata = SqliteMetadataStore(tmp_path / "metadata.db")
+        await metadata.commit([records.put(led)])
+        await metadata.close()
+    async with takeover_node(tmp_path, it.objects) as again:
+        if not is_led:
+            assert len(again.node.replicas._left.replicas()) == 1
+            await store(again, led)
+        await again.until(lambda: not log_of(again).exists())
+        assert again.node.replicas._left.replicas() == []
+
+
+async def test_a_start_touches_no_log_of_a_replicated_partition(tmp_path: Path) -> None:
+    """It may be the only copy of its records."""
+    async with led_node(tmp_path) as node:
+        await node.create_topic()
+        node.send(b"a", acks=1)
+    metadata = SqliteMetadataStore(tmp_path / "metadata.db")
+    partition = node.view.image.partitions("t")[0]
+    await metadata.commit([records.put(dataclasses.replace(partition, replicas=(2,), leader=2))])
+    await metadata.close()
+    async with led_node(tmp_path) as node:
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+        assert list((tmp_path / "data" / str(NAME)).glob("*.log"))
