@@ -56,7 +56,7 @@ class ListenerTraffic:
         self.open_count = 0
         self.accepted_count = 0
         self.refused_count = 0  # over a limit of connections
-        self.broken_count = 0  # closed because of what they sent
+        self.broken_count = 0  # closed for a fault of the client
         self.login_count = 0
         self.login_refused_count = 0
         self.received_bytes = 0

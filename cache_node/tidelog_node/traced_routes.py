@@ -14,7 +14,7 @@ from tidelog_node.tracing.tracer import Tracer
 from tidelog_node.wire.messages import find_error_codes
 
 ELEMENTS_MAX = 1_000  # of an answer that are looked at for errors
-TEXT_SIZE_MAX = 249  # characters of what a client says of itself
+TEXT_SIZE_MAX = 249  # characters of a client's id or principal
 
 
 def trace_routes(routes: Iterable[Route], tracer: Tracer) -> list[Route]:

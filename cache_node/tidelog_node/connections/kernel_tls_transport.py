@@ -206,7 +206,7 @@ class KernelTlsTransport:
     def _raise_if_reset(self) -> None:
         """Raise ``ConnectionResetError`` if the connection has ended in both directions.
 
-        OpenSSL and Python report a reset as the end of what the client sends.
+        OpenSSL and Python report a reset as the end of the client's data.
         """
         try:
             self._socket.getpeername()

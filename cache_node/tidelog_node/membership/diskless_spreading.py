@@ -69,7 +69,7 @@ class DisklessSpreading:
         self._known: _Leads | None = None
         self._lost_ms: dict[int, float] = {}  # when a broker was last seen to lead less than before
         self._returned = ReturnedLeads(membership.broker_id)
-        # The image and the racks of which nothing is left to move.
+        # The last image and racks by which nothing had to be moved.
         self._settled: tuple[ClusterImage, Racks] | None = None
 
     def decide(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:

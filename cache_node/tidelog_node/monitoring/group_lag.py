@@ -85,7 +85,7 @@ class GroupLag:
         self._followed: dict[str, _Followed] = {}
         self._left_out: set[str] = set()  # in the pass under way
         self.lags: Mapping[tuple[str, str], Lag] = {}  # by group and topic
-        self.left_out_count = 0  # groups of which something is not followed: there is too much
+        self.left_out_count = 0  # groups with topics or partitions beyond the limits
 
     async def run(self) -> None:
         """Follow the groups until cancelled."""

@@ -28,7 +28,7 @@ What may interleave, and why it is safe:
   unless its write may still land, and tries again in another epoch, because an epoch is in one
   chain. If the write has landed, the partition is entered again like one whose chain was deposed;
   the chain has all that was acknowledged.
-- *The leader's process is started again*: the next one leads whatever epoch begins after its start.
+- *The leader's process is started again*: the next one leads any epoch that begins after its start.
   So a write that begins an epoch with the same leader expects the broker's registration, too.
 - *The setting is flipped back at once*: a conversion that has begun is finished, then the other one
   begins. Nodes whose images differ only begin at different

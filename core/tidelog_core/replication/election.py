@@ -15,7 +15,7 @@ replica of, and decides whether it should act:
   store may name towards the high watermark (``LeaderCommits.maximal_isr``), so every such
   member has every acknowledged record. A successor stops fetching when it leads,
   so a leader that has not seen the takeover cannot commit anything new either.
-- A takeover removes dead members from the ISR: a new leader would wait for them in vain.
+- A takeover removes dead members from the ISR: a new leader would wait for them and never get them.
   Where the leader lives, the coordinator takes them out, checked against their leases too.
 - A restarted node never continues the epoch that it led before: its followers
   may have more of that epoch than it still has. ``LeaderElector.start`` notes the epochs

@@ -3,8 +3,8 @@
 Theory of operation. One fetch at a time, always from the own log end, with the latest
 leader epoch of the own log. The leader compares the two with its epochs. If they diverge,
 it answers with its greatest epoch at or below the follower's, and the end of that epoch. The
-follower truncates to the end of what both may share and fetches again. So the logs are equal up
-to the fetch offset whenever the leader notes it, and a record is truncated only if the leader
+follower truncates to the greatest end that both may share and fetches again. So the logs are equal
+up to the fetch offset whenever the leader notes it, and a record is truncated only if the leader
 of a later epoch does not have it. The high watermark is not used for this: it may lag
 behind the committed records, and truncating there has lost acknowledged records (KIP-101).
 

@@ -120,7 +120,7 @@ class LeaderState(LeaderCommits[Token]):
     def _own_checks(self, brokers: Mapping[int, Broker]) -> tuple[Check, ...]:
         """Return the check that this process is still the one that has registered last.
 
-        The next one leads whatever epoch begins after its start, maybe with a shorter log: so a
+        The next one leads any epoch that begins after its start, maybe with a shorter log: so a
         late write of this one must not begin an epoch with this broker as leader.
         """
         own = brokers.get(self.broker_id)

@@ -23,7 +23,7 @@
 **A takeover is safe even if its suspicion was wrong**, so none of this is needed for safety. Leader
 epochs and the check of the lease in the takeover's write fence the leader of a replicated
 partition, the seal of its chain that of a diskless one. And a leader whose own lease is over stops
-acting by its own clock (``own_lease``), whatever others think of it.
+acting by its own clock (``own_lease``), even if others still count on it.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A restoration puts an entry of its own behind the last one, which names the new metadata store. A
 node of the old cluster that still runs finds the number taken by another store's entry, and
-answers no registration any more: whatever it answered before has been restored.
+answers no registration any more: all that it answered before has been restored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The caller of a request, and its rights by the cluster's ACLs.
 
-Without an authorizer (``authorizer.class.name`` in the function's environment) whoever reaches the
-API may do everything, and IAM alone decides who does.
+Without an authorizer (``authorizer.class.name`` in the function's environment) everyone who reaches
+the API may do everything, and IAM alone decides who does.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 AFTER_MS_MAX = 600_000
 LOOKS = 4  # in that time
-# Between tries in vain: each waits longer, because a node without a chain starts a worker for it.
+# Between failed tries: each waits longer, because a node without a chain starts a worker for it.
 RETRY_MS_MIN, RETRY_MS_MAX = 1_000.0, 3_600_000.0
 FIND_MS = 24 * 3_600_000  # between two looks at the bucket
 

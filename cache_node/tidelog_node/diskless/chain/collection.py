@@ -215,8 +215,8 @@ class ChainCollection:
                     self._left_ends[name] = await self._stored_end(Partition.from_item(item))
 
     async def _stored_end(self, partition: Partition) -> int:
-        # No heir looks below the first chain of the item. The leader cuts what the tier has had:
-        # of what is purged as it is read the tier itself may have nothing whenever it is read.
+        # No heir looks below the first chain of the item, because the leader cuts the tiered part
+        # off. The tier itself does not show that part if it was purged before it was read here.
         wal = partition.readable_wal if self._is_settled(partition) else partition.wal
         first = wal[0].first_offset if wal else -1
         start = partition.log_start_offset

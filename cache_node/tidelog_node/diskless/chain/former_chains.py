@@ -35,8 +35,9 @@ async def seal_former_chains(
 ) -> bool:
     """Seal a broker's chains but those that this process has begun or that items name last.
 
-    The latter are for heirs. ``begun`` may grow meanwhile. Returns whether none is left. One that
-    is named is left: an heir may find another one dead, or the partition's topic may be deleted.
+    The latter are for heirs. ``begun`` may grow during the call. Returns whether none is left. One
+    that is named is left: an heir may find another one dead, or the partition's topic may be
+    deleted.
     """
     prefix = broker_chains_prefix(cluster_id, broker_id)
     chains, is_done = ChainStore(store, cluster_id), True

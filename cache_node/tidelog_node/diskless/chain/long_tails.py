@@ -108,7 +108,7 @@ class LongTails:
         for _, one in long[: int(self._due)]:
             await turn.step()
             if chain.is_deposed or not self._length(one):
-                continue  # It has left meanwhile.
+                continue  # It has left since.
             _seal(one)
             one.sealed_s = now_s
             self._due -= 1

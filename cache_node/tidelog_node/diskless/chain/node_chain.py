@@ -5,8 +5,8 @@ would a rule of the bucket that deletes objects of chains; rules take days, and 
 second, so they are read once the chain is open. A node with such a store refuses every partition of
 a diskless topic, and serves all others.
 
-Whoever took over a chain's last partitions may not have sealed it: leaders hand over without. Then
-nobody would collect it. So the chain is sealed when the node stops, and the chains of earlier
+The node that took over a chain's last partitions may not have sealed it: leaders hand over without.
+Then nobody would collect it. So the chain is sealed when the node stops, and the chains of earlier
 processes of this broker once there is another one. If there never is, because the last diskless
 topic was deleted, ``AbandonedChains`` calls ``seal_chains_of``: then a worker runs for that alone.
 
@@ -55,7 +55,7 @@ LOOK_INTERVAL_S = 2.0
 SEAL_SECONDS_MAX = 2.0  # of the own chain, when the node stops
 # Between tries to seal what former processes have left; each waits longer, up to the second one.
 FORMER_RETRY_S, FORMER_RETRY_S_MAX = 60.0, 3_600.0
-PROBE_PAUSE_S = 1.0  # after a probe in vain: the callers meanwhile get its error
+PROBE_PAUSE_S = 1.0  # after a failed probe: until then callers get its error
 
 
 class NodeChain:

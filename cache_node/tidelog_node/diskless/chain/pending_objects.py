@@ -64,7 +64,7 @@ class PendingObject:
         # As of the last request, without their places in files.
         self.slices: tuple[SliceFiles, ...] = ()
         self.references: tuple[ForeignSlice, ...] = ()
-        self.failures = 0  # builds in vain, in a row
+        self.failures = 0  # failed builds in a row
         self.attempt_count = 0  # PUTs sent
         self.open = 0  # PUTs not answered
         self.began_s = 0.0  # the loop's time at which the last PUT was sent

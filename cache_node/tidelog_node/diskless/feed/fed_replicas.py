@@ -105,7 +105,7 @@ class FedReplicas:
         return [name for name, fed in self._fed.items() if fed.is_behind]
 
     def report_caught_up(self) -> None:
-        """Have the leader learn of all replicas that are behind no longer, whatever moved them."""
+        """Report to the leader all replicas that have caught up, however they did."""
         for name in [one for one in self._unreported if not self._fed[one].is_behind]:
             self._report(self._fed[name])
 

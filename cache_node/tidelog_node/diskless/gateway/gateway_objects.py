@@ -56,7 +56,7 @@ class GatewayObjects:
         self._node = node
         self._log_ends = log_ends
         self._loop = asyncio.get_running_loop()
-        # Objects of which a reference may come, and until when.
+        # Objects that a leader may still refer to, and until when.
         self._unknown: deque[tuple[float, GatewayObject]] = deque()
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False

@@ -72,7 +72,7 @@ def slices_below(
 ) -> list[StoredSlice]:
     """Return the last slices up to ``end_offset``, without a gap, in order.
 
-    The last one counts whatever its size: a fast producer's slice may have more than ``bytes_max``.
+    The last one counts at any size: a fast producer's slice may have more than ``bytes_max``.
     An index may have slices whose objects are gone: those alone count whose bytes are stored.
     """
     ends = [*(entry.first_offset for entry in chains[1:]), None]

@@ -9,7 +9,7 @@
 The heir has to wait during that time anyway. The prefetch calls the functions of the recovery and
 drops their results; ``RangeCache`` keeps the bytes that they read, and ``ListingCache`` the listed
 objects that are known to have existed. The recovery begins again after the seal, lists the other
-objects, and reads from the store whatever is not cached.
+objects, and reads from the store all that is not cached.
 
 A wrong guess costs requests, so there are limits: by bytes, by partitions, and by time for a broker
 that is doubted again and again. The prefetch ends when the recovery begins to read, or when a third
@@ -191,7 +191,7 @@ class Prefetch:
         except (TidelogError, OSError) as error:
             reason = str(error)
         except Exception:
-            # Any failure: the recovery reads from the store whatever is not cached.
+            # Any failure: the recovery reads from the store if the cache lacks something.
             logger.exception("reading ahead broke")
         logger.info(
             "objects of a doubted leader read ahead",

@@ -16,7 +16,7 @@ class DamagedPartitions:
     """The partitions that this node is to lead and that were damaged at their last try."""
 
     def __init__(self) -> None:
-        self._tries: dict[PartitionName, int] = {}  # in vain, in a row
+        self._tries: dict[PartitionName, int] = {}  # failed ones in a row
         self._found: set[PartitionName] = set()  # in the try that goes on
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ from tidelog_core.records.batch import HEADER_SIZE, parse_header
 
 from tidelog_node.groups.share.state import Acquired, LogBatch
 
-# Read at once: many small batches share a call, and little of a large one is read in vain.
+# Read at once: many small batches share a call, and little of a large one is read for nothing.
 WINDOW_BYTES = 16_384
 
 

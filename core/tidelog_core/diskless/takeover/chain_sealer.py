@@ -90,7 +90,7 @@ class ChainSealer:
         self._rules = rules or ChainRules()
         self._known_end = known_end  # every lower sequence has existed
         self._time = SteadyTime(now_ms)
-        self._headers: dict[int, WalHeader] = {}  # of what exists
+        self._headers: dict[int, WalHeader] = {}  # of the objects that exist
         self._listed: tuple[int, ...] = ()
         self._wanted: set[int] = set()  # headers under way
         self._sealing: int | None = None
