@@ -28,6 +28,7 @@ from tidelog_core.objects.payload import Chunks
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.tier.wal_indexes import WalIndexes
+from tidelog_node.tier.wal_memory import FreeChunks
 from tidelog_node.tier.wal_messages import (
     Fields,
     WalBuildPutRequest,
@@ -68,6 +69,7 @@ class WalObjects:
         self._dropped: dict[ChainName, int] = {}  # ends of the drops since the first of those
         self._kept: dict[tuple[ChainName, int], _Kept] = {}
         self.built_bytes = 0  # of the kept objects
+        self.free = FreeChunks()  # of dropped ones
         self._indexes = WalIndexes(store, self._on_a_thread)
 
     async def answer(
@@ -122,7 +124,7 @@ class WalObjects:
                 f"{self.built_bytes} bytes of objects are kept,"
                 f" at most {self._built_bytes_max} may be"
             )
-        built, data = await self._on_a_thread(lambda: build_object(request))
+        built, data = await self._on_a_thread(lambda: build_object(request, self.free))
         kept = _Kept(built.header, data)
         self._require_wanted(name)
         self._indexes.note(built.header, built.rows)
@@ -180,6 +182,7 @@ class WalObjects:
             self.built_bytes -= len(kept.data)
             for attempt in kept.puts:
                 attempt.cancel()  # Its bytes would be kept until it is given up.
+            self.free.give_back(kept.data)
 
     async def _on_a_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

@@ -12,23 +12,14 @@ from tidelog_core.diskless.wal.header import HEADER_SIZE, WalHeader, WalKind
 from tidelog_core.diskless.wal.rows import ReferenceRow, RowTable, SliceRow, WalSection
 from tidelog_core.diskless.wal.scan import SliceScan
 from tidelog_core.errors import TidelogError
-from tidelog_core.objects.payload import ChunkCollector, Chunks
+from tidelog_core.objects.payload import Chunks
 
+from tidelog_node.tier.wal_memory import FreeChunks, ObjectMemory
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalBuildFailed, WalBuildRequest
 
 CHUNK_BYTES = 256 * 1024  # stays in the processor's cache from reading to writing
-# Of an object in memory. It stays in the cache for its CRC, and the store's client takes Python's
-# lock once for each.
-KEPT_CHUNK_BYTES = 1024 * 1024
 
-ReadChunk = Callable[[int, int, int], bytes | memoryview]  # of a file: descriptor, size, position
-
-
-class _Reader(NamedTuple):
-    """How the files are read: into one buffer again and again, or into new memory."""
-
-    read: ReadChunk
-    chunk_bytes: int  # at most, of one read
+ReadChunk = Callable[[int, int, int], memoryview]  # of a file: descriptor, size, position
 
 
 class WrittenObject(NamedTuple):
@@ -51,22 +42,26 @@ def write_object(request: WalBuildRequest, file: BinaryIO) -> WrittenObject:
         chunk = buffer[:size]
         return chunk[: os.preadv(descriptor, [chunk], at)]
 
-    ends, rows = _write_body(request, _Reader(read, CHUNK_BYTES), file.writelines)
+    ends, rows = _write_body(request, read, file.writelines)
     file.write(ends.tail)
     file.seek(0)
     file.write(ends.head)
     return WrittenObject(ends.header, rows)
 
 
-def build_object(request: WalBuildRequest) -> tuple[WrittenObject, Chunks]:
-    """Return the object in memory. Raises ``WalBuildFailed``.
+def build_object(request: WalBuildRequest, free: FreeChunks) -> tuple[WrittenObject, Chunks]:
+    """Return the object in memory, whose chunks may be given back. Raises ``WalBuildFailed``.
 
-    Large slices are copied once, from the files, into memory that was not zeroed before.
+    Every byte is copied once, from the files.
     """
-    chunks = ChunkCollector()
-    ends, rows = _write_body(request, _Reader(os.pread, KEPT_CHUNK_BYTES), chunks.extend)
-    chunks.extend([ends.tail])
-    return WrittenObject(ends.header, rows), chunks.collected(ends.head)
+    memory = ObjectMemory(free, _body_size(request))
+
+    def keep(chunks: Iterable[memoryview]) -> None:
+        for chunk in chunks:
+            memory.keep(len(chunk))
+
+    ends, rows = _write_body(request, memory.read, keep)
+    return WrittenObject(ends.header, rows), Chunks([ends.head, *memory.parts(), ends.tail])
 
 
 def _body_size(request: WalBuildRequest) -> int:
@@ -75,8 +70,8 @@ def _body_size(request: WalBuildRequest) -> int:
 
 def _write_body(
     request: WalBuildRequest,
-    reader: _Reader,
-    write: Callable[[Iterable[bytes | memoryview]], None],
+    read: ReadChunk,
+    write: Callable[[Iterable[memoryview]], None],
 ) -> tuple[ObjectEnds, bytes]:
     """Write the slices; return the rest of the object, and the rows of an index."""
     name = request.name
@@ -85,7 +80,7 @@ def _write_body(
     try:
         for one in request.slices:
             scan = SliceScan(position, is_foreign=one.is_foreign)
-            write(_scanned(one, scan, reader))
+            write(_scanned(one, scan, read))
             _check_offsets(one, scan)
             scans.append((one, scan))
             position += scan.size_bytes
@@ -103,16 +98,16 @@ def _write_body(
     return ends, index_rows(name.chain, name.sequence, slices, of_others)
 
 
-def _scanned(one: SliceFiles, scan: SliceScan, reader: _Reader) -> Iterator[bytes | memoryview]:
+def _scanned(one: SliceFiles, scan: SliceScan, read: ReadChunk) -> Iterator[memoryview]:
     """Yield the slice's bytes once the scan has them, as the reader returns them."""
     for range_ in one.ranges:
         descriptor = _open(range_)
         try:
             at = range_.start
             while at < range_.end:
-                chunk = _read(reader, descriptor, at, range_)
+                chunk = _read(read, descriptor, at, range_)
                 taken = scan.take(chunk)
-                yield chunk if taken == len(chunk) else memoryview(chunk)[:taken]
+                yield chunk[:taken]
                 at += taken
         finally:
             os.close(descriptor)
@@ -125,9 +120,9 @@ def _open(range_: FileRange) -> int:
         raise WalBuildFailed(f"{range_.path} cannot be read: {error}") from error
 
 
-def _read(reader: _Reader, descriptor: int, at: int, range_: FileRange) -> bytes | memoryview:
+def _read(read: ReadChunk, descriptor: int, at: int, range_: FileRange) -> memoryview:
     try:
-        chunk = reader.read(descriptor, min(reader.chunk_bytes, range_.end - at), at)
+        chunk = read(descriptor, min(CHUNK_BYTES, range_.end - at), at)
     except OSError as error:
         raise WalBuildFailed(f"{range_.path} cannot be read: {error}") from error
     if not chunk:

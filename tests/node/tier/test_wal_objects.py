@@ -33,7 +33,6 @@ from tidelog_core.diskless.wal.slice_bytes import foreign_batches
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TierUnavailable
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin
-from tidelog_core.objects import payload
 from tidelog_core.objects.folder import THREAD_COUNT, FolderObjectStore
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.records.control import (
@@ -43,7 +42,7 @@ from tidelog_core.records.control import (
 )
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.tier import client as tier_client
-from tidelog_node.tier import wal_writing
+from tidelog_node.tier import wal_memory, wal_writing
 from tidelog_node.tier.client import TierClient, WorkerAway
 from tidelog_node.tier.protocol import (
     ProtocolError,
@@ -52,6 +51,7 @@ from tidelog_node.tier.protocol import (
     request_from_fields,
     request_to_fields,
 )
+from tidelog_node.tier.wal_memory import CHUNK_BYTES, FreeChunks
 from tidelog_node.tier.wal_messages import (
     FileRange,
     SliceFiles,
@@ -243,9 +243,8 @@ def test_an_object_has_the_same_bytes_whatever_is_read_at_once(
 ) -> None:
     log.append_as_leader(bytearray(marker()), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
     request = request_of(log, end_offset=25)
-    for name in ("CHUNK_BYTES", "KEPT_CHUNK_BYTES"):
-        monkeypatch.setattr(wal_writing, name, chunk_bytes)
-    built, data = build_object(request)
+    monkeypatch.setattr(wal_writing, "CHUNK_BYTES", chunk_bytes)
+    built, data = build_object(request, FreeChunks())
     assert BuiltObject(built.header, bytes(data)) == expected(request)
     assert len(data) == len(bytes(data))
     file = io.BytesIO()
@@ -253,16 +252,17 @@ def test_an_object_has_the_same_bytes_whatever_is_read_at_once(
     assert file.getvalue() == bytes(data)
 
 
-@pytest.mark.parametrize("small_bytes_max", [0, 100, 300, 100_000])
-def test_an_object_has_the_same_bytes_whichever_of_its_chunks_are_joined(
-    log: LocalLog, monkeypatch: pytest.MonkeyPatch, small_bytes_max: int
+@pytest.mark.parametrize("chunk_bytes", [120, 250, 1_000])
+def test_an_object_has_the_same_bytes_whatever_its_memory_is_divided_into(
+    log: LocalLog, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
-    request = request_of(log)
-    monkeypatch.setattr(wal_writing, "KEPT_CHUNK_BYTES", 250)
-    monkeypatch.setattr(payload, "SMALL_BYTES_MAX", small_bytes_max)
-    monkeypatch.setattr(payload, "JOINED_BYTES_MIN", 2 * small_bytes_max)
-    built, data = build_object(request)
-    assert BuiltObject(built.header, bytes(data)) == expected(request)
+    request, free = request_of(log), FreeChunks()
+    monkeypatch.setattr(wal_memory, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(wal_memory, "SPACE_BYTES_MIN", 110)
+    for _ in range(2):
+        built, data = build_object(request, free)
+        assert BuiltObject(built.header, bytes(data)) == expected(request)
+        free.give_back(data)
 
 
 async def test_an_object_is_built_once_and_kept_until_it_is_dropped(
@@ -286,6 +286,22 @@ async def test_an_object_is_built_once_and_kept_until_it_is_dropped(
         await objects.answer(request)
     log.directory.with_name("gone").rename(log.directory)
     assert await objects.answer(request) == answer  # as after the death of a worker
+
+
+async def test_the_memory_of_a_dropped_object_is_free_once_its_put_is_over(
+    objects: WalObjects, tmp_path: Path
+) -> None:
+    with contextlib.closing(open_log(tmp_path / "large")) as log:
+        for _ in range(3):
+            log.append_as_leader(batch(value_size_bytes=CHUNK_BYTES - 1_000), leader_epoch=0)
+        request = WalBuildRequest(place(), (files_of(log, 0, 0, 3),))
+        put = await objects.answer(WalBuildPutRequest(request, 60.0))
+        assert put["outcome"] == "stored"
+        assert len(objects.free) == 0
+        await objects.answer(WalDropRequest(CHAIN, 1))
+        assert len(objects.free) == 3
+        await objects.answer(replace(request, name=place(1)))
+        assert len(objects.free) == 0
 
 
 async def test_a_build_forgets_the_objects_that_its_name_says_are_committed(
@@ -354,7 +370,7 @@ def test_files_that_have_something_else_are_refused(log: LocalLog, tmp_path: Pat
         (nothing, "no batch"),
     ):
         with pytest.raises(WalBuildFailed, match=problem):
-            build_object(WalBuildRequest(request.name, (wrong,)))
+            build_object(WalBuildRequest(request.name, (wrong,)), FreeChunks())
 
 
 async def test_more_objects_than_may_be_kept_are_refused(
@@ -503,9 +519,8 @@ def test_foreign_slices_and_references_are_built_from_files(log: LocalLog, tmp_p
         TOPIC_ID, 4, -1, -1, 2, (FileRange(str(path), 5, 5 + len(data)),), is_foreign=True
     )
     given = foreign_slice()
-    _, built = build_object(
-        WalBuildRequest(place(), (foreign, files_of(log, 0, 0, 24)), references=(given,))
-    )
+    request = WalBuildRequest(place(), (foreign, files_of(log, 0, 0, 24)), references=(given,))
+    _, built = build_object(request, FreeChunks())
     footer = parse_object(bytes(built), key="")
     first, own = footer.slices
     assert first.is_foreign
@@ -515,4 +530,4 @@ def test_foreign_slices_and_references_are_built_from_files(log: LocalLog, tmp_p
     (reference,) = footer.references
     assert (reference.base_offset, reference.crc32c) == (given.base_offset, given.row.crc32c)
     with pytest.raises(WalBuildFailed, match="instead of"):
-        build_object(WalBuildRequest(place(), (foreign._replace(end_offset=3),)))
+        build_object(WalBuildRequest(place(), (foreign._replace(end_offset=3),)), FreeChunks())
