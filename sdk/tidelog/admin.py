@@ -33,7 +33,7 @@ class Admin(EveryCall):
 
         Raises ``InvalidConfig`` with all problems.
         """
-        client = client_options(bootstrap_servers, settings)
+        client = client_options(bootstrap_servers, settings, Admin)
         check(client, others=number_problems("timeout_ms", timeout_ms))
         super().__init__(Cluster(client), timeout_ms)
 

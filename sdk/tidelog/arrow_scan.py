@@ -19,6 +19,7 @@ from tidelog.admin import Admin
 from tidelog.bucket_reader import BucketOffsets, BucketReader
 from tidelog.consumer import Consumer
 from tidelog.consuming.reader import RecordReader
+from tidelog.consuming.value_decoding import check_decoder
 from tidelog.errors import InvalidConfig, InvalidRequest, RequestTimedOut, needing_arrow
 from tidelog.options import ClientSettings, IsolationLevel, client_options
 from tidelog.sync import LoopThread
@@ -75,8 +76,10 @@ def scan_arrow(
 
     for place in (start, end):
         _check_place(place)
+    if decode is not None:
+        check_decoder(decode)
     if bootstrap_servers is not None and metadata is None and objects is None:
-        client_options(bootstrap_servers, settings)  # Checked now, not when reading begins.
+        client_options(bootstrap_servers, settings, scan_arrow)
         open_consumer = partial(
             Consumer,
             bootstrap_servers,
@@ -86,6 +89,7 @@ def scan_arrow(
             max_partition_fetch_bytes=_FETCH_SIZE_BYTES,
             **settings,
         )
+        open_consumer()  # It checks the options now, not when reading begins.
         open_admin = partial(Admin, bootstrap_servers, **settings)
         batches = _scan_nodes(
             open_admin, open_consumer, topic, start, end, include_headers=include_headers

@@ -73,6 +73,6 @@ class ClientFactory:
 
         Raises ``InvalidConfig``.
         """
-        options = client_options(self._bootstrap_servers, {**self._settings, **settings})
+        options = client_options(self._bootstrap_servers, {**self._settings, **settings}, Cluster)
         check(options)
         return Cluster(options)

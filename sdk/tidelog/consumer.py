@@ -74,7 +74,7 @@ class Consumer(RecordReader):
         ``topics`` is the same as ``subscribe(topics)``. Raises ``InvalidConfig`` with all
         problems.
         """
-        client = client_options(bootstrap_servers, settings)
+        client = client_options(bootstrap_servers, settings, Consumer)
         options = ConsumerOptions(
             group_id=group_id,
             group_instance_id=group_instance_id,

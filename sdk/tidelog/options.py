@@ -93,8 +93,21 @@ class ClientOptions:
             *positive(self, "retry_backoff_ms", "retry_backoff_max_ms"),
             *positive(self, "reconnect_backoff_ms", "reconnect_backoff_max_ms"),
             *encodable(self, "client_id"),
-            *(self.sasl.problems() if self.sasl is not None else ()),
+            *self._problems_of_security(),
         ]
+
+    def _problems_of_security(self) -> list[str]:
+        found: list[str] = []
+        if not isinstance(self.ssl, ssl_module.SSLContext | None):
+            found.append(
+                "ssl must be an ssl.SSLContext, such as ssl.create_default_context(), not"
+                f" {self.ssl!r}"
+            )
+        if isinstance(self.sasl, Sasl | SaslToken):
+            return found + self.sasl.problems()
+        if self.sasl is not None:  # It may have the password.
+            found.append(f"sasl must be a Sasl or SaslToken, not a {type(self.sasl).__name__}")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +247,17 @@ class ConsumerOptions:
 
 
 def client_options(
-    bootstrap_servers: str | Sequence[str], settings: ClientSettings
+    bootstrap_servers: str | Sequence[str], settings: ClientSettings, of: Callable[..., object]
 ) -> ClientOptions:
-    """Return unchecked options. Raises ``InvalidConfig`` for invalid servers."""
+    """Return unchecked options for ``of``, the client or function that they were given to.
+
+    Raises ``InvalidConfig`` for invalid servers, ``TypeError`` for a setting that does not exist.
+    """
+    names = ClientSettings.__annotations__
+    if not settings.keys() <= names.keys():
+        from tidelog.option_names import check_names  # Most programs have no such name.
+
+        check_names(settings, names, of)
     return ClientOptions(parse_bootstrap(bootstrap_servers), **settings)
 
 
@@ -283,8 +304,13 @@ def parse_bootstrap(servers: str | Sequence[str]) -> tuple[Address, ...]:
     IPv6 addresses are written ``[::1]:9092``. The port may be left out.
     """
     parts = servers.split(",") if isinstance(servers, str) else servers
-    if isinstance(parts, bytes) or not isinstance(parts, Iterable):
-        raise InvalidConfig([f"bootstrap_servers must be a text or a list, not {servers!r}"])
+    if isinstance(parts, bytes | Mapping) or not isinstance(parts, Iterable):
+        raise InvalidConfig(
+            [
+                f"bootstrap_servers must be a text or a list, not of type {type(parts).__name__};"
+                " each other option is an argument by its name"
+            ]
+        )
     addresses, problems = [], []
     for given in parts:
         part = given.strip() if isinstance(given, str) else given

@@ -61,7 +61,7 @@ class Producer(RecordWriter):
         acks_number = parse_acks(acks)
         if enable_idempotence is None:
             enable_idempotence = acks_number == -1 and retries != 0 and max_in_flight in range(6)
-        client = client_options(bootstrap_servers, settings)
+        client = client_options(bootstrap_servers, settings, Producer)
         options = ProducerOptions(
             acks=acks_number,
             is_idempotent=enable_idempotence,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
-from tidelog import Admin, Consumer, Producer
+from tidelog import Admin, Consumer, Producer, scan_arrow
 from tidelog.errors import InvalidConfig, InvalidRequest
 from tidelog.options import ClientOptions, ClientSettings, parse_bootstrap
 from tidelog.wire.backoff import Backoff
@@ -162,3 +163,50 @@ def test_numbers_may_be_any_kind_of_integer_and_times_have_fractions() -> None:
 def test_servers_that_are_no_texts_are_refused(servers: object) -> None:
     with pytest.raises(InvalidConfig, match="bootstrap"):
         Admin(servers)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("client", "name", "instead"),
+    [
+        (Producer, "compression_type", "compression"),
+        (Producer, "compression.type", "compression"),
+        (Producer, "linger.ms", "linger_ms"),
+        (Producer, "value_serializer", "values are bytes: encode them"),
+        (Consumer, "auto_offset_rest", "auto_offset_reset"),
+        (Consumer, "group.id", "group_id"),
+        (Admin, "security_protocol", "ssl=ssl.create_default_context(), sasl=Sasl(…)"),
+        (Admin, "request_timeout", "request_timeout_ms"),
+        (scan_arrow, "isolation.level", "isolation_level"),
+    ],
+)
+def test_the_error_of_an_option_of_another_client_names_the_one_here(
+    client: Any, name: str, instead: str
+) -> None:
+    given: dict[str, Any] = {"bootstrap_servers": "localhost:1", name: 1}
+    with pytest.raises(TypeError) as caught:
+        client(*(["orders"] if client is scan_arrow else []), **given)
+    assert str(caught.value) == f"{client.__name__} has no option {name!r}; here it is: {instead}"
+
+
+def test_an_option_like_no_other_is_named_alone() -> None:
+    with pytest.raises(TypeError, match=r"^Admin has no option 'zzz'$"):
+        Admin("localhost:1", zzz=1)  # type: ignore[call-arg]
+
+
+def test_options_in_a_dict_are_not_taken_for_servers() -> None:
+    """As confluent-kafka has them: its names were looked up as hosts."""
+    given: Any = {"bootstrap.servers": "localhost:1"}
+    for client in (Producer, Consumer, Admin):
+        with pytest.raises(InvalidConfig, match="not of type dict; each other option is an arg"):
+            client(given)
+
+
+def test_security_of_other_types_is_refused_without_showing_a_secret() -> None:
+    wrong: dict[str, Any] = {"ssl": True, "sasl": ("PLAIN", "alice", "secret")}
+    with pytest.raises(InvalidConfig) as caught:
+        Admin("localhost:1", **wrong)
+    assert [problem.split(",")[0] for problem in caught.value.problems] == [
+        "ssl must be an ssl.SSLContext",
+        "sasl must be a Sasl or SaslToken",
+    ]
+    assert "secret" not in str(caught.value)

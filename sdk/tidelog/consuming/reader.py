@@ -14,7 +14,7 @@ from tidelog.consuming.assignment_calls import AssignmentCalls
 from tidelog.consuming.position_calls import PositionCalls
 from tidelog.consuming.positions import PartitionState
 from tidelog.consuming.records import ConsumerRecord
-from tidelog.consuming.value_decoding import ValueDecoding
+from tidelog.consuming.value_decoding import ValueDecoding, check_decoder
 from tidelog.errors import InvalidRequest, needing_arrow
 from tidelog.given_values import number_above_zero, waiting_time
 from tidelog.options import ConsumerOptions
@@ -91,6 +91,8 @@ class RecordReader(AssignmentCalls, PositionCalls):
         with needing_arrow():
             from tidelog.consuming.arrow_polling import take_arrow
 
+            if decode is not None:
+                check_decoder(decode)
         found = await self._poll(
             lambda: take_arrow(
                 self._positions, include_headers=include_headers, size_bytes_max=max_bytes

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from tidelog.errors import InvalidRequest
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -19,6 +21,16 @@ if TYPE_CHECKING:
 
     # The decoded batches, and those that are left.
     Decoded: TypeAlias = tuple[list[pa.RecordBatch], Sequence[pa.RecordBatch]]
+
+
+def check_decoder(decode: object) -> None:
+    """Raise ``InvalidRequest`` for anything but a ``SchemaDecoder``."""
+    from tidelog.arrow.schema_values import SchemaDecoder  # Few programs have one.
+
+    if not isinstance(decode, SchemaDecoder):
+        raise InvalidRequest(
+            f"decode must be a SchemaDecoder, such as SchemaDecoder(url, subject), is {decode!r}"
+        )
 
 
 class ValueDecoding:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tidelog import Producer, scan_arrow
+from tidelog import Consumer, Producer, scan_arrow
 from tidelog.errors import (
     InvalidConfig,
     InvalidRequest,
@@ -214,3 +214,20 @@ def test_wrong_options_are_named_at_once(given: dict[str, str], problem: str) ->
 def test_wrong_places_are_named_at_once(place: object) -> None:
     with pytest.raises(InvalidRequest, match="a scan starts and ends at"):
         scan_arrow("t", place, bootstrap_servers="localhost:9092")  # type: ignore[arg-type]
+
+
+def test_options_of_a_scan_are_checked_before_it_reads() -> None:
+    where = {"bootstrap_servers": "localhost:1"}
+    with pytest.raises(InvalidConfig, match="isolation_level must be one of"):
+        scan_arrow("t", isolation_level="committed", **where)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfig, match="request_timeout_ms must be above zero"):
+        scan_arrow("t", request_timeout_ms=0, **where)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequest, match=r"decode must be a SchemaDecoder, .* is 'avro'$"):
+        scan_arrow("t", decode="avro", **where)  # type: ignore[arg-type]
+
+
+async def test_a_poll_decodes_by_a_decoder_only(node: NodeProcess, topic: str) -> None:
+    async with Consumer(node.address) as consumer:
+        consumer.assign([(topic, 0)])
+        with pytest.raises(InvalidRequest, match="decode must be a SchemaDecoder"):
+            await consumer.poll_arrow(decode="avro")  # type: ignore[arg-type]
