@@ -12,7 +12,9 @@ from tidelog_cli.failures import CommandFailed
 
 
 def certificate(
-    folder: Annotated[Path, typer.Argument(help="Where the files are, or are made.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Where the files are, or are made.")
+    ],
     *,
     host: Annotated[
         list[str],

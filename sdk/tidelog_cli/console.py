@@ -10,6 +10,7 @@ import typer
 
 from tidelog_cli.connecting import connection
 from tidelog_cli.failures import CommandFailed
+from tidelog_cli.listen_ports import os_reason, require_free_ports
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, parse_settings
 from tidelog_cli.stores import DataDir, Metadata, Objects, require_stores, stores_in
 
@@ -63,6 +64,7 @@ def console(
         from tidelog_console.settings import ConsoleSettings
     except ModuleNotFoundError as absent:
         raise _absent(absent) from None
+    require_free_ports(host, [port], "--port")
     found = connection()
     authority = found.get("ssl.truststore.location")
     metadata_url, objects_url = _locate(data_dir, metadata, objects)
@@ -83,7 +85,7 @@ def console(
     try:
         asyncio.run(run_console(settings, lambda url: print(f"console: {url}", flush=True)))
     except OSError as error:
-        raise CommandFailed(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+        raise CommandFailed(f"cannot listen on {host}, port {port}: {os_reason(error)}") from None
 
 
 def _locate(

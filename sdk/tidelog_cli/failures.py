@@ -12,6 +12,7 @@ The line is the error's message, followed by the error's hint if it has one.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -52,6 +53,8 @@ class CommandGroup(TyperGroup):
         options["standalone_mode"] = False  # The parser raises its errors instead of printing them.
         try:
             status = super().main(*args, **options)
+            # Python's own flush at the end fails with a status and words of its own.
+            sys.stdout.flush()
         except typer.Abort:
             _fail("aborted", FAILED)
         except _COMMAND_LINE_ERRORS as error:
@@ -60,7 +63,10 @@ class CommandGroup(TyperGroup):
             _fail(str(error), WRONG_USAGE)
         except CommandFailed as error:
             _fail(_with_hint(str(error), error.__cause__), FAILED)
+        except BrokenPipeError:
+            _fail_in_silence()  # ``head`` has seen enough.
         except OSError as error:
+            _drop_output()
             _fail(_describe_os_error(error), FAILED)
         except Exception as error:
             _fail_with(error)
@@ -86,6 +92,9 @@ def _fail_with(error: Exception) -> NoReturn:
 
     if isinstance(error, InvalidConfig):
         _fail(str(error), WRONG_USAGE)
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        # Python keeps an argument's bytes that are not UTF-8 as halves of surrogate pairs.
+        _fail(f"an argument is not UTF-8: {ascii(error.object)[:200]}", WRONG_USAGE)
     if isinstance(error, TidelogError):
         _fail(_with_hint(str(error) or error.code.name.replace("_", " "), error), FAILED)
     raise error
@@ -107,13 +116,27 @@ def _describe_usage(error: Exception) -> str:
             return f"{option} comes before the command: tidelog {option} … COMMAND"
         if option in BEHIND_COMMAND and is_group:
             return f"{option} comes behind the command: {path} COMMAND {option} …"
-    return f"{message[:1].lower()}{message[1:].rstrip('.')}; see '{path} --help'"
+    end = " " if message.endswith("?") else "; "
+    return f"{message[:1].lower()}{message[1:].rstrip('.')}{end}see '{path} --help'"
 
 
 def _describe_os_error(error: OSError) -> str:
     if error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return error.strerror or str(error)
+
+
+def _fail_in_silence() -> NoReturn:
+    _drop_output()
+    sys.exit(FAILED)
+
+
+def _drop_output() -> None:
+    """Let what stdout still has go nowhere: Python flushes it at the end, which would fail too."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, status: int) -> NoReturn:

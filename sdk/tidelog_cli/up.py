@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import importlib
 import importlib.util
 import logging
-import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tidelog_cli.failures import CommandFailed, UsageError
+from tidelog_cli.listen_ports import os_reason, require_free_ports
 from tidelog_cli.options import parse_settings, require_choice
 from tidelog_cli.output import note
 
@@ -157,13 +156,13 @@ def up(
     _check_hosts(host, advertised_host)
     _check_stores(metadata, objects)
     _check_data_dir(data_dir, nodes, say)
-    _require_free_ports(host, range(port, min(port + nodes, 65_536)), "--port")
+    require_free_ports(host, range(port, min(port + nodes, 65_536)), "--port")
     if http_port and not no_http:
         ports = range(http_port, min(http_port + nodes, 65_536))
-        _require_free_ports(http_host, ports, "--http-port")
+        require_free_ports(http_host, ports, "--http-port")
     if registry_port is not None:
         ports = range(registry_port, min(registry_port + nodes, 65_536))
-        _require_free_ports(registry_host, ports, "--registry-port")
+        require_free_ports(registry_host, ports, "--registry-port")
     console = None if no_console else _choose_console_port(console_port, say)
     _require_writable(data_dir)
     protocol, protection, authority = "PLAINTEXT", dict[str, str](), None
@@ -314,7 +313,7 @@ def _require_writable(data_dir: Path) -> None:
         tempfile.TemporaryFile(dir=data_dir).close()
     except OSError as error:
         raise CommandFailed(
-            f"cannot write to {data_dir}: {_reason(error)}; give another --data-dir"
+            f"cannot write to {data_dir}: {os_reason(error)}; give another --data-dir"
         ) from None
 
 
@@ -332,27 +331,5 @@ def _choose_console_port(asked: int | None, say: Say) -> int | None:
         return None
     if asked is None:
         return CONSOLE_PORT
-    _require_free_ports(LOOPBACK, [asked], "--console-port")
+    require_free_ports(LOOPBACK, [asked], "--console-port")
     return asked
-
-
-def _require_free_ports(host: str, ports: Iterable[int], option: str) -> None:
-    """Raise ``CommandFailed`` for a port in use, before any node starts."""
-    for port in ports:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            socket.create_server((host, port), family=family).close()
-        except OSError as error:
-            is_of_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-            another = option.replace("port", "host") if is_of_host else option
-            raise CommandFailed(
-                f"cannot listen on {host}, port {port}: {_reason(error)}; give another {another}"
-            ) from None
-
-
-def _reason(error: OSError) -> str:
-    """Return the error's meaning, without what Python adds to it."""
-    if isinstance(error, socket.gaierror):
-        return str(error.strerror).partition(" (")[0]
-    number = error.errno or 0
-    return os.strerror(number) if number > 0 else str(error.strerror or error)

@@ -56,7 +56,10 @@ def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         outcome = called("console", "--port", port, status=1)
-    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use" in outcome.errors
+    assert (
+        f"cannot listen on 127.0.0.1, port {port}: Address already in use; give another --port"
+        in outcome.errors
+    )
 
 
 def test_missing_libraries_are_named(tmp_path: Path) -> None:

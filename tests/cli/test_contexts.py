@@ -99,6 +99,11 @@ def test_a_password_is_asked_for_or_in_a_file_and_never_shown(file: Path, tmp_pa
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_without_any_context_the_command_that_makes_one_is_named(file: Path) -> None:
+    refused = called("context", "use", "a", status=2)
+    assert "has no context 'a', `tidelog context add` makes one" in refused.errors
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

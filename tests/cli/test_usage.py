@@ -77,6 +77,8 @@ def test_an_interrupt_before_the_command_runs_ends_it_in_silence(program: str) -
     ("arguments", "said"),
     [
         (("flush",), "no such command 'flush'"),
+        (("topic", "creat"), "Did you mean 'create'? see 'tidelog topic --help'"),
+        (("certificate",), "missing argument 'FOLDER'"),
         (("verify", "--deep"), "--deep"),
         (("produce",), "missing argument 'TOPIC'"),
         (("consume", "t", "--max-messages", "0"), "--max-messages"),

@@ -56,8 +56,9 @@ class ContextFile:
     def context(self, name: str) -> Mapping[str, Given]:
         """Return a context's settings. Raises ``InvalidConfig`` if there is no such context."""
         if name not in self.contexts:
-            known = ", ".join(self.contexts) or "there is none"
-            raise InvalidConfig([f"{self.path} has no context {name!r}, its contexts are: {known}"])
+            known = ", ".join(self.contexts)
+            others = f"its contexts are: {known}" if known else "`tidelog context add` makes one"
+            raise InvalidConfig([f"{self.path} has no context {name!r}, {others}"])
         return self.contexts[name]
 
 

@@ -49,7 +49,9 @@ def read_text(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(SIZE_BYTES_MAX + 1)
         text = data.decode()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InvalidConfig([f"cannot read {path}: {error.strerror}"]) from None
+    except UnicodeDecodeError as error:
         raise InvalidConfig([f"cannot read {path}: {error}"]) from None
     if len(data) > SIZE_BYTES_MAX:
         raise InvalidConfig([f"{path} has more than {SIZE_BYTES_MAX} bytes"])
