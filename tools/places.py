@@ -39,5 +39,5 @@ def run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode != 0:
-        words = (done.stdout + done.stderr).strip()[-1000:]
+        words = (done.stdout + done.stderr).strip()[-4000:]
         raise ToolAbsent(f"{command[0]} failed with exit code {done.returncode}: {words}")
