@@ -99,6 +99,14 @@ def test_every_template_is_valid() -> None:
         pytest.skip(str(absent))
 
 
+def test_every_parameter_and_output_of_the_stack_says_what_it_is() -> None:
+    """The console of CloudFormation and ``sam deploy`` show nothing else of them."""
+    template = read_template(sam.TEMPLATE)
+    for section in ("Parameters", "Outputs"):
+        silent = [name for name, told in template[section].items() if not told.get("Description")]
+        assert silent == []
+
+
 def test_the_built_version_of_python_is_the_deployed_one() -> None:
     assert read_template(sam.TEMPLATE)["Parameters"]["PythonVersion"]["Default"] == (
         sam.PYTHON_VERSION
