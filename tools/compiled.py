@@ -114,6 +114,9 @@ PACKAGES = (_CORE, _NODE)
 OVERLAY = ROOT / ".cache" / "compiled"
 OVERLAY_VARIABLE = "TIDELOG_OVERLAY"  # names another folder, for wheels of another Python
 STAMP = ".source"  # a file with the hash of the folder's source
+# Of modules that are not compiled, only the types count: `make types` checks them. They import
+# packages that an environment which compiles lacks, such as numpy.
+MYPY_OPTIONS = ("--config-file", str(ROOT / "pyproject.toml"), "--follow-imports", "silent")
 _GROUP = "tidelog"  # of mypyc: one library has the code of all modules
 # For Linux. A node has all of the library in memory, so it is without functions that nothing calls,
 # and without names that only itself uses.
@@ -134,7 +137,7 @@ def compile_modules(into: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         extensions = mypycify(
             [
-                *("--config-file", str(ROOT / "pyproject.toml")),
+                *MYPY_OPTIONS,
                 *("--cache-dir", str(ROOT / ".cache" / "mypyc")),
                 *(str(ROOT / module) for module in MODULES),
             ],

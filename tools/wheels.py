@@ -90,10 +90,6 @@ def _minor(python: Path) -> str:
 
 def prepare(environment: Path) -> None:
     """Install into an environment what compiles, and all that the compiled modules import."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"]]
-    for extra in EXTRAS:
-        needed += project["optional-dependencies"][extra]
     constraints = [
         line
         for line in (ROOT / "constraints.txt").read_text().splitlines()
@@ -102,7 +98,16 @@ def prepare(environment: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         pinned = Path(scratch) / "constraints.txt"
         pinned.write_text("\n".join(constraints))
-        _pip(environment, "install", "-c", pinned, *COMPILERS, *AUDITORS, *needed)
+        _pip(environment, "install", "-c", pinned, *requirements())
+
+
+def requirements() -> list[str]:
+    """Return what an environment that compiles has, as pip names it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*COMPILERS, *AUDITORS, *project["dependencies"]]
+    for extra in EXTRAS:
+        needed += project["optional-dependencies"][extra]
+    return needed
 
 
 def build(environment: Path, folder: Path, *, machine: str | None = None) -> Path:
