@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import COMMAND, SECONDS_MAX, environment, tidelog
+from tests.support.command import COMMAND, SECONDS_MAX, called, environment
 
 NOT_UTF_8 = b"\xff"
 
@@ -58,13 +58,13 @@ def test_a_reader_that_is_gone_ends_the_command_in_silence(environ: dict[str, st
 
 
 def test_a_closed_stdin_is_an_empty_one(bootstrap: str, environ: dict[str, str]) -> None:
-    tidelog("topic", "create", "closed-stdin", bootstrap=bootstrap)
+    called("topic", "create", "closed-stdin", bootstrap=bootstrap)
     done = _shell(f"tidelog produce closed-stdin -b {bootstrap} <&-", environ)
     assert (done.returncode, done.stderr) == (0, b"tidelog: 0 records written to closed-stdin\n")
 
 
 def test_a_closed_stderr_takes_nothing_from_stdout(bootstrap: str, environ: dict[str, str]) -> None:
-    tidelog("produce", "closed-stderr", bootstrap=bootstrap, given=b"one\n")
+    called("produce", "closed-stderr", bootstrap=bootstrap, given=b"one\n")
     line = f"tidelog consume closed-stderr -b {bootstrap} --from-beginning --max-messages 1 2>&-"
     done = _shell(line, environ)
     assert (done.returncode, done.stdout) == (0, b"one\n")
