@@ -82,7 +82,7 @@ test-slow: $(STAMP) $(TOOLS)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
 
 test-packages: $(STAMP) $(TOOLS)  ## build the wheel, the image and the chart, and use them; needs root, go, mvn and the packages that docs/install.md names
-	$(BIN)/python -m pytest -m packages --timeout 1800 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m packages --timeout 3600 $(PYTEST_FLAGS)
 
 test-docs: $(STAMP) $(TOOLS)  ## run every shell block of the documentation, beside the clusters that it is about
 	$(BIN)/python -m pytest -m "slow or not slow" $(PYTEST_FLAGS) tests/docs

@@ -28,7 +28,7 @@ EM_AARCH64 = 183  # the kind of machine in the header of an ELF file
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.packages,
-    pytest.mark.timeout(2400),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(not cross_compiling.is_needed(ARM64), reason="this is an arm64 machine"),
 ]
 

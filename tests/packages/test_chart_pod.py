@@ -31,7 +31,7 @@ VALUES = {
     "image.pullPolicy": "Never",
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.packages, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.packages, pytest.mark.timeout(3600)]
 
 
 def _pod() -> dict[str, Any]:

@@ -17,7 +17,7 @@ CONTAINER = "tidelog_tidelog_1"
 HEALTHY_SECONDS_MAX = 120.0
 STOP_SECONDS = 60
 
-pytestmark = [pytest.mark.slow, pytest.mark.packages, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.slow, pytest.mark.packages, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ NODE_ADDRESS, CLIENT_ADDRESS = "198.18.7.1", "198.18.7.2"  # RFC 2544, of these 
 PORT, HTTP_PORT = 9092, 9644
 READY_SECONDS_MAX = 60.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.packages, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.packages, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tools.ports import free_port
 OWN = f"python{sys.version_info.major}.{sys.version_info.minor}"
 FIRST_RECORD_SECONDS_MAX = 60.0  # from the start of the cluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.packages, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.packages, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module", params=["python3.11", "python3.12", "python3.13", "python3.14"])
