@@ -151,7 +151,7 @@ class ReplicaManager:
             timer.cancel()
         await self._opening.close()
         self._removal.finish()
-        await self._logs.close([*self._all(), *self._left.replicas()])
+        await self._logs.close([*self._all(), *self._left.opened()])
 
     def replicas(self) -> Iterator[Replica]:
         """Yield the replicas that hold records: all but those of the reserved topics."""

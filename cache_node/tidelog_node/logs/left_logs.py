@@ -35,9 +35,13 @@ class LeftLogs:
         self._returned: dict[TopicPartition, Replica] = {}
 
     def replicas(self) -> list[Replica]:
-        """Return those whose logs are open."""
+        """Return all whose logs are kept."""
         kept = (replica for kept in self._kept.values() for replica in kept.values())
         return [*kept, *self._returned.values()]
+
+    def opened(self) -> list[Replica]:
+        """Return those whose logs are open. A start keeps the others without opening them."""
+        return [replica for replica in self.replicas() if replica.opened_log is not None]
 
     def leave(self, replica: Replica, image: ClusterImage) -> None:
         """Keep the log of a dropped replica, or remove it."""

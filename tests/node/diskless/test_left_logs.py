@@ -183,6 +183,21 @@ async def test_a_start_leaves_the_logs_of_partitions_that_moved_while_the_node_w
         assert again.node.replicas._left.replicas() == []
 
 
+async def test_a_log_that_is_kept_without_being_opened_leaves_the_shutdown_clean(
+    tmp_path: Path,
+) -> None:
+    """Else the next start recovers every log of the node, as after a crash."""
+    mark = tmp_path / "data" / "clean-shutdown"
+    async with takeover_node(tmp_path) as it:
+        await hand_over(it, await lead_with_record(it))
+    assert mark.exists()
+    async with takeover_node(tmp_path, it.objects) as again:
+        (left,) = again.node.replicas._left.replicas()
+        assert left.opened_log is None
+    assert log_of(again).exists()
+    assert mark.exists()
+
+
 async def test_a_start_touches_no_log_of_a_replicated_partition(tmp_path: Path) -> None:
     """It may be the only copy of its records."""
     async with led_node(tmp_path) as node:
