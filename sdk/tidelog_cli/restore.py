@@ -158,13 +158,13 @@ def _print_summary(restoration: Restoration, schemas: RestoredSchemas, *, is_wri
     count = len(problems)
     chained = sum(chained_offsets(topic) for topic in restoration.topics)
     if restoration.left_out:
-        note(f"{len(restoration.left_out)} objects were left out; see --json for the reasons")
+        note(f"left out: {counted(len(restoration.left_out), 'object')}; --json has the reasons")
     if restoration.fewer_replicas:
         names = ", ".join(restoration.fewer_replicas)
         note(f"fewer replicas than before, because there are fewer brokers: {names}")
     print(
         f"cluster {restoration.cluster_id} {'restored' if is_written else 'can be restored'}: "
-        f"{len(restoration.topics)} topics, {len(segments)} segments, "
+        f"{counted(len(restoration.topics), 'topic')}, {counted(len(segments), 'segment')}, "
         f"{sum(segment.size_bytes for segment in segments)} bytes"
         + (f", {chained} offsets in chains" if chained else "")
         + (f", {counted(schemas.schema_count, 'schema')}" if schemas.schema_count else "")

@@ -109,6 +109,7 @@ def test_a_dry_run_seals_nothing(tmp_path: Path) -> None:
     asyncio.run(build(folder))
     before = sorted(folder.rglob("*"))
     outcome = called("restore", "--from", f"file://{folder}", "--dry-run")
+    assert ": 1 topic, 1 segment, " in outcome.lines[-1]
     assert outcome.lines[-1].endswith(", 14 offsets in chains; no problems")
     assert sorted(folder.rglob("*")) == before
 
