@@ -21,7 +21,8 @@ from tidelog_spark.sink.lanes import (
     lane_of,
     next_pair,
 )
-from tidelog_spark.sink.runs import DecidingRun
+from tidelog_spark.sink.runs import DecidingRun, owns_attempt
+from tidelog_spark.sink.unused import OPEN_STATE
 
 from tests.spark.driven_query import Query
 from tests.support.node_process import NodeProcess
@@ -76,12 +77,8 @@ def test_tasks_that_claim_at_once_agree(address: str) -> None:
     assert found[0] | 1 != found[1] | 1
 
 
-def test_a_claim_whose_program_has_died_is_ended_by_the_next_one(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lanes, "UNSTABLE_TIMEOUT_MS", 200)
-    query = Query(address)
-    first = claimed(query, "run-1")
+def leave_claim_open(query: Query) -> None:
+    """Do what a task does up to the end of a claim's transaction, and die."""
     group_id = f"{query.names.group_id}.lanes"
 
     async def die() -> None:
@@ -94,8 +91,35 @@ def test_a_claim_whose_program_has_died_is_ended_by_the_next_one(
         await dying.close()
 
     asyncio.run(die())
+
+
+def test_a_claim_whose_program_has_died_is_ended_by_the_next_one(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "UNSTABLE_TIMEOUT_MS", 200)
+    query = Query(address)
+    first = claimed(query, "run-1")
+    leave_claim_open(query)
     assert claimed(query, "run-2") | 1 != first | 1
     assert claimed(query, "run-1") == first
+
+
+def test_a_failed_batch_is_aborted_although_a_claim_of_another_run_is_open(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else readers of committed data would wait until the transactions time out."""
+    monkeypatch.setattr(lanes, "UNSTABLE_TIMEOUT_MS", 200)
+    query = Query(address)
+    assert query.task(0, [1, 2]) is not None  # An attempt that Spark tells nobody of.
+    leave_claim_open(query)
+    query.abort(0, [])
+    with Admin(address).sync() as admin:
+        still_open = [
+            listed.transactional_id
+            for listed in admin.list_transactions(states=[OPEN_STATE])
+            if owns_attempt(query.names, listed.transactional_id)
+        ]
+    assert still_open == []
 
 
 def test_claims_fit_into_an_offset(address: str) -> None:

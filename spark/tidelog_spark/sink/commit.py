@@ -115,7 +115,10 @@ async def abort_batch(
         if not _is_decided(decision, batch_id):  # Else a run has aborted what it did not need.
             lane = query.lane_after(None if decision is None else decision.run)
             if lane is None:
-                lane = await claimed_lane(options, query)
+                try:
+                    lane = await claimed_lane(options, query)
+                except TidelogError as error:
+                    note_left(error)
             if lane is not None:
                 await abort_lane(options, query.names, admin, lane)
 

@@ -27,6 +27,8 @@ from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 from tidelog_spark.sink.clients import (
     TASK_BOOTSTRAP_MS,
     UNSTABLE_TIMEOUT_MS,
+    fence,
+    is_unstable,
     open_admin,
     open_producer,
 )
@@ -51,7 +53,7 @@ async def claim_lane(options: SinkOptions, query: QueryRun, last: DecidingRun | 
     ``last`` has decided the last micro-batch: its pair is not claimed. Raises ``ProducerFenced`` if
     other claims get in between again and again.
     """
-    lane = await claimed_lane(options, query)
+    lane = await _look(options, query)
     for number in range(TRIES_MAX):
         if lane is not None:
             return lane
@@ -61,28 +63,47 @@ async def claim_lane(options: SinkOptions, query: QueryRun, last: DecidingRun | 
             if number == TRIES_MAX - 1:
                 raise
             await asyncio.sleep(random.uniform(0, _FIRST_WAIT_SECONDS * 2**number))
-        lane = await claimed_lane(options, query)
+        lane = await _look(options, query)
     raise AssertionError("the last try returns or raises")
 
 
 async def claimed_lane(options: SinkOptions, query: QueryRun) -> int | None:
-    """Return the first lane of the run's pair; ``None`` if it has none, or the nodes are busy."""
-    async with open_admin(
-        options, timeout_ms=UNSTABLE_TIMEOUT_MS, bootstrap_timeout_ms=TASK_BOOTSTRAP_MS
-    ) as admin:
+    """Return the first lane of the run's pair, ``None`` if it has none.
+
+    Ends a claim that is being added: its program has died, or adds it again.
+    """
+    async with _open_admin(options) as admin:
+        try:
+            return _lane(await _read(admin, query), query)
+        except TidelogError as error:
+            if not is_unstable(error):
+                raise
+    await fence(options, _claiming_id(query))
+    async with open_admin(options) as admin:
+        return _lane(await _read(admin, query), query)
+
+
+async def _look(options: SinkOptions, query: QueryRun) -> int | None:
+    """As ``claimed_lane``; ``None`` too if a claim is being added, or the nodes are busy."""
+    async with _open_admin(options) as admin:
         try:
             return _lane(await _read(admin, query), query)
         except TidelogError as error:
             if not error.retriable:
                 raise
-            return None  # A claim is being added.
+            return None
+
+
+def _open_admin(options: SinkOptions) -> Admin:
+    return open_admin(
+        options, timeout_ms=UNSTABLE_TIMEOUT_MS, bootstrap_timeout_ms=TASK_BOOTSTRAP_MS
+    )
 
 
 async def _add(options: SinkOptions, query: QueryRun, last: DecidingRun | None) -> int:
-    claiming_id = f"{_group(query)}-claim"
     async with (
         open_producer(
-            options, transactional_id=claiming_id, bootstrap_timeout_ms=TASK_BOOTSTRAP_MS
+            options, transactional_id=_claiming_id(query), bootstrap_timeout_ms=TASK_BOOTSTRAP_MS
         ) as producer,
         open_admin(options) as admin,
     ):
@@ -130,3 +151,7 @@ async def _read(admin: Admin, query: QueryRun) -> list[_Claim]:
 
 def _group(query: QueryRun) -> str:
     return f"{query.names.group_id}.lanes"
+
+
+def _claiming_id(query: QueryRun) -> str:
+    return f"{_group(query)}-claim"
