@@ -65,10 +65,12 @@ def waiting_time(time: float, name: str) -> float:
 
     Raises ``InvalidRequest`` for anything but a number.
     """
-    if isinstance(time, Real) and not isinstance(time, bool):
-        seconds = float(time)
-        if not math.isnan(seconds):  # That would be a wait without an end.
-            return seconds
+    try:
+        number = float(time) if isinstance(time, Real) and not isinstance(time, bool) else math.nan
+    except (TypeError, OverflowError):  # A duration of numpy's is a ``Real``, and no float.
+        number = math.nan
+    if not math.isnan(number):  # That would be a wait without an end.
+        return number
     raise InvalidRequest(f"{name} must be a number, is {time!r}")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pytest
 from tidelog import Admin, Consumer, Producer
 from tidelog.errors import InvalidRequest, TidelogError
@@ -97,7 +98,7 @@ async def test_a_value_of_another_type_is_never_a_type_error_deep_inside(kind: A
 async def test_the_error_names_the_argument_and_what_is_allowed() -> None:
     async with ScriptedNode() as node, Consumer(node.address) as consumer:
         consumer.assign([(TOPIC, 0)])
-        for wrong in ("5", None, True, float("nan"), [1]):
+        for wrong in ("5", None, True, float("nan"), [1], 10**400, np.timedelta64(5, "s")):
             with pytest.raises(InvalidRequest, match=r"^timeout_ms must be a number, is "):
                 await consumer.poll(timeout_ms=wrong)  # type: ignore[arg-type]
         for wrong in ("5", 0, -1, True, 1.0):
@@ -127,8 +128,9 @@ async def test_integers_of_tables_are_offsets() -> None:
         consumer.assign([(TOPIC, 0)])
         consumer.seek((TOPIC, 0), Integer())  # type: ignore[arg-type]
         assert await consumer.position((TOPIC, 0)) == 7
-        with pytest.raises(InvalidRequest, match="an offset must be an integer"):
-            consumer.seek((TOPIC, 0), Decimal(7))  # type: ignore[arg-type]
+        for wrong in (Decimal(7), np.array([7, 8])):
+            with pytest.raises(InvalidRequest, match="an offset must be an integer"):
+                consumer.seek((TOPIC, 0), wrong)  # type: ignore[arg-type]
 
 
 async def test_a_record_for_no_number_of_a_partition_is_refused() -> None:

@@ -141,13 +141,15 @@ def check_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
     return checked
 
 
-def check_offset(offset: object) -> int:
+def check_offset(offset: SupportsIndex) -> int:
     """Return the offset. Raises ``InvalidRequest`` if it cannot be one."""
-    # Any kind of integer: those out of tables are numpy's.
-    if isinstance(offset, SupportsIndex) and not isinstance(offset, bool):
-        number = index(offset)
-        if 0 <= number <= INT64_MAX:
-            return number
+    try:
+        # Any kind of integer: those out of tables are numpy's.
+        number = -1 if isinstance(offset, bool) else index(offset)
+    except TypeError:  # Whole columns of numpy's have an index, too, that raises it.
+        number = -1
+    if 0 <= number <= INT64_MAX:
+        return number
     raise InvalidRequest(f"an offset must be an integer from 0 to 2**63 - 1, not {offset!r}")
 
 
