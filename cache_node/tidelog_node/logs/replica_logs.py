@@ -81,7 +81,8 @@ class ReplicaLogs:
         The logs must be unused. ``CLOSE_THREADS`` are closed at a time, those that have not begun
         after ``CLOSE_SECONDS_MAX`` are not. Without the mark the next start recovers all logs.
         """
-        is_clean = not any(replica.is_in_trouble for replica in replicas)
+        # A dropped one does not count: its log is recovered if it is ever opened again.
+        is_clean = not any(replica.is_in_trouble and not replica.is_dropped for replica in replicas)
         opened = []
         for replica in replicas:
             with replica.opening:

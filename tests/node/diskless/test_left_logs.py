@@ -198,6 +198,15 @@ async def test_a_log_that_is_kept_without_being_opened_leaves_the_shutdown_clean
     assert mark.exists()
 
 
+async def test_a_kept_log_whose_file_has_failed_leaves_the_shutdown_clean(tmp_path: Path) -> None:
+    async with takeover_node(tmp_path) as it:
+        await hand_over(it, await lead_with_record(it))
+        (left,) = it.node.replicas._left.replicas()
+        assert left.opened_log is not None
+        left.opened_log.take_offline()
+    assert (tmp_path / "data" / "clean-shutdown").exists()
+
+
 async def test_a_start_touches_no_log_of_a_replicated_partition(tmp_path: Path) -> None:
     """It may be the only copy of its records."""
     async with led_node(tmp_path) as node:
