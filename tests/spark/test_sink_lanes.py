@@ -104,11 +104,12 @@ def test_a_claim_whose_program_has_died_is_ended_by_the_next_one(
     assert claimed(query, "run-1") == first
 
 
+@pytest.mark.parametrize("timeout_ms", [1, 200])  # No answer comes so soon, or that it is open.
 def test_a_failed_batch_is_aborted_although_a_claim_of_another_run_is_open(
-    address: str, monkeypatch: pytest.MonkeyPatch
+    address: str, monkeypatch: pytest.MonkeyPatch, timeout_ms: int
 ) -> None:
     """Else readers of committed data would wait until the transactions time out."""
-    monkeypatch.setattr(lanes, "UNSTABLE_TIMEOUT_MS", 200)
+    monkeypatch.setattr(lanes, "UNSTABLE_TIMEOUT_MS", timeout_ms)
     query = Query(address)
     assert query.task(0, [1, 2]) is not None  # An attempt that Spark tells nobody of.
     leave_claim_open(query)

@@ -28,7 +28,6 @@ from tidelog_spark.sink.clients import (
     TASK_BOOTSTRAP_MS,
     UNSTABLE_TIMEOUT_MS,
     fence,
-    is_unstable,
     open_admin,
     open_producer,
 )
@@ -76,7 +75,7 @@ async def claimed_lane(options: SinkOptions, query: QueryRun) -> int | None:
         try:
             return _lane(await _read(admin, query), query)
         except TidelogError as error:
-            if not is_unstable(error):
+            if not error.retriable:
                 raise
     await fence(options, _claiming_id(query))
     async with open_admin(options) as admin:
