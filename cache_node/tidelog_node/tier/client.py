@@ -366,7 +366,8 @@ class TierClient:
                     extra={"worker": self._name, "seconds_max": self._starts.connect_s_max},
                 )
                 self._starts.timed_out()
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):  # It has ended by itself.
+                    process.kill()
                 return None
         return None
 
