@@ -120,7 +120,11 @@ MYPY_OPTIONS = ("--config-file", str(ROOT / "pyproject.toml"), "--follow-imports
 _GROUP = "tidelog"  # of mypyc: one library has the code of all modules
 # For Linux. A node has all of the library in memory, so it is without functions that nothing calls,
 # and without names that only itself uses.
-_COMPILER_OPTIONS = ("-fvisibility=hidden", "-ffunction-sections", "-fdata-sections")
+_COMPILER_OPTIONS = (
+    *("-fvisibility=hidden", "-ffunction-sections", "-fdata-sections"),
+    # To look for it, gcc reads the file from its start again and again: most of the time it took.
+    "-Wno-misleading-indentation",
+)
 _LINKER_OPTIONS = ("-Wl,--gc-sections",)
 # A module's own file has one function, which calls the library: two pages instead of five.
 _LINKER_OPTIONS_OF_MODULES = (*_LINKER_OPTIONS, "-Wl,-z,noseparate-code,-z,norelro")
