@@ -36,9 +36,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield node.address
 
 
-def claimed(query: Query, run_id: str) -> int:
+def claimed(query: Query, run_id: str, *, task: int = 0) -> int:
     run = query.in_run(run_id).run
-    return asyncio.run(claim_lane(query.options, run, None))
+    return asyncio.run(claim_lane(query.options, run, None, task=task))
 
 
 def test_no_two_of_the_last_runs_have_the_same_lanes():
@@ -75,6 +75,27 @@ def test_tasks_that_claim_at_once_agree(address: str) -> None:
     assert found[0::2] == [found[0]] * 4
     assert found[1::2] == [found[1]] * 4
     assert found[0] | 1 != found[1] | 1
+
+
+def test_tasks_leave_the_claim_to_the_first_one(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each claim that is begun fences the one before, which logs warnings."""
+    query = Query(address)
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda task: claimed(query, "run-1", task=task), range(8)))
+    assert found == [found[0]] * 8
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+
+
+def test_a_task_claims_if_the_first_one_does_not(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "FIRST_TASK_LOOKS", 2)
+    query = Query(address)
+    later = claimed(query, "run-1", task=7)
+    assert later >= CLAIMED_FROM
+    assert claimed(query, "run-1") == later
 
 
 def leave_claim_open(query: Query) -> None:

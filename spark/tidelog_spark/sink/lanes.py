@@ -8,8 +8,10 @@ a group of the query's own, the latest first. A claim is added
 2. after the claims are read again, so none is overwritten;
 3. in a transaction, which fails if another claim has begun since 1.
 
-All tasks of a run may do so at once: one of them adds the claim, the others find it. Earlier
-programs took a lane below ``CLAIMED_FROM`` by the run's id, so none of theirs is claimed.
+All tasks of a run may do so at once: one of them adds the claim, the others find it. The first task
+is among those that Spark starts first, so the others wait a while for its claim: if all added one,
+they would fence each other again and again. Earlier programs took a lane below ``CLAIMED_FROM`` by
+the run's id, so none of theirs is claimed.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ CLAIMED_FROM = 256
 PAIR_COUNT = 128
 KEPT_MAX = 32  # claims; an offset's metadata has at most 4096 bytes by default
 TRIES_MAX = 10
+FIRST_TASK_LOOKS = 15  # for the first task's claim, until others add one
+_LOOK_PAUSE_SECONDS = 0.2
 _FIRST_WAIT_SECONDS = 0.1
 
 _CLAIMS = TopicPartition(CONSUMER_OFFSETS_TOPIC, 0)
@@ -46,13 +50,15 @@ _Claim = tuple[str, int]
 """A run's id, and the number of its pair."""
 
 
-async def claim_lane(options: SinkOptions, query: QueryRun, last: DecidingRun | None) -> int:
+async def claim_lane(
+    options: SinkOptions, query: QueryRun, last: DecidingRun | None, *, task: int
+) -> int:
     """Return the first lane of the run's pair, which it claims if it has none.
 
-    ``last`` has decided the last micro-batch: its pair is not claimed. Raises ``ProducerFenced`` if
-    other claims get in between again and again.
+    ``last`` has decided the last micro-batch: its pair is not claimed. ``task`` is the number of
+    the task that asks. Raises ``ProducerFenced`` if other claims get in between again and again.
     """
-    lane = await _look(options, query)
+    lane = await _look(options, query, count=FIRST_TASK_LOOKS if task else 1)
     for number in range(TRIES_MAX):
         if lane is not None:
             return lane
@@ -82,15 +88,24 @@ async def claimed_lane(options: SinkOptions, query: QueryRun) -> int | None:
         return _lane(await _read(admin, query), query)
 
 
-async def _look(options: SinkOptions, query: QueryRun) -> int | None:
-    """As ``claimed_lane``; ``None`` too if a claim is being added, or the nodes are busy."""
+async def _look(options: SinkOptions, query: QueryRun, *, count: int = 1) -> int | None:
+    """Return the first lane of the run's pair, ``None`` if it is not found ``count`` times.
+
+    It is not either while a claim is being added, or the nodes are busy.
+    """
     async with _open_admin(options) as admin:
-        try:
-            return _lane(await _read(admin, query), query)
-        except TidelogError as error:
-            if not error.retriable:
-                raise
-            return None
+        for number in range(count):
+            if number:
+                await asyncio.sleep(_LOOK_PAUSE_SECONDS)
+            try:
+                lane = _lane(await _read(admin, query), query)
+            except TidelogError as error:
+                if not error.retriable:
+                    raise
+            else:
+                if lane is not None:
+                    return lane
+    return None
 
 
 def _open_admin(options: SinkOptions) -> Admin:

@@ -147,7 +147,7 @@ def write_stream_task(
         last = None if decision is None else decision.run
         lane = query.lane_after(last)
         if lane is None:
-            lane = thread.run(claim_lane(options, query, last))
+            lane = thread.run(claim_lane(options, query, last, task=task))
     finally:
         thread.close()
     writer = RowWriter(options, attempt_id(query.names, lane, task, attempt), task)
