@@ -147,6 +147,8 @@ class LogReopener:
         partition = self._node.view.image.partition(replica.partition)
         if partition is None or not is_readable(partition) or replica in self._given_up:
             return False
+        if replica.is_dropped:  # Its files may be those of the partition's next replica.
+            return False
         if not (self._disk.is_fit and self._node.membership.can_serve()):
             return False
         log, is_member = replica.opened_log, self._node.broker_id in partition.isr
