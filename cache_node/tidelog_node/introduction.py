@@ -17,6 +17,7 @@ import logging
 
 from tidelog.wire.host_addresses import PortRefused
 from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.cluster_view import poll_seconds
 from tidelog_core.metadata.records import Broker
 
 from tidelog_node.dialing.dialer import Dialer
@@ -36,9 +37,9 @@ async def introduce(node: NodeContext) -> None:
     The registration is stored, and this node accepts connections: a broker that starts at the same
     time waits for it as it does for that broker.
     """
-    live = node.membership.live_brokers(node.view.image)
+    image, interval_s = node.view.image, node.static_config.metadata_poll_interval_ms / 1000
+    live = node.membership.live_brokers(image)
     others = [broker for broker_id, broker in live.items() if broker_id != node.broker_id]
-    poll_seconds = node.static_config.metadata_poll_interval_ms / 1000
     free = asyncio.Semaphore(AT_ONCE)
     unknown = {broker.broker_id for broker in others}
 
@@ -49,7 +50,7 @@ async def introduce(node: NodeContext) -> None:
 
     try:
         async with (
-            asyncio.timeout(max(SECONDS_MIN, POLLS * poll_seconds)),
+            asyncio.timeout(max(SECONDS_MIN, POLLS * poll_seconds(image, interval_s))),
             asyncio.TaskGroup() as meetings,
         ):
             for broker in others:

@@ -373,8 +373,7 @@ class ReplicaManager:
         except (TidelogError, OSError) as error:
             self._go_offline(replica, error, is_known=is_known)
             return
-        if self._unopened:
-            self._unopened.pop(replica.partition, None)
+        self._unopened.pop(replica.partition, None)
         if is_fed_anew and replica.is_follower:
             self.exchanged.notify(replica)
 
@@ -504,7 +503,10 @@ class ReplicaManager:
                 self._drop([self._make(topic, partition, config)], image)
 
     def _drop(self, replicas: Sequence[Replica], image: ClusterImage) -> None:
-        """Remove the logs of partitions that were deleted, or moved to other nodes."""
+        """Remove the logs of partitions that were deleted, or moved to other nodes.
+
+        ``LeftLogs`` keeps some of them for a while.
+        """
         for replica in replicas:
             self.roles.drop(replica)
             self.to_convert.discard(replica)

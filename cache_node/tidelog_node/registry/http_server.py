@@ -102,9 +102,7 @@ class RegistryServer:
 
     async def start(self, host: str, port: int) -> int:
         """Listen at the address and return its port. Raises ``OSError``."""
-        bound = await self.bind(host, port)
-        self.listen()
-        return bound
+        return await self._listener.start(host, port)
 
     async def bind(self, host: str, port: int) -> int:
         """Take the address and return its port. Until ``listen`` clients are refused at once.
