@@ -1,7 +1,8 @@
 """Which lane a run of a query claims: no two of the last ``PAIR_COUNT`` runs have the same.
 
 A run claims a pair of lanes when its first task writes. The claims are the metadata of an offset of
-a group of the query's own, the latest first. A claim is added
+a group of the query's own, the latest first. If that offset has expired, the next run claims any
+pair but that of the last decision. A claim is added
 
 1. by the producer of one transactional id, whose start fences that of any other claim and ends its
    transaction;
