@@ -108,7 +108,7 @@ def start_diskless(
     refill = LogRefill(node, ranges.read_within)
     feeds = ChainFeeds(
         store=node_chain.client,
-        read=read,
+        lender=node_chain.lender(),
         cluster_id=cluster_id,
         refill=refill,
         catch_up=catch_up,

@@ -334,6 +334,7 @@ class TierClient:
             *self._command.arguments(),
             stdin=asyncio.subprocess.PIPE,
             env=self._command.environment_variables(),
+            pass_fds=self._command.descriptors(),
         )
         self._process = process
         try:

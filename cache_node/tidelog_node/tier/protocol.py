@@ -12,6 +12,7 @@ Before the answer it may send an event, which says how far the request is:
 
 Bytes of an object follow their message as they are: it has their number as ``bytes``. Ranges of
 tiered segments are not sent. The worker names a file in its cache folder, and the node opens it.
+Ranges for followers are not sent either: they are written into memory that both processes map.
 Node and worker are of one version (``worker_version``), so messages have none. ``PROTOCOL`` there
 is raised with every change of a message.
 """

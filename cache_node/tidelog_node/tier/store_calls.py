@@ -1,14 +1,15 @@
 """Encodes calls of the object store as JSON, between a node and its worker.
 
-    put          key, bytes, id of a key of KMS
-    put-once     key, bytes, time limit in seconds
-    replace      key, bytes
-    put-file     key, path, id of a key of KMS
-    get-range    key, start, end        -> bytes
-    head         key                    -> object
-    list         prefix, start after    -> at most LIST_PAGE_KEYS objects
-    delete       key, key, ...
-    expiry-rules                        -> rules ``[name, prefix, when]``
+    put             key, bytes, id of a key of KMS
+    put-once        key, bytes, time limit in seconds
+    replace         key, bytes
+    put-file        key, path, id of a key of KMS
+    get-range       key, start, end            -> bytes
+    get-range-into  key, start, end, position  -> size; the bytes are at the position of the memory
+    head            key                        -> object
+    list            prefix, start after        -> at most LIST_PAGE_KEYS objects
+    delete          key, key, ...
+    expiry-rules                               -> rules ``[name, prefix, when]``
 
 Bytes of arguments are hexadecimal digits; those of a result follow the message. An object is
 ``[key, size, modified ms]``.
@@ -26,11 +27,14 @@ from tidelog_core.objects.store import ObjectMeta, ObjectStore
 
 from tidelog_node.tier.protocol import Fields, ProtocolError, StoreRequest
 
+_NO_MEMORY = memoryview(b"")
 LIST_PAGE_KEYS = 1000  # Source: S3's ListObjectsV2.
 
 
-async def call_store(store: ObjectStore, request: StoreRequest) -> Fields:
-    """Call the store; the answer has ``found`` or ``data``.
+async def call_store(
+    store: ObjectStore, request: StoreRequest, memory: memoryview = _NO_MEMORY
+) -> Fields:
+    """Call the store; the answer has ``found`` or ``data``. ``memory`` is shared with the node.
 
     Raises the method's errors, and ``ProtocolError``.
     """
@@ -46,6 +50,10 @@ async def call_store(store: ObjectStore, request: StoreRequest) -> Fields:
             await store.put_file(key, Path(path), kms_key_id=kms_key_id)
         case "get-range", (key, start, end):
             return {"data": bytes(await store.get_range(key, start, end))}
+        case "get-range-into", (key, start, end, position):
+            data = await store.get_range(key, start, end)
+            memory[position : position + len(data)] = memoryview(data).cast("B")
+            found = len(data)
         case "head", (key,):
             found = pack_object(await store.head(key))
         case "list", (prefix, start_after):

@@ -32,6 +32,7 @@ from tidelog_core.tier.keys import topic_folder_of
 
 from tidelog_node.tier.bandwidth import Bandwidth
 from tidelog_node.tier.chunk_cache import ChunkCache
+from tidelog_node.tier.lent_memory import map_shared
 from tidelog_node.tier.protocol import (
     NICENESS,
     Fields,
@@ -86,6 +87,8 @@ class WorkerSettings:
     ends_with_stdin: bool
     niceness: int
     wal_bytes: int  # of built objects of chains; one object of any size is kept
+    memory_descriptor: int  # of the memory that the node shares; -1: none
+    memory_bytes: int
 
 
 class TierWorker:
@@ -102,6 +105,11 @@ class TierWorker:
             fetch_concurrency=settings.fetch_concurrency,
             executor=self._executor,
             check=check_range_bytes,
+        )
+        self._memory = (
+            memoryview(b"")
+            if settings.memory_descriptor < 0
+            else map_shared(settings.memory_descriptor, settings.memory_bytes)
         )
         self._bandwidth = Bandwidth(settings.upload_bytes_per_second)
         self._uploads = asyncio.Semaphore(settings.upload_concurrency)
@@ -165,7 +173,7 @@ class TierWorker:
                 self.upload_count += 1
                 return upload_result_to_fields(result)
             case StoreRequest(method, arguments):
-                found = await call_store(self._store, request)
+                found = await call_store(self._store, request, self._memory)
                 if method == "delete":
                     # No reader will request it again: free the space for others.
                     self._cache.forget(arguments)
@@ -296,6 +304,8 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
     )
     parser.add_argument("--niceness", type=int, default=NICENESS)
     parser.add_argument("--wal-bytes", type=int, default=0)
+    parser.add_argument("--memory-descriptor", type=int, default=-1)
+    parser.add_argument("--memory-bytes", type=int, default=0)
     parser.add_argument("--log-format", choices=LOG_FORMATS, default=TEXT)
     parser.add_argument("--until-stdin-ends", action="store_true", dest="ends_with_stdin")
     fields = vars(parser.parse_args(arguments))

@@ -11,6 +11,7 @@ from pathlib import Path
 from tidelog_core.config import NodeConfig
 from tidelog_core.log_format import TEXT
 
+from tidelog_node.tier.lent_memory import LentMemory
 from tidelog_node.tier.protocol import NICENESS
 from tidelog_node.tier.worker_version import version_argument
 
@@ -36,10 +37,12 @@ class WorkerCommand:
     log_format: str = TEXT
     niceness: int = NICENESS
     wal_bytes: int = 0  # of built objects of chains that the worker keeps
+    memory: LentMemory | None = None  # that the worker shares
 
     def arguments(self) -> list[str]:
         """Return the command line."""
-        config = self.node_config
+        config, memory = self.node_config, self.memory
+        shared = (-1, 0) if memory is None else (memory.descriptor, memory.size_bytes)
         return [
             sys.executable,
             "-m",
@@ -56,8 +59,14 @@ class WorkerCommand:
             f"--log-format={self.log_format}",
             f"--niceness={self.niceness}",
             f"--wal-bytes={self.wal_bytes}",
+            f"--memory-descriptor={shared[0]}",
+            f"--memory-bytes={shared[1]}",
             "--until-stdin-ends",
         ]
+
+    def descriptors(self) -> tuple[int, ...]:
+        """Return the open files that the worker inherits."""
+        return () if self.memory is None else (self.memory.descriptor,)
 
     def environment_variables(self) -> Mapping[str, str]:
         """Return the environment."""

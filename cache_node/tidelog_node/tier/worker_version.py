@@ -15,7 +15,7 @@ from tidelog_core.software_version import __version__
 logger = logging.getLogger(__name__)
 
 # Raised with every change of the command line or of a message, for programs between two releases.
-PROTOCOL = 1
+PROTOCOL = 2
 # As this process was loaded: the files on the disk may be others by now.
 NODE_VERSION = f"{__version__}/{PROTOCOL}"
 OTHER_VERSION_STATUS = 76  # exit status of a worker of another version; EX_PROTOCOL in sysexits.h

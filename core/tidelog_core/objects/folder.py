@@ -336,6 +336,25 @@ def read_object(folder: Path, key: str, start: int, end: int | None) -> bytes:
         raise StoreUnavailable(f"object {key!r} cannot be read: {error}") from error
 
 
+def read_object_into(folder: Path, key: str, start: int, memory: memoryview) -> int:
+    """Read an object from ``start`` on into the memory; return the number of bytes.
+
+    They are fewer than the memory has only at the end of the object. For any thread. Raises as
+    ``read_object``.
+    """
+    check_key(key)
+    try:
+        with (folder / key).open("rb", buffering=0) as file:
+            done = 0
+            while count := os.preadv(file.fileno(), [memory[done:]], start + done):
+                done += count  # One call reads at most about 2 GiB.
+            return done
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise ObjectNotFound(key) from None
+    except OSError as error:
+        raise StoreUnavailable(f"object {key!r} cannot be read: {error}") from error
+
+
 def _make_durable_folder(folder: Path, below: Path | None = None) -> None:
     """Create the folder and make its name durable, and those of the folders above it.
 

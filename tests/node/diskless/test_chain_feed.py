@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.diskless.wal.build import ObjectName, WalSlice
+from tidelog_core.diskless.wal.footer import SUFFIX_SIZE_BYTES
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ObjectNotFound, StoreUnavailable
 from tidelog_core.log.local_log import LocalLog
@@ -41,6 +42,7 @@ from tests.support.data_objects import build_data_object
 from tests.support.log_building import content_of, open_log, start_unfilled
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context
+from tests.support.store_lender import StoreLender
 from tests.support.waiting import eventually_async
 
 HERE, LEADER = 1, 2
@@ -52,6 +54,7 @@ class WatchedStore(MemoryObjectStore):
     def __init__(self) -> None:
         super().__init__()
         self.gets: Counter[str] = Counter()
+        self.read_bytes = 0
         self.lists = 0
         self.failures = 0
         self.gone: set[tuple[str, int]] = set()  # keys, and which of their requests find nothing
@@ -63,7 +66,9 @@ class WatchedStore(MemoryObjectStore):
         if self.failures:
             self.failures -= 1
             raise StoreUnavailable("slow down")
-        return await super().get_range(key, start, end)
+        data = await super().get_range(key, start, end)
+        self.read_bytes += len(data)
+        return data
 
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[object]:
         self.lists += 1
@@ -147,7 +152,7 @@ async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> Asy
     history = TierHistory(store=metadata, indexes=NoTier(), view=view)  # type: ignore[arg-type]
     zone.feeds = ChainFeeds(
         store=store,
-        read=store.get_range,
+        lender=StoreLender(store),
         cluster_id=CLUSTER,
         refill=LogRefill(node, store.get_range),
         catch_up=CatchUp(node, history=history, timeout_s=1.0),
@@ -195,6 +200,52 @@ async def test_a_new_replica_gets_all_chains_and_then_each_object_by_one_request
     zone.assert_same()
     assert zone.store.lists == joined_with
     assert zone.report_count >= 20
+
+
+async def test_large_objects_are_read_by_one_request_after_the_first(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next object is about as large as the last one."""
+    monkeypatch.setattr(followed_objects, "FIRST_READ_BYTES", 1_000)
+    zone.tell()
+    await zone.until()
+    gets = []
+    for value_size_bytes in (1_500, 1_500, 1_500, 10, 10, 1_500, 1_500):
+        zone.store.gets.clear()
+        await zone.chained.append(batch(1, value_size_bytes=value_size_bytes))
+        zone.tell()
+        await zone.until()
+        gets.append(zone.store.gets.total())
+    assert gets == [3, 1, 1, 1, 1, 3, 1]  # the first bytes, the footer and the whole
+    zone.assert_same()
+
+
+async def test_of_objects_that_are_mostly_for_others_only_the_own_part_is_read(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_objects, "FIRST_READ_BYTES", 2_000)
+    zone.tell()
+    await zone.until()
+    chained = zone.chained
+    entry = chained.chains[-1]
+    for _ in range(3):
+        zone.store.read_bytes = 0
+        start = chained.log.log_end_offset
+        chained.log.append_as_leader(batch(1), leader_epoch=entry.leader_epoch)
+        chained.log.advance_high_watermark(start + 1)
+        own = WalSlice(*NAME, entry.leader_epoch, bytes(chained.bytes_from(start)))
+        other = WalSlice(TOPIC_ID, 99, 1, bytes(batch(1, value_size_bytes=300_000)))
+        at = chained.ends[entry.chain]
+        name = ObjectName(CLUSTER, entry.chain, at, at, 0, 0)
+        await zone.store.put(
+            wal_key(CLUSTER, entry.chain, at), build_data_object(name, [other, own]).data
+        )
+        chained.ends[entry.chain] = at + 1
+        zone.tell()
+        await zone.until()
+        # The first bytes, the footer's request and the own slice.
+        assert zone.store.read_bytes < 2_000 + SUFFIX_SIZE_BYTES + 1_000
+    zone.assert_same()
 
 
 async def test_references_are_followed_with_one_request_for_a_gateways_object(zone: Zone) -> None:

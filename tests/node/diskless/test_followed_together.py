@@ -26,6 +26,7 @@ from tests.support.log_building import open_log
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context
 from tests.support.placed_cluster import PlacedCluster
+from tests.support.store_lender import StoreLender
 from tests.support.waiting import eventually_async
 
 LEADER, OBJECTS = 2, 5
@@ -49,7 +50,7 @@ class Follower:
         history = TierHistory(store=metadata, indexes=NoTier(), view=view)  # type: ignore[arg-type]
         self.feeds = ChainFeeds(
             store=self.store,
-            read=self.store.get_range,
+            lender=StoreLender(self.store),
             cluster_id=CLUSTER,
             refill=LogRefill(node, self.store.get_range),
             catch_up=CatchUp(node, history=history, timeout_s=1.0),

@@ -45,6 +45,8 @@ from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.diskless.chain.writer_limits import kept_bytes_max, writer_limits
 from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.client import TierClient
+from tidelog_node.tier.lent_memory import LentMemory
+from tidelog_node.tier.lent_ranges import FolderLender, RangeLender, WorkerLender
 from tidelog_node.tier.protocol import NICENESS
 from tidelog_node.tier.worker_command import WorkerCommand
 from tidelog_node.tier.worker_starts import CONNECT_S_FIRST
@@ -55,6 +57,7 @@ LOOK_INTERVAL_S = 2.0
 SEAL_SECONDS_MAX = 2.0  # of the own chain, when the node stops
 # Between tries to seal what former processes have left; each waits longer, up to the second one.
 FORMER_RETRY_S, FORMER_RETRY_S_MAX = 60.0, 3_600.0
+LENT_BYTES = 32 << 20  # of objects that followers are reading; what is not used takes no memory
 PROBE_PAUSE_S = 1.0  # after a failed probe: until then callers get its error
 
 
@@ -73,8 +76,11 @@ class NodeChain:
         """``socket`` and ``cache_dir`` are those of the WAL worker, not of the tier worker."""
         self._node = node
         self._objects_url = objects_url
-        self._is_local = not parse_object_location(objects_url).has_price
+        location = parse_object_location(objects_url)
+        self._is_local = not location.has_price
+        self._folder = Path(location.name) if location.scheme == "file" else None
         self._limits = writer_limits(node.static_config, pays_for_requests=not self._is_local)
+        self._memory = _shared_memory() if self._folder is None else None
         self._command = WorkerCommand(
             socket=socket,
             objects=objects_url,
@@ -83,6 +89,7 @@ class NodeChain:
             log_format=log_format,
             niceness=0,  # Producers wait for it.
             wal_bytes=kept_bytes_max(self._limits),
+            memory=self._memory,
         )
         self.client = TierClient(self._command, tracer=node.tracer, health=node.health)
         self.client.start()
@@ -104,6 +111,13 @@ class NodeChain:
     def is_full(self) -> bool:
         """Whether clients' requests must wait: as many bytes are pending as may be."""
         return self.chain is not None and self.chain.is_full
+
+    def lender(self) -> RangeLender:
+        """Return the reader of objects that followers need for a moment."""
+        if self._folder is not None:
+            memory = LentMemory(LENT_BYTES, is_shared=False)
+            return FolderLender(self._folder, memory, self._node.executor)
+        return WorkerLender(self.client, self._memory)
 
     async def worker_status(self) -> Mapping[str, Any] | None:
         """Return the worker's counters, ``None`` if none runs or it does not answer."""
@@ -180,6 +194,7 @@ class NodeChain:
                 cache_dir=Path(folder.name) / "cache",
                 niceness=NICENESS,
                 wal_bytes=0,
+                memory=None,
             ),
             tracer=self._node.tracer,
             # It ends with the calls, so they wait as long as it may take to start.
@@ -292,3 +307,11 @@ class NodeChain:
         if self.chain is chain:
             self.chain = None
         self.deposed.notify(chain)
+
+
+def _shared_memory() -> LentMemory | None:
+    try:
+        return LentMemory(LENT_BYTES, is_shared=True)
+    except OSError as error:
+        logger.info("followers' reads are copied more often", extra={"reason": str(error)})
+        return None

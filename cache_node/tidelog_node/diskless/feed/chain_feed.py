@@ -24,9 +24,9 @@ from tidelog_node.diskless.feed.chain_joins import ChainJoins
 from tidelog_node.diskless.feed.fed_replicas import RETRY_SECONDS, FedReplica, FedReplicas
 from tidelog_node.diskless.feed.followed_objects import FollowedObjects
 from tidelog_node.diskless.recovery.log_refill import LogRefill
-from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
+from tidelog_node.tier.lent_ranges import LentRange, RangeLender
 
 logger = logging.getLogger(__name__)
 
@@ -42,14 +42,14 @@ class ChainFeed:
         chain: ChainName,
         *,
         store: ObjectStore,
-        read: RangeReader,
+        lender: RangeLender,
         cluster_id: str,
         refill: LogRefill,
         catch_up: CatchUp,
         on_moved: Callable[[Replica], None],
         joins: asyncio.Semaphore,
     ) -> None:
-        """``read`` reads the objects one by one, ``store`` does the rest.
+        """``lender`` reads the objects one by one, ``store`` does the rest.
 
         ``on_moved`` is called after a replica's log has another end.
 
@@ -58,7 +58,7 @@ class ChainFeed:
         self.chain = chain
         self._replicas = FedReplicas(on_moved)
         self._objects = FollowedObjects(
-            chain, self._replicas, store=store, read=read, cluster_id=cluster_id
+            chain, self._replicas, store=store, lender=lender, cluster_id=cluster_id
         )
         self._joins = ChainJoins(
             chain,
@@ -122,7 +122,9 @@ class ChainFeed:
                 await wait_and_clear(self._stir, RETRY_SECONDS)
             else:
                 read_count += 1
-                await self._read_next(1 if read_count <= OBJECTS_ONE_BY_ONE else OBJECTS_AT_ONCE)
+                is_far_behind = read_count > OBJECTS_ONE_BY_ONE
+                at_once = min(OBJECTS_AT_ONCE, self._objects.at_once_max) if is_far_behind else 1
+                await self._read_next(at_once)
 
     async def _read_next(self, count: int) -> None:
         """Read the next objects at once, and append their slices to the replicas in order.
@@ -131,24 +133,38 @@ class ChainFeed:
         that is missing, or that no replica waits for. Raises the store's errors, and
         ``CorruptObject``.
         """
+        first = self._replicas.next_sequence
+        heads = [
+            asyncio.create_task(self._objects.read_head(first + number)) for number in range(count)
+        ]
+        try:
+            for head in heads:
+                if not await self._take_next(head, is_first=head is heads[0]):
+                    return
+        finally:
+            for head in heads:
+                head.cancel()
+                head.add_done_callback(_release)
+
+    async def _take_next(self, head: asyncio.Task[LentRange], *, is_first: bool) -> bool:
+        """Append the slices of the next object; return whether to go on with the one after it."""
         replicas = self._replicas
-        first = replicas.next_sequence
-        heads = await asyncio.gather(
-            *(self._objects.read_head(first + n) for n in range(count)), return_exceptions=True
-        )
-        for head in heads:
-            is_enough = replicas.joined.isdisjoint(replicas.behind())
-            if replicas.next_sequence > first and (is_enough or isinstance(head, ObjectNotFound)):
-                return
-            try:
-                if isinstance(head, BaseException):
-                    raise head
-                await self._objects.take(head)
-            except ObjectNotFound:  # Collected: the tier has what it had.
+        if not is_first and replicas.joined.isdisjoint(replicas.behind()):
+            return False
+        try:
+            await self._objects.take((await head).data)
+        except ObjectNotFound:
+            if is_first:  # Collected: the tier has what it had.
                 replicas.joined.clear()
                 await asyncio.sleep(RETRY_SECONDS)
-                return
-            except CorruptObject:
-                replicas.joined.clear()  # Those that need it join, and each gets its own error.
-                raise
-            replicas.next_sequence += 1
+            return False
+        except CorruptObject:
+            replicas.joined.clear()  # Those that need it join, and each gets its own error.
+            raise
+        replicas.next_sequence += 1
+        return True
+
+
+def _release(head: asyncio.Task[LentRange]) -> None:
+    if not head.cancelled() and head.exception() is None:
+        head.result().release()

@@ -13,9 +13,9 @@ from tidelog_core.replication.follower_state import Append, FollowerState
 from tidelog_node.diskless.feed.chain_feed import ChainFeed
 from tidelog_node.diskless.feed.fed_replicas import FedReplica
 from tidelog_node.diskless.recovery.log_refill import LogRefill
-from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
+from tidelog_node.tier.lent_ranges import RangeLender
 
 JOINS_AT_ONCE_MAX = 4  # of all feeds of a node
 
@@ -27,14 +27,14 @@ class ChainFeeds:
         self,
         *,
         store: ObjectStore,
-        read: RangeReader,
+        lender: RangeLender,
         cluster_id: str,
         refill: LogRefill,
         catch_up: CatchUp,
         on_moved: Callable[[Replica], None],
     ) -> None:
         self._store = store
-        self._read = read
+        self._lender = lender
         self._cluster_id = cluster_id
         self._refill = refill
         self._catch_up = catch_up
@@ -74,7 +74,7 @@ class ChainFeeds:
         feed = ChainFeed(
             chain,
             store=self._store,
-            read=self._read,
+            lender=self._lender,
             cluster_id=self._cluster_id,
             refill=self._refill,
             catch_up=self._catch_up,

@@ -255,9 +255,7 @@ class ChainJoins:
                     append_slice(fed.replica, data)
                     self._replicas.prove(fed, one.end_offset)
                 elif one.end_offset > log.log_end_offset:
-                    self._replicas.append(
-                        name, fed, data, base_offset=one.base_offset, end_offset=one.end_offset
-                    )
+                    self._replicas.append(name, fed, memoryview(data), one)
 
 
 def _with_deleted(

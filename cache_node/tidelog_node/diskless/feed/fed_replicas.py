@@ -15,6 +15,7 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.replication.follower_state import FollowerState
 
+from tidelog_node.diskless.recovery.chain_slices import StoredSlice
 from tidelog_node.diskless.recovery.deleted_slices import lacks_deleted
 from tidelog_node.replica import Replica
 
@@ -131,24 +132,21 @@ class FedReplicas:
     # -- appending --
 
     def append(
-        self,
-        name: PartitionName,
-        fed: FedReplica,
-        data: bytes | bytearray | memoryview,
-        *,
-        base_offset: int,
-        end_offset: int,
+        self, name: PartitionName, fed: FedReplica, data: memoryview, stored: StoredSlice
     ) -> None:
-        """Append a slice, if the replica still follows and ends where the slice begins."""
+        """Append a slice, if the replica still follows and ends where the slice begins.
+
+        ``data`` has its bytes. It is writable, and not needed after the call.
+        """
         known = self._fed.get(name)
         # In the same epoch, even if the leader has answered since.
         if known is None or known.follower is not fed.follower:
             return
-        if not (fed.is_current and fed.continues_at(base_offset)):
+        if not (fed.is_current and fed.continues_at(stored.base_offset)):
             self.joined.discard(name)
             return
-        fed.replica.append_as_follower(memoryview(bytearray(data)))
-        self.prove(fed, end_offset)
+        fed.replica.append_as_follower(data)
+        self.prove(fed, stored.end_offset)
 
     def prove(self, fed: FedReplica, end_offset: int) -> None:
         """Note that the log's records below the offset are committed."""

@@ -1,9 +1,11 @@
 """Takes the slices of one object of a chain for the replicas that lack them.
 
-    the first megabyte → footer → slices of wanted partitions, in order of offset → appended
+    the first bytes → footer → slices of wanted partitions, in order of offset → appended
 
-Most objects are read by one request. A gateway's slices are in the gateway's object, and this one
-has references to them: neighbours are read together, as many as memory allows.
+Most objects are read by one request: a chain's objects are about as large as the last one. Where
+most of an object is for others, only its first megabyte is, and then what is wanted. A gateway's
+slices are in the gateway's object, and this one has references to them: neighbours are read
+together, as many as memory allows.
 """
 
 from __future__ import annotations
@@ -24,12 +26,17 @@ from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.diskless.feed.fed_replicas import FedReplica, FedReplicas
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice, referenced_slice, stored_slice
-from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.slice_appends import placed
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
+from tidelog_node.tier.lent_ranges import LentRange, RangeLender
 
-FIRST_READ_BYTES = 1 << 20  # most objects are smaller, and are read by one request
+FIRST_READ_BYTES = 1 << 20  # most objects of a chain with little traffic are smaller
+FIRST_READ_BYTES_MAX = 10 << 20  # the largest objects have records of 8 MiB
+AHEAD_BYTES_MAX = 20 << 20  # of objects that are read at once
+WANTED_SHARE_MIN = 0.5  # of an object that is worth reading as a whole
 REFERENCED_BYTES_MAX = 32 << 20  # of gateways' slices that are read at once
+
+Slices = Sequence[tuple[PartitionName, StoredSlice]]
 
 
 class FollowedObjects:
@@ -41,27 +48,32 @@ class FollowedObjects:
         replicas: FedReplicas,
         *,
         store: ObjectStore,
-        read: RangeReader,
+        lender: RangeLender,
         cluster_id: str,
     ) -> None:
-        """``read`` reads the objects one by one, ``store`` does the rest."""
+        """``lender`` reads the objects one by one, ``store`` does the rest."""
         self._chain = chain
         self._replicas = replicas
         self._store = store
-        self._read = read
+        self._lender = lender
         self._cluster_id = cluster_id
         self._chains = ChainStore(store, cluster_id)
+        self._first_bytes = FIRST_READ_BYTES  # that the next object's first request reads
 
-    async def read_head(self, sequence: int) -> bytes | memoryview:
+    @property
+    def at_once_max(self) -> int:
+        """How many objects to read at once, at most."""
+        return AHEAD_BYTES_MAX // self._first_bytes
+
+    async def read_head(self, sequence: int) -> LentRange:
         """Return an object's first bytes. Raises ``ObjectNotFound``, and the store's errors."""
-        return await self._read(self._key(sequence), 0, FIRST_READ_BYTES)
+        return await self._lender.lend(self._key(sequence), 0, self._first_bytes)
 
-    async def take(self, read: bytes | memoryview) -> None:
+    async def take(self, head: memoryview) -> None:
         """Append the next object's slices to the replicas, given the object's first bytes.
 
-        Raises the store's errors, and ``CorruptObject``.
+        They are writable. Raises the store's errors, and ``CorruptObject``.
         """
-        head = bytes(read)
         sequence = self._replicas.next_sequence
         key = self._key(sequence)
         footer = await self._footer(head, key)
@@ -80,6 +92,20 @@ class FollowedObjects:
             )
             for row in footer.references
         ]
+        size_bytes = footer.header.size_bytes
+        wanted_bytes = sum(one.size_bytes for name, one in own if self._wants(name, one))
+        is_for_us = wanted_bytes >= WANTED_SHARE_MIN * size_bytes
+        self._first_bytes = _first_bytes(size_bytes) if is_for_us else FIRST_READ_BYTES
+        if is_for_us and size_bytes > len(head):
+            whole = await self._lender.lend(key, 0, size_bytes)
+            try:
+                await self._take_all(own, referenced, whole.data, key)
+            finally:
+                whole.release()
+        else:
+            await self._take_all(own, referenced, head, key)
+
+    async def _take_all(self, own: Slices, referenced: Slices, head: memoryview, key: str) -> None:
         foreign: Mapping[StoredSlice, bytearray] = {}
         # The leader's own slices come first in the object, in any order of offsets.
         found = sorted((*own, *referenced), key=lambda one: one[1].base_offset)
@@ -88,9 +114,7 @@ class FollowedObjects:
                 foreign = await self._read_referenced(self._wanted_references(found, at))
             await self._take(name, one, head, key, foreign)
 
-    def _wanted_references(
-        self, found: Sequence[tuple[PartitionName, StoredSlice]], at: int
-    ) -> list[StoredSlice]:
+    def _wanted_references(self, found: Slices, at: int) -> list[StoredSlice]:
         """Return the references from ``at`` on that replicas want, as many as memory allows.
 
         While a leader cannot store its objects, the references of many megabytes fit into one.
@@ -118,7 +142,7 @@ class FollowedObjects:
                 found[one] = placed(data, one, key=key)
         return found
 
-    async def _footer(self, head: bytes, key: str) -> WalFooter:
+    async def _footer(self, head: memoryview, key: str) -> WalFooter:
         header = parse_header(head[:HEADER_SIZE], key=key)
         if header.kind is not WalKind.DATA or header.sequence != self._replicas.next_sequence:
             # A late seal has replaced a collected object, or the broker leads no more.
@@ -142,7 +166,7 @@ class FollowedObjects:
         self,
         name: PartitionName,
         one: StoredSlice,
-        head: bytes,
+        head: memoryview,
         key: str,
         foreign: Mapping[StoredSlice, bytearray],
     ) -> None:
@@ -152,23 +176,33 @@ class FollowedObjects:
         if not fed.continues_at(one.base_offset):
             self._replicas.joined.discard(name)
             return
-        data: bytes | bytearray | memoryview
-        end = one.position + one.size_bytes
         if one.is_reference:
-            if one not in foreign:  # The replica has begun to want it while others were read.
+            if one in foreign:
+                self._replicas.append(name, fed, memoryview(foreign[one]), one)
+            else:  # The replica has begun to want it while others were read.
                 self._replicas.joined.discard(name)
-                return
-            data = foreign[one]
+        elif one.end <= len(head):
+            data = _checked(head[one.position : one.end], one, key)
+            self._replicas.append(name, fed, data, one)
         else:
-            if end <= len(head):
-                data = memoryview(head)[one.position : end]
-            else:
-                data = await self._read(key, one.position, end)
-            if len(data) != one.size_bytes or crc32c(data) != one.crc32c:
-                raise CorruptObject(key, f"the CRC of the slice at {one.position} does not match")
-        self._replicas.append(
-            name, fed, data, base_offset=one.base_offset, end_offset=one.end_offset
-        )
+            piece = await self._lender.lend(key, one.position, one.end)
+            try:
+                self._replicas.append(name, fed, _checked(piece.data, one, key), one)
+            finally:
+                piece.release()
 
     def _key(self, sequence: int) -> str:
         return wal_key(self._cluster_id, self._chain, sequence)
+
+
+def _first_bytes(size_bytes: int) -> int:
+    """Return how much to read at once of the object after one of this size."""
+    wanted = -(-(size_bytes + size_bytes // 4) // FIRST_READ_BYTES) * FIRST_READ_BYTES
+    return min(wanted, FIRST_READ_BYTES_MAX)
+
+
+def _checked(data: memoryview, one: StoredSlice, key: str) -> memoryview:
+    """Return the slice's bytes. Raises ``CorruptObject`` unless they are whole."""
+    if len(data) != one.size_bytes or crc32c(data) != one.crc32c:
+        raise CorruptObject(key, f"the CRC of the slice at {one.position} does not match")
+    return data

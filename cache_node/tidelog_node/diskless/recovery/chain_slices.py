@@ -55,6 +55,11 @@ class StoredSlice(NamedTuple):
     # A gateway's: its batches count their offsets from 0, and have no leader epoch.
     is_reference: bool = False
 
+    @property
+    def end(self) -> int:
+        """The position behind the slice."""
+        return self.position + self.size_bytes
+
 
 class StoredObject(NamedTuple):
     """An object of a chain."""

@@ -1,0 +1,89 @@
+"""Memory of a fixed size that is lent piece by piece, and that a node shares with its worker.
+
+New memory costs more than to copy into it: the kernel clears each of its pages, and maps it, when
+it is first written. So the ranges of objects that followers read lie where earlier ones did. The
+lowest free place is lent, so what is never needed is never touched, and takes nothing.
+
+The memory is a file without a name (``memfd_create``), which a child process can inherit.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+
+PAGE_BYTES = mmap.PAGESIZE  # places begin and end with pages
+
+
+class LentMemory:
+    """The memory, and which of it is free. For one thread."""
+
+    def __init__(self, size_bytes: int, *, is_shared: bool) -> None:
+        """With ``is_shared`` a child that gets the descriptor can map it.
+
+        Raises ``OSError`` where that cannot be had.
+        """
+        self.size_bytes = size_bytes
+        self.descriptor = _unnamed_file(size_bytes) if is_shared else -1
+        self._view = memoryview(mmap.mmap(self.descriptor, size_bytes))
+        self._free = [(0, size_bytes)]  # ``[start, end)``, in order, none next to another
+
+    def lend(self, size_bytes: int) -> Loan | None:
+        """Lend so many bytes; ``None`` if there is no such place."""
+        taken = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+        for at, (start, end) in enumerate(self._free):
+            if end - start >= taken:
+                self._free[at : at + 1] = [(start + taken, end)] if end - start > taken else []
+                return Loan(self, start, start + taken, self._view[start : start + size_bytes])
+        return None
+
+    def take_back(self, start: int, end: int) -> None:
+        """Take bytes ``[start, end)`` back, which were lent."""
+        joined: list[tuple[int, int]] = []
+        for piece in sorted([*self._free, (start, end)]):
+            if joined and joined[-1][1] == piece[0]:
+                joined[-1] = joined[-1][0], piece[1]
+            else:
+                joined.append(piece)
+        self._free = joined
+
+    def close(self) -> None:
+        """Close the file. What is mapped stays so while it is referred to."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class Loan:
+    """A part of the memory, for its borrower alone until it is given back."""
+
+    def __init__(self, memory: LentMemory, start: int, end: int, view: memoryview) -> None:
+        self.view = view
+        self.position = start  # of its first byte in the memory
+        self._memory = memory
+        self._end = end
+        self._is_back = False
+
+    def give_back(self) -> None:
+        """End the loan. Idempotent.
+
+        Nobody may read or write there after that, neither here nor in the worker.
+        """
+        if not self._is_back:
+            self._is_back = True
+            self.view.release()
+            self._memory.take_back(self.position, self._end)
+
+
+def map_shared(descriptor: int, size_bytes: int) -> memoryview:
+    """Return the memory of the process that has passed the descriptor on. Raises ``OSError``."""
+    return memoryview(mmap.mmap(descriptor, size_bytes))
+
+
+def _unnamed_file(size_bytes: int) -> int:
+    if sys.platform != "linux":
+        raise OSError("this system has no memfd_create")
+    descriptor = os.memfd_create("tidelog", os.MFD_CLOEXEC)
+    os.ftruncate(descriptor, size_bytes)
+    return descriptor

@@ -1,0 +1,110 @@
+"""Reads ranges of objects into memory that is used again, for readers that are soon done with them.
+
+A range that came over the worker's socket would be copied six times on its way, four times into
+new memory. Here it is written once, where its reader finds it.
+
+A loan ends when its reader releases it. If the reader was cancelled it ends with the request: until
+then the worker, or a thread, may write there. The requests of a worker that has lost its connection
+have ended although it may still write for a moment. That is safe too: no other request gets to a
+worker before that process has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Protocol
+
+from tidelog_core.objects.folder import read_object_into
+
+from tidelog_node.tier.client import TierClient
+from tidelog_node.tier.lent_memory import LentMemory, Loan
+from tidelog_node.tier.protocol import StoreRequest
+
+
+class LentRange:
+    """Bytes of an object, until they are released."""
+
+    def __init__(self, data: memoryview, loan: Loan | None = None) -> None:
+        self.data = data
+        self._loan = loan
+
+    def release(self) -> None:
+        """End the loan; nobody may read the bytes after that. Idempotent."""
+        self.data.release()
+        if self._loan is not None:
+            self._loan.give_back()
+
+
+class RangeLender(Protocol):
+    """Reads ranges of objects for a short time."""
+
+    async def lend(self, key: str, start: int, end: int) -> LentRange:
+        """Return bytes ``[start, end)``, writable, fewer only at the end of the object.
+
+        The caller releases them. Raises as ``ObjectStore.get_range``.
+        """
+
+
+class FolderLender:
+    """Lends ranges of the objects in a folder, without a worker: threads read them."""
+
+    def __init__(self, folder: Path, memory: LentMemory, executor: Executor) -> None:
+        self._folder = folder
+        self._memory = memory
+        self._executor = executor
+
+    async def lend(self, key: str, start: int, end: int) -> LentRange:
+        """Return the range as ``RangeLender``."""
+        loan = self._memory.lend(end - start)
+        loop = asyncio.get_running_loop()
+        view = memoryview(bytearray(end - start)) if loan is None else loan.view
+        reading = loop.run_in_executor(
+            self._executor, read_object_into, self._folder, key, start, view
+        )
+        return await _lent(reading, view, loan)
+
+
+class WorkerLender:
+    """Lends ranges that a worker reads into memory that it shares with this process."""
+
+    def __init__(self, client: TierClient, memory: LentMemory | None) -> None:
+        """The client's worker has got the memory. ``None``: this system cannot share any."""
+        self._client = client
+        self._memory = memory
+
+    async def lend(self, key: str, start: int, end: int) -> LentRange:
+        """Return the range as ``RangeLender``."""
+        loan = None if self._memory is None else self._memory.lend(end - start)
+        if loan is None:
+            return LentRange(memoryview(bytearray(await self._client.get_range(key, start, end))))
+        reading = asyncio.create_task(self._read(key, start, end, loan.position))
+        return await _lent(reading, loan.view, loan)
+
+    async def _read(self, key: str, start: int, end: int, position: int) -> int:
+        request = StoreRequest("get-range-into", (key, start, end, position))
+        return int((await self._client.call(request))["found"])
+
+
+async def _lent(reading: asyncio.Future[int], view: memoryview, loan: Loan | None) -> LentRange:
+    """Return what is read into the view. ``reading`` returns how many bytes that are."""
+    try:
+        size_bytes = await asyncio.shield(reading)
+    except BaseException:
+        if loan is not None:
+            _give_back_after(reading, loan)
+        raise
+    return LentRange(view[:size_bytes], loan)
+
+
+def _give_back_after(reading: asyncio.Future[int], loan: Loan) -> None:
+    def end(reading: asyncio.Future[int]) -> None:
+        if not reading.cancelled():
+            reading.exception()  # Nobody else looks at it.
+        loan.give_back()
+
+    if reading.done():
+        end(reading)
+    else:
+        reading.add_done_callback(end)

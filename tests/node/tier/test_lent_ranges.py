@@ -1,0 +1,159 @@
+"""Ranges of objects in memory that is used again, from a folder and from a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+
+import pytest
+from tidelog_core.errors import ObjectNotFound, TidelogError
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_node.tier.client import TierClient
+from tidelog_node.tier.lent_memory import LentMemory
+from tidelog_node.tier.lent_ranges import FolderLender, RangeLender, WorkerLender
+from tidelog_node.tier.worker_command import WorkerCommand
+
+from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
+from tests.support.waiting import eventually_async
+
+SIZE_BYTES = 1 << 20
+OBJECT = Random(0).randbytes(300_000)
+KEY = "some/object"
+
+
+def is_whole(memory: LentMemory) -> bool:
+    loan = memory.lend(memory.size_bytes)
+    if loan is not None:
+        loan.give_back()
+    return loan is not None
+
+
+@pytest.fixture
+async def objects(tmp_path: Path) -> Path:
+    folder = tmp_path / "objects"
+    store = FolderObjectStore(folder)
+    await store.put(KEY, OBJECT)
+    await store.close()
+    return folder
+
+
+@pytest.fixture
+def memory() -> LentMemory:
+    return LentMemory(SIZE_BYTES, is_shared=True)
+
+
+@pytest.fixture
+async def client(objects: Path, memory: LentMemory, tmp_path: Path) -> AsyncIterator[TierClient]:
+    client = TierClient(
+        WorkerCommand(
+            socket=tmp_path / "wal.sock",
+            objects=f"file://{objects}",
+            cache_dir=tmp_path / "cache",
+            node_config=CONFIG,
+            memory=memory,
+        )
+    )
+    client.start()
+    await client.wait_ready(READY_TIMEOUT_S)
+    yield client
+    await client.close()
+
+
+@pytest.fixture(params=["folder", "worker"])
+async def lender(
+    request: pytest.FixtureRequest, objects: Path, memory: LentMemory, client: TierClient
+) -> AsyncIterator[RangeLender]:
+    with ThreadPoolExecutor(2) as executor:
+        if request.param == "folder":
+            yield FolderLender(objects, memory, executor)
+        else:
+            yield WorkerLender(client, memory)
+
+
+async def test_a_range_is_lent_until_it_is_released(
+    lender: RangeLender, memory: LentMemory
+) -> None:
+    for start, end in ((0, 10), (0, len(OBJECT)), (299_990, 300_000), (5, 123_456)):
+        found = await lender.lend(KEY, start, end)
+        assert found.data == OBJECT[start:end]
+        assert not found.data.readonly
+        assert not is_whole(memory)
+        found.release()
+        found.release()
+        assert is_whole(memory)
+        with pytest.raises(ValueError, match="released"):
+            bytes(found.data)
+
+
+async def test_a_range_ends_with_its_object(lender: RangeLender, memory: LentMemory) -> None:
+    for start in (299_000, 300_000, 400_000):
+        found = await lender.lend(KEY, start, start + 100_000)
+        assert found.data == OBJECT[start:]
+        found.release()
+    assert is_whole(memory)
+
+
+async def test_an_object_that_is_missing_takes_no_memory(
+    lender: RangeLender, memory: LentMemory
+) -> None:
+    with pytest.raises(ObjectNotFound, match="other"):
+        await lender.lend("some/other", 0, 1_000)
+    assert is_whole(memory)
+
+
+async def test_ranges_at_once_have_their_own_bytes(lender: RangeLender, memory: LentMemory) -> None:
+    """Those for which there is no room are read elsewhere."""
+    chance = Random(1)
+    starts = [chance.randrange(200_000) for _ in range(40)]
+    found = await asyncio.gather(*(lender.lend(KEY, at, at + 99_000) for at in starts))
+    assert [bytes(one.data) for one in found] == [OBJECT[at : at + 99_000] for at in starts]
+    assert not any(one.data.readonly for one in found)
+    for one in found:
+        one.release()
+    assert is_whole(memory)
+
+
+async def test_without_shared_memory_ranges_are_read_elsewhere(client: TierClient) -> None:
+    found = await WorkerLender(client, None).lend(KEY, 10, 20)
+    assert found.data == OBJECT[10:20]
+    assert not found.data.readonly
+    found.release()
+
+
+async def test_the_place_of_a_reader_that_gave_up_is_not_lent_before_the_worker_has_answered(
+    client: TierClient, memory: LentMemory
+) -> None:
+    assert client.worker_pid is not None
+    lender = WorkerLender(client, memory)
+    os.kill(client.worker_pid, signal.SIGSTOP)
+    reading = asyncio.create_task(lender.lend(KEY, 0, 1_000))
+    await asyncio.sleep(0.05)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert not is_whole(memory)
+    os.kill(client.worker_pid, signal.SIGCONT)
+    await eventually_async(lambda: is_whole(memory))
+
+
+async def test_a_worker_that_is_killed_keeps_no_memory(
+    client: TierClient, memory: LentMemory
+) -> None:
+    assert client.worker_pid is not None
+    lender = WorkerLender(client, memory)
+    os.kill(client.worker_pid, signal.SIGSTOP)
+    reading = asyncio.create_task(lender.lend(KEY, 0, 1_000))
+    await asyncio.sleep(0.05)
+    os.kill(client.worker_pid, signal.SIGKILL)
+    with pytest.raises(TidelogError):
+        await reading
+    assert is_whole(memory)
+    await client.wait_ready(READY_TIMEOUT_S)
+    found = await lender.lend(KEY, 0, 1_000)
+    assert found.data == OBJECT[:1_000]
+    found.release()
