@@ -6,7 +6,8 @@ a failure or replacement of its log, another leader. A partition whose log has f
 replaced is removed from the session immediately, and later added as a new one.
 
 ``FollowerState`` decides what to fetch and what an answer means; this appends and waits. A
-partition in trouble waits outside the session, and delays no other.
+partition in trouble waits outside the session, and delays no other. So does one whose leader keeps
+answering with what changes nothing: its next fetch would be answered with the same at once.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ from tidelog_node.replica import Replica
 logger = logging.getLogger(__name__)
 
 TROUBLE_SECONDS = 5.0  # before a partition with a broken log or answer is tried again
+# Answers in a row that changed nothing, before the partition waits. One of them is usual: two
+# fetches that are under way may be answered with the same records (``_append``).
+FRUITLESS_MAX = 1
 
 PartitionKey = tuple[bytes, int]
 """Topic id as encoded bytes, which hash faster than a ``UUID``, and partition index."""
@@ -66,6 +70,7 @@ class Followed:
     is_begun: bool = False  # the first fetch may go out
     task: asyncio.Task[None] | None = None  # finds a new start
     start_problem: str = ""  # why the last one has failed, which is logged
+    fruitless_count: int = 0  # answers since the last one that has changed the log
 
 
 class FollowedPartitions:
@@ -288,6 +293,7 @@ class FollowedPartitions:
                 records = answer.records
                 if records is not None:
                     info = _append(replica, records, room.limit)
+                    self._note_fruit(followed, info is not None and info.size_bytes > 0)
                     if info is not None:
                         room.note_append(info)
                         if room.is_used_up and info.size_bytes < len(records):
@@ -297,15 +303,18 @@ class FollowedPartitions:
                     log_start_offset=action.log_start_offset,
                 )
             case Truncate():
+                log = replica.log
+                before = log.log_end_offset, log.leader_epoch
                 logger.info(
                     "replica truncated",
                     extra={
                         "partition": str(replica.partition),
-                        "from": replica.log.log_end_offset,
+                        "from": log.log_end_offset,
                         "to": action.offset,
                     },
                 )
-                replica.log.truncate_to(action.offset)
+                log.truncate_to(action.offset)
+                self._note_fruit(followed, before != (log.log_end_offset, log.leader_epoch))
             case AskOffsets():
                 self._start(followed, self._catch_up.find_start(replica, follower, fetch))
             case Ignore(must_wait=True):
@@ -315,6 +324,27 @@ class FollowedPartitions:
             case _:
                 pass
         return rest
+
+    def _note_fruit(self, followed: Followed, has_changed: bool) -> None:
+        """Note whether an answer that had something to apply has changed the log.
+
+        The partition waits as Kafka's fetcher has it wait after a fault of its answer.
+        """
+        if has_changed:
+            followed.fruitless_count = 0
+            return
+        followed.fruitless_count += 1
+        if followed.fruitless_count <= FRUITLESS_MAX:
+            return
+        self._put_off(followed, self._backoff_s())
+        if followed.fruitless_count == FRUITLESS_MAX + 1:
+            logger.warning(
+                "leader's answers change nothing, will retry",
+                extra={
+                    "partition": str(followed.replica.partition),
+                    "broker_id": followed.follower.leader_id,
+                },
+            )
 
     def _start(self, followed: Followed, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work``, which finds a new start; the partition is not fetched until it ends."""

@@ -31,6 +31,8 @@ class FollowingByHand:
     def __init__(self, node: LedNode) -> None:
         self.node = node
         self.told: list[tuple[Replica, Append]] = []  # of diskless partitions
+        self.backoff_s = 0.0
+        self.forgotten: list[int] = []  # partitions that the last fetch removed from the session
         self._session: FetcherSession[PartitionKey, ReplicaFetch] = FetcherSession(
             new_max=1_000, named_max=1_000, clock_s=time.monotonic
         )
@@ -38,7 +40,7 @@ class FollowingByHand:
             self._session,
             broker_id=1,
             catch_up=fetchers_of(node).catch_up,
-            backoff_s=lambda: 0.0,
+            backoff_s=lambda: self.backoff_s,
             clock_ms=lambda: node.now_ms,
             on_possible=lambda: None,
             on_committed=self._on_committed,
@@ -63,6 +65,7 @@ class FollowingByHand:
         self.followed.update_fetches()
         plan = self._session.next_fetch()
         assert plan is not None
+        self.forgotten = [index for _, index in plan.forgotten]
         return {index: wanted.offset for (_, index), wanted in plan.named}
 
     def answer(
@@ -71,6 +74,7 @@ class FollowingByHand:
         *,
         high_watermark: int,
         answered_ms: float = 0.0,
+        diverging: tuple[int, int] | None = None,
     ) -> FetchedAnswer:
         """Return the answer to the last fetch: the batches of some partitions."""
         topic_id = self.node.replica().topic_id.bytes
@@ -88,7 +92,7 @@ class FollowingByHand:
                         0,
                         high_watermark,
                         0,
-                        None,
+                        diverging,
                         memoryview(bytearray().join(batches)) if batches else None,
                     ),
                 )
