@@ -11,9 +11,11 @@ from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_node.diskless.recovery.range_reader import range_reader
 
+from tests.support.store_lender import StoreLender
+
 
 async def test_objects_of_a_folder_are_read_without_the_store(tmp_path: Path) -> None:
-    folder, elsewhere = FolderObjectStore(tmp_path), MemoryObjectStore()
+    folder, elsewhere = FolderObjectStore(tmp_path), StoreLender(MemoryObjectStore())
     await folder.put("c/wal/1", b"0123456789")
     with ThreadPoolExecutor(1) as executor:
         read = range_reader(f"file://{tmp_path}", elsewhere, executor)
@@ -26,9 +28,9 @@ async def test_objects_of_a_folder_are_read_without_the_store(tmp_path: Path) ->
     await folder.close()
 
 
-async def test_objects_of_other_stores_are_read_by_the_store() -> None:
+async def test_what_is_read_of_other_stores_outlives_the_loan() -> None:
     store = MemoryObjectStore()
     await store.put("c/wal/1", b"0123456789")
     with ThreadPoolExecutor(1) as executor:
-        read = range_reader("s3://bucket", store, executor)
+        read = range_reader("s3://bucket", StoreLender(store), executor)
         assert await read("c/wal/1", 2, 5) == b"234"

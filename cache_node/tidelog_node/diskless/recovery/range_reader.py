@@ -10,7 +10,8 @@ from typing import Protocol
 
 from tidelog_core.objects.folder import read_object
 from tidelog_core.objects.location import parse_object_location
-from tidelog_core.objects.store import ObjectStore
+
+from tidelog_node.tier.lent_ranges import RangeLender
 
 
 class RangeReader(Protocol):
@@ -19,19 +20,32 @@ class RangeReader(Protocol):
     def __call__(self, key: str, start: int, end: int, /) -> Awaitable[bytes | memoryview]: ...
 
 
-def range_reader(objects_url: str, store: ObjectStore, executor: Executor) -> RangeReader:
-    """Return a reader of the store's objects.
+def range_reader(objects_url: str, lender: RangeLender, executor: Executor) -> RangeReader:
+    """Return a reader of the store's objects, for those that keep what they read.
 
-    On a folder each object is a small file: a message to the worker and back, with all bytes
-    copied, would cost several times its reading.
+    On a folder each object is a small file: a message to the worker and back would cost several
+    times its reading.
     """
     location = parse_object_location(objects_url)
     if location.scheme != "file":
-        return store.get_range
+        return copying(lender)
     folder = Path(location.name)
 
     def read(key: str, start: int, end: int, /) -> Awaitable[bytes]:
         loop = asyncio.get_running_loop()
         return loop.run_in_executor(executor, read_object, folder, key, start, end)
+
+    return read
+
+
+def copying(lender: RangeLender) -> RangeReader:
+    """Return a reader of the same objects whose ranges may be kept."""
+
+    async def read(key: str, start: int, end: int, /) -> bytes:
+        lent = await lender.lend(key, start, end)
+        try:
+            return bytes(lent.data)
+        finally:
+            lent.release()
 
     return read
