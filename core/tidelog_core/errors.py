@@ -6,7 +6,6 @@ Source: the error table of the Kafka protocol guide.
 from __future__ import annotations
 
 import difflib
-import errno
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -556,8 +555,6 @@ class DelegationTokenExpired(TidelogError):
 
 # -- disks and stores --
 
-_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
 
 class StorageError(TidelogError):
     """The local disk failed; the partition is offline on this node until it is repaired."""
@@ -667,6 +664,15 @@ class StoreNotFound(StoreUnavailable):
         self.path = path
 
 
+class WrongObjectStore(StoreUnavailable):
+    """The object store is not the one that the cluster writes; nothing was written to it."""
+
+    hint = (
+        "mount the file system or correct the address; if the objects are lost for good, accept"
+        " this store with 'tidelog tier accept-store'"
+    )
+
+
 class ObjectNotFound(TidelogError):
     """The object store holds no object of this key."""
 
@@ -749,11 +755,3 @@ class SchemaJournalDamaged(TidelogError):
     def __init__(self, key: str) -> None:
         super().__init__(f"entry {key!r} of the schema journal is damaged or missing")
         self.key = key
-
-
-def is_out_of_resources(error: Exception) -> bool:
-    """Whether this process, or its machine, lacked descriptors or memory.
-
-    That often passes within seconds.
-    """
-    return isinstance(error, StorageError | OSError) and error.errno in _OUT_OF_RESOURCES

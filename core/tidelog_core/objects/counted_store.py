@@ -18,6 +18,7 @@ from tidelog_core.errors import (
     OutcomeUnknown,
     StoreUnavailable,
     TidelogError,
+    WrongObjectStore,
 )
 from tidelog_core.objects.expiry import ExpiryRule, expiry_rules
 from tidelog_core.objects.filled_store import Fill, put_filled
@@ -34,6 +35,7 @@ _OUTCOMES: dict[type[TidelogError], str] = {
     ObjectNotFound: "not_found",
     ObjectExists: "exists",
     StoreUnavailable: "unavailable",
+    WrongObjectStore: "unavailable",
     OutcomeUnknown: "unknown",
 }
 
@@ -94,11 +96,19 @@ class CountedObjectStore:
     """An ``ObjectStore``. For one event loop."""
 
     def __init__(
-        self, store: ObjectStore, *, group_of: Callable[[str], str] = lambda _: ""
+        self,
+        store: ObjectStore,
+        *,
+        group_of: Callable[[str], str] = lambda _: "",
+        on_failed: Callable[[TidelogError], None] = lambda _: None,
     ) -> None:
-        """``group_of`` returns the group of a key that it is counted for; empty: none."""
+        """``group_of`` returns the group of a key that it is counted for; empty: none.
+
+        ``on_failed`` gets the error of each call that fails.
+        """
         self._store = store
         self._group_of = group_of
+        self._on_failed = on_failed
         self.usage = ObjectUsage()
 
     async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
@@ -170,7 +180,7 @@ class CountedObjectStore:
             outcome = "ok"  # The caller has enough.
             raise
         except TidelogError as error:
-            outcome = _outcome_of(error)
+            outcome = self._failed(error)
             raise
         finally:
             pages = max(1, -(-found_count // LIST_PAGE_KEYS))
@@ -206,15 +216,15 @@ class CountedObjectStore:
             outcome = "ok"
             return result
         except TidelogError as error:
-            outcome = _outcome_of(error)
+            outcome = self._failed(error)
             raise
         finally:
             self._note(method, key, outcome, time.monotonic() - began, count=count)
 
+    def _failed(self, error: TidelogError) -> str:
+        self._on_failed(error)
+        return _OUTCOMES.get(type(error), "failed")
+
 
 def _size_bytes(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
-
-
-def _outcome_of(error: TidelogError) -> str:
-    return _OUTCOMES.get(type(error), "failed")

@@ -10,8 +10,9 @@ a power failure. A staging file without a lock was left by a crash; opening the 
 it may.
 
 A missing folder is an empty store, and the first write makes it: ``open_object_store`` refuses it
-to those that only read. A folder that is gone later, as with a file system that is not mounted any
-more, is not made again.
+to those that only read. Once an object has been read or written, the folder must stay the same one.
+If it is gone later, or another one is at its path, a file system was mounted or is not mounted any
+more. Then the folder is not made again, nothing counts as written, and no object counts as missing.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from tidelog_core.errors import (
     StoreUnavailable,
 )
 from tidelog_core.objects.filled_store import Fill
+from tidelog_core.objects.folder_place import FolderPlace
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
 from tidelog_core.objects.kms_keys import refuse_kms_key
 from tidelog_core.objects.store import ObjectMeta
@@ -55,7 +57,10 @@ STAGING_ATTEMPTS_MAX = 100  # each lost attempt means that a cleaner or a delete
 
 
 class FolderObjectStore:
-    """An ``ObjectStore`` on a local file system. Durable on return."""
+    """An ``ObjectStore`` on a local file system. Durable on return.
+
+    Raises ``WrongObjectStore`` once its folder is not the one of the first object any more.
+    """
 
     def __init__(self, folder: Path) -> None:
         """Open the folder. Nothing is made before the first write."""
@@ -66,7 +71,7 @@ class FolderObjectStore:
         # and created again is another one.
         self._durable_folders: dict[str, int] = {}
         self._making = threading.Lock()
-        self._is_made = False  # whether this object has made the folder, or found it
+        self._place = FolderPlace(self._folder)
         self._remove_abandoned()
 
     async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
@@ -115,7 +120,7 @@ class FolderObjectStore:
         """Yield the objects whose key starts with ``prefix``, in key order."""
         walk = self._walk(prefix, start_after)
         while True:
-            page = await self._run(_take, walk, LIST_PAGE_SIZE)
+            page = await self._run(self._take, walk)
             for meta in page:
                 yield meta
             if len(page) < LIST_PAGE_SIZE:
@@ -147,19 +152,20 @@ class FolderObjectStore:
         except OSError as error:
             raise StoreUnavailable(f"object {key!r} was not written: {error}") from error
         self._fsync_folder_of(key, target)
+        try:
+            self._place.require()  # Last: every step was done in the folder that is there now.
+        except StoreUnavailable as error:
+            raise OutcomeUnknown(f"object {key!r} may be hidden later: {error}") from error
         if not is_named:  # Not earlier: the caller takes the existing name for durable.
             raise ObjectExists(key)
         return result
 
     @contextmanager
     def _staged(self) -> Iterator[tuple[Path, BinaryIO]]:
-        with self._making:
-            if not self._is_made:
-                _make_durable_folder(self._staging)
-                self._is_made = True
+        self._make_place()
         for _ in range(STAGING_ATTEMPTS_MAX):
             staged = self._staging / uuid.uuid4().hex
-            with staged.open("xb") as file:
+            with self._created(staged) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.fstat(file.fileno()).st_nlink == 0:
                     continue  # A cleaner removed the file between its creation and locking.
@@ -169,6 +175,21 @@ class FolderObjectStore:
                     staged.unlink(missing_ok=True)
                 return
         raise OSError(errno.EAGAIN, "staging files keep vanishing", str(self._staging))
+
+    def _created(self, staged: Path) -> BinaryIO:
+        try:
+            return staged.open("xb")
+        except FileNotFoundError:  # A copy of the objects need not have the folder for staging.
+            self._staging.mkdir(exist_ok=True)
+            return staged.open("xb")
+
+    def _make_place(self) -> None:
+        """Make the folder before the first object. Later, require that it is the same one."""
+        with self._making:
+            if not self._place.is_known:
+                _make_durable_folder(self._staging)
+                self._place.settle(self._place.find())
+        self._place.require()
 
     def _name(self, staged: Path, target: Path, *, is_new: bool) -> bool:
         """Give the staged file its name and return ``True``, or ``False`` if the name exists."""
@@ -183,6 +204,7 @@ class FolderObjectStore:
                 else:
                     staged.replace(target)
             except FileNotFoundError:
+                self._place.require()
                 continue  # A delete has just removed the folder because it was empty.
             except FileExistsError:
                 return False
@@ -214,19 +236,32 @@ class FolderObjectStore:
             raise OutcomeUnknown(f"object {key!r} may not survive a crash: {error}") from error
 
     def _read(self, key: str, start: int, end: int | None) -> bytes:
-        return read_object(self._folder, key, start, end)
+        found = None if self._place.is_known else self._place.find()
+        try:
+            data = read_object(self._folder, key, start, end)
+        except ObjectNotFound:
+            self._place.require()
+            raise
+        self._place.settle(found)
+        return data
 
     def _head(self, key: str) -> ObjectMeta:
         path = self._folder / key
         try:
             status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
+            self._place.require()
             raise ObjectNotFound(key) from None
         except OSError as error:
             raise StoreUnavailable(f"object {key!r} cannot be read: {error}") from error
         if path.is_dir():
             raise ObjectNotFound(key)
         return _meta(key, status)
+
+    def _take(self, metas: Iterator[ObjectMeta]) -> Sequence[ObjectMeta]:
+        page = list(itertools.islice(metas, LIST_PAGE_SIZE))
+        self._place.require()  # Last: what was listed was in the folder that is found now.
+        return page
 
     def _walk(self, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
         if not may_start_a_key(prefix):
@@ -272,6 +307,7 @@ class FolderObjectStore:
                 self._remove_empty(folder)
         except OSError as error:
             raise StoreUnavailable(f"objects cannot be deleted: {error}") from error
+        self._place.require()  # Last: an object that was not there may be where the folder is.
 
     def _remove_empty(self, folder: Path) -> None:
         while folder != self._folder:
@@ -433,7 +469,3 @@ def _read_exactly(descriptor: int, position: int, size_bytes: int) -> bytes:
 def _meta(key: str, status: os.stat_result) -> ObjectMeta:
     modified_ms = status.st_mtime_ns // 1_000_000
     return ObjectMeta(key=key, size_bytes=status.st_size, modified_ms=modified_ms)
-
-
-def _take(metas: Iterator[ObjectMeta], count: int) -> Sequence[ObjectMeta]:
-    return list(itertools.islice(metas, count))

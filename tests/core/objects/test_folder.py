@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,13 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from tidelog_core.errors import ObjectExists, ObjectNotFound, StoreUnavailable
+from tidelog_core.errors import (
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+    WrongObjectStore,
+)
 from tidelog_core.objects.folder import FolderObjectStore
 
 from tests.contracts.folder_objects import FolderObjectsContract
@@ -130,10 +137,133 @@ async def test_a_folder_that_is_gone_is_not_made_again(tmp_path: Path) -> None:
     store = FolderObjectStore(tmp_path / "objects")
     await store.put("a", b"1")
     (tmp_path / "objects").rename(tmp_path / "elsewhere")
-    with pytest.raises(StoreUnavailable, match="'b' was not written"):
+    with pytest.raises(WrongObjectStore, match=f"another folder .* at {tmp_path}/objects, or none"):
         await store.put("b", b"2")
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
     await store.close()
+
+
+async def test_a_folder_in_which_an_object_was_read_is_not_made_again(tmp_path: Path) -> None:
+    first = FolderObjectStore(tmp_path / "objects")
+    await first.put("a", b"1")
+    await first.close()
+    store = FolderObjectStore(tmp_path / "objects")
+    assert await store.get("a") == b"1"
+    (tmp_path / "objects").rename(tmp_path / "elsewhere")
+    with pytest.raises(WrongObjectStore):
+        await store.put("b", b"2")
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
+    (tmp_path / "elsewhere").rename(tmp_path / "objects")
+    await store.put("b", b"2")
+    assert await store.get("b") == b"2"
+    await store.close()
+
+
+async def test_nothing_counts_as_missing_in_a_folder_that_took_the_place(tmp_path: Path) -> None:
+    """Whoever cleans up would take the objects of the other folder for deleted."""
+    folder = tmp_path / "objects"
+    store = FolderObjectStore(folder)
+    await store.put("a", b"1")
+    folder.rename(tmp_path / "elsewhere")
+    for _ in range(2):  # There is none, then an empty one.
+        with pytest.raises(WrongObjectStore):
+            await store.get("a")
+        with pytest.raises(WrongObjectStore):
+            await store.head("a")
+        with pytest.raises(WrongObjectStore):
+            await store.delete(["a"])
+        with pytest.raises(WrongObjectStore):
+            assert [meta async for meta in store.list("")]
+        (folder / ".staging").mkdir(parents=True, exist_ok=True)
+    with pytest.raises(WrongObjectStore):
+        await store.put("a", b"2")
+    assert [path.name for path in folder.rglob("*")] == [".staging"]
+    await store.close()
+
+
+async def test_a_copy_without_a_folder_for_staging_is_written(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    store = FolderObjectStore(tmp_path)
+    assert await store.get("a") == b"1"
+    await store.put("b", b"2")
+    assert await store.get("b") == b"2"
+    await store.close()
+
+
+async def test_a_folder_that_goes_during_a_write_leaves_its_outcome_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, link = tmp_path / "objects", os.link
+    store = FolderObjectStore(folder)
+    await store.put("a", b"1")
+
+    def link_and_move(source: Path, target: Path) -> None:
+        link(source, target)
+        folder.rename(tmp_path / "elsewhere")
+
+    monkeypatch.setattr(os, "link", link_and_move)
+    with pytest.raises(OutcomeUnknown, match="'b' may be hidden later"):
+        await store.put("b", b"2")
+    assert (tmp_path / "elsewhere" / "b").read_bytes() == b"2"
+    await store.close()
+
+
+def may_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    done = subprocess.run(
+        ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", tempfile.gettempdir()],
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode == 0
+
+
+UNDER_A_MOUNT = """
+import asyncio, subprocess, sys
+from pathlib import Path
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.objects.folder import FolderObjectStore
+
+async def main():
+    mount, folder = Path(sys.argv[1]), Path(sys.argv[1]) / "objects"
+    below = FolderObjectStore(folder)  # The folder below the mount has been written before.
+    await below.put("below", b"")
+    await below.close()
+    subprocess.run(["mount", "-t", "tmpfs", "none", mount], check=True)
+    store = FolderObjectStore(folder)
+    await store.put("above", b"")
+    subprocess.run(["umount", mount], check=True)
+    try:
+        await store.put("hidden", b"")
+    except StoreUnavailable as error:
+        print(type(error).__name__)
+    subprocess.run(["mount", "-t", "tmpfs", "none", mount], check=True)
+    try:
+        await store.put("hidden", b"")
+    except StoreUnavailable as error:
+        print(type(error).__name__)
+    print(sorted(path.name for path in mount.iterdir()))
+    subprocess.run(["umount", mount], check=True)
+    print(sorted(path.name for path in folder.iterdir()))
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not may_mount(), reason="needs Linux with user namespaces that may mount")
+def test_a_mount_that_goes_or_comes_under_a_process_swallows_no_write(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["unshare", "-Urm", sys.executable, "-c", UNDER_A_MOUNT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout.splitlines(), done.stderr) == (
+        ["WrongObjectStore", "WrongObjectStore", "[]", "['.staging', 'below']"],
+        "",
+    )
 
 
 async def test_a_put_under_an_object_fails_without_harm(tmp_path: Path) -> None:
