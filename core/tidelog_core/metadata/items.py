@@ -28,6 +28,7 @@ from tidelog_core.metadata.records import (
     DeletedTopic,
     FunctionProgress,
     JobStart,
+    KnownObjectStore,
     NodeConfigOverrides,
     Partition,
     RestorationMark,
@@ -101,6 +102,12 @@ ITEMS = (
     ),
     ItemKind(
         DeletedTopic, ALWAYS, "administration; retention removes it", "every image, retention"
+    ),
+    ItemKind(
+        KnownObjectStore,
+        NEVER,
+        "the first node that uses the object store, `tidelog tier accept-store`",
+        "a node, before it uses the object store",
     ),
     ItemKind(ChainTombstone, NEVER, "administration, retention", "retention, nodes at their start"),
     ItemKind(RewriteClaim, "with a swap", "the process that rewrites segments", "nodes, rewriters"),

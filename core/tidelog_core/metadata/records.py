@@ -45,6 +45,7 @@ FUNCTION_PROGRESS_COLLECTION = "function-progress"
 # The stored name is older than the constant's: existing items stay readable.
 SCRUB_ORPHANS_COLLECTION = "scrub-sighting"
 RESTORATION_COLLECTION = "restoration"
+KNOWN_OBJECT_STORE_COLLECTION = "object-store"
 JOB_START_COLLECTION = "job-start"
 EVERY_NODE = "default"
 NUMBER_DIGITS = 10  # of a broker or a partition in a key
@@ -446,6 +447,21 @@ class RestorationMark(Record):
     KEY = restoration_key
 
     cluster_id: str
+
+
+@key_form
+def known_object_store_key() -> ItemKey:
+    """Return the key of the item that names the cluster's object store."""
+    return ItemKey(KNOWN_OBJECT_STORE_COLLECTION, KNOWN_OBJECT_STORE_COLLECTION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownObjectStore(Record):
+    """The object store that the cluster uses; ``tier.store_identity`` recognizes it."""
+
+    KEY = known_object_store_key
+
+    store_id: str  # a UUID; that of the object ``store_identity_key``
 
 
 @key_form

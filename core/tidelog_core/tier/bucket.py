@@ -26,6 +26,7 @@ from tidelog_core.tier.keys import (
     parse_schema_key,
     parse_segment_key,
     parse_topic_manifest_key,
+    store_identity_key,
 )
 
 
@@ -115,9 +116,11 @@ class _Sorting:
 
     def add(self, meta: ObjectMeta) -> None:
         key = meta.key
-        cluster_id, _, rest = key.partition("/")
-        if rest == "cluster.json":
+        cluster_id = key.partition("/")[0]
+        if key == cluster_manifest_key(cluster_id):
             self._cluster(cluster_id).has_manifest = True
+        elif key == store_identity_key(cluster_id):
+            return  # It names the store, and says nothing about its content.
         elif (parsed := parse_segment_key(key)) is not None:
             self._add_segment(self._topic(key, parsed.topic_id), parsed, meta)
         elif (start := parse_log_start_key(key)) is not None:

@@ -1,6 +1,7 @@
 """The keys of the tier's objects in the object store.
 
     <cluster id>/cluster.json                                              cluster manifest
+    <cluster id>/object-store.json                                         ``store_identity``
     <cluster id>/<topic>-<topic id>.deleted.json                           the topic was deleted
     <cluster id>/<topic>-<topic id>/topic.json                             topic manifest
     <cluster id>/<topic>-<topic id>/erasure-<erasure id>.json              receipt of an erasure
@@ -131,6 +132,11 @@ class DeletionKey:
 def cluster_manifest_key(cluster_id: str) -> str:
     """Return the key of the cluster's manifest."""
     return f"{cluster_id}/cluster.json"
+
+
+def store_identity_key(cluster_id: str) -> str:
+    """Return the key of the object that says which store this is."""
+    return f"{cluster_id}/object-store.json"
 
 
 def topic_prefix(cluster_id: str, topic: str, topic_id: UUID) -> str:

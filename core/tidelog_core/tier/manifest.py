@@ -1,8 +1,8 @@
 """Small JSON objects that describe the bucket's content.
 
-They are for people, and for restoring a cluster whose metadata store is lost; running
-nodes never read them. A leader replaces the manifests of the cluster and the topic when they
-have changed: before it copies a segment, and with each round of retention.
+They are for people, and for restoring a cluster whose metadata store is lost; running nodes read
+none but the store's identity. A leader replaces the manifests of the cluster and the topic when
+they have changed: before it copies a segment, and with each round of retention.
 
 The keys of some objects carry a log start offset or the deletion of a topic; their content is
 for people. They are written after the metadata, and before the first object is deleted because of
@@ -82,6 +82,22 @@ class TopicManifest:
             replication_factor=_replication_factor(fields, key),
             configs=configs,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreIdentityObject:
+    """The content of ``object-store.json``, which tells the cluster's store from others."""
+
+    store_id: str
+
+    def to_bytes(self) -> bytes:
+        """Return the object."""
+        return _encode({"kind": "object-store", "store_id": self.store_id})
+
+    @classmethod
+    def parse(cls, data: bytes, *, key: str = "object-store.json") -> StoreIdentityObject:
+        """Return what the object in ``data`` says. Raises ``CorruptObject``."""
+        return cls(store_id=_text(_decode(data, key, "object-store"), key, "store_id"))
 
 
 def log_start_object(log_start_offset: int) -> bytes:

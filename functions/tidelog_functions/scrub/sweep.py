@@ -54,6 +54,7 @@ from tidelog_core.tier.keys import (
     parse_topic_manifest_key,
     partition_prefix,
     segment_keys,
+    store_identity_key,
 )
 from tidelog_core.tier.lifecycle import delete_objects, read_segments
 
@@ -199,8 +200,10 @@ class Sweep:
             return deletion_age_limit_ms(state, limits)
         if is_probe_key(found.key):  # A node's start was cut short.
             return limits.orphan_age_ms
+        cluster_id = self._run.cluster_id
+        of_cluster = (cluster_manifest_key(cluster_id), store_identity_key(cluster_id))
         is_known = parse_schema_key(found.key) is not None  # The registry removes its own.
-        if not is_known and found.key != cluster_manifest_key(self._run.cluster_id):
+        if not is_known and found.key not in of_cluster:
             self._pass_over(found)
         return None
 

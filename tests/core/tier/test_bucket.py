@@ -18,14 +18,15 @@ def listing(*keys: str) -> list[ObjectMeta]:
 def test_objects_are_sorted_by_cluster_topic_and_partition() -> None:
     clusters, outside = sort_listing(
         listing(
-            "c/cluster.json", f"c/t-{TOPIC}/topic.json", f"{STEM}.index", f"{STEM}.log",
-            "other/cluster.json", "readme.txt", "logs/2024/x",
+            "c/cluster.json", "c/object-store.json", f"c/t-{TOPIC}/topic.json", f"{STEM}.index",
+            f"{STEM}.log", "other/cluster.json", "readme.txt", "logs/2024/x",
         )
     )  # fmt: skip
     assert outside == ["readme.txt", "logs/2024/x"]
     assert clusters.keys() == {"c", "other"}
     cluster = clusters["c"]
     assert cluster.has_manifest
+    assert cluster.foreign == []
     (topic,) = cluster.topics.values()
     assert topic.has_manifest
     assert (topic.folder, topic.manifest_key) == (f"c/t-{TOPIC}", f"c/t-{TOPIC}/topic.json")

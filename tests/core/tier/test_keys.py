@@ -18,9 +18,10 @@ from tidelog_core.tier.keys import (
     parse_segment_key,
     parse_topic_manifest_key,
     segment_keys,
+    store_identity_key,
     topic_manifest_key,
 )
-from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
+from tidelog_core.tier.manifest import ClusterManifest, StoreIdentityObject, TopicManifest
 
 from tests.support.segment_items import segment_meta
 
@@ -44,6 +45,7 @@ def test_other_keys_are_not_segments() -> None:
     for key in (
         "",
         cluster_manifest_key("c"),
+        store_identity_key("c"),
         topic_manifest_key("c", "t", UUID(int=7)),
         "c/t/0/x.log",
     ):
@@ -89,6 +91,10 @@ def test_manifests_of_before_do_not_tell_how_many_replicas_there_were() -> None:
 def test_manifests_are_read_back() -> None:
     cluster = ClusterManifest(cluster_id="c")
     assert ClusterManifest.parse(cluster.to_bytes()) == cluster
+    identity = StoreIdentityObject(store_id="one")
+    assert StoreIdentityObject.parse(identity.to_bytes()) == identity
+    with pytest.raises(CorruptObject, match=r"object-store\.json"):
+        StoreIdentityObject.parse(cluster.to_bytes())
     topic = TopicManifest(
         name="t",
         topic_id=UUID(int=7),

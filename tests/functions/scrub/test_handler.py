@@ -14,7 +14,11 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata import records
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectMeta
-from tidelog_core.tier.keys import cluster_manifest_key, topic_manifest_key
+from tidelog_core.tier.keys import (
+    cluster_manifest_key,
+    store_identity_key,
+    topic_manifest_key,
+)
 from tidelog_functions.events import UnknownEvent
 from tidelog_functions.invocation import PartitionsFailed
 from tidelog_functions.local.events import object_created, scheduled
@@ -178,10 +182,11 @@ async def test_foreign_objects_are_counted_and_left_alone(folder: Path) -> None:
         }
         for key in foreign:
             await world.objects.put(key, b"mine")
+        await world.objects.put(store_identity_key(CLUSTER_ID), b"{}")  # It is not foreign.
         world.clock.now_ms += 365 * DAY_MS
         report = await world.scrub()
         assert (report.foreign_count, report.orphan_count, report.missing_count) == (4, 0, 0)
-        assert foreign <= await world.present()
+        assert foreign | {store_identity_key(CLUSTER_ID)} <= await world.present()
 
 
 async def test_segments_without_their_objects_are_reported_by_name(

@@ -1,0 +1,187 @@
+"""Recognizes the cluster's object store before a node writes to it.
+
+A path may lead elsewhere from one day to the next: to an empty folder once a file system is not
+mounted, or to another bucket after a change of a setting. Records acknowledged there would be
+missing once the path is right again. So the store has an object with an id, which is created once,
+and the metadata store has an item with the same id.
+
+    <cluster id>/object-store.json  ->  item ``object-store``
+
+The first node of a cluster writes the object and then the item; before the item nothing else is
+written. If the item is missing, because the metadata was restored from the bucket, the object in
+the store counts. If both are missing, the cluster is new, or of a program that noted no store: then
+a store without the cluster's manifest is refused if the cluster has records in its store. A copy of
+all objects is the same store.
+
+What may interleave: two nodes without an item. With one store, they find the same object, as it is
+created once. With two stores, the item decides, as it is created once too, and the node of the
+other store is refused. A node that is killed in between leaves an object that counts later. In a
+store that ignores ``If-None-Match`` the second of two first nodes may replace the object after the
+item was written. Then both are refused until the store is accepted (``accept_store``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from uuid import uuid4
+
+from tidelog_core.errors import CorruptObject, ObjectExists, ObjectNotFound, WrongObjectStore
+from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.records import (
+    KnownObjectStore,
+    known_object_store_key,
+    put,
+    segment_collection,
+)
+from tidelog_core.metadata.store import Item, KeyRange, MetadataStore, Write
+from tidelog_core.metadata.update import update
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.keys import cluster_manifest_key, store_identity_key
+from tidelog_core.tier.manifest import StoreIdentityObject
+
+LISTS_AT_ONCE_MAX = 16
+FIRST = KeyRange(limit=1)
+
+
+class ReadAndPut(Protocol):
+    """The part of an object store with which it is recognized."""
+
+    async def get(self, key: str) -> bytes:
+        """Return the whole object. Raises ``ObjectNotFound``."""
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Store ``data``. Raises ``ObjectExists``."""
+
+
+class Accepted(NamedTuple):
+    """The ids of the cluster's store before and after it was accepted."""
+
+    before: str | None  # None: the cluster had no known store
+    now: str
+
+
+class StoreIdentity:
+    """A process's knowledge of its cluster's object store. For the tasks of one event loop."""
+
+    def __init__(self, metadata: MetadataStore, image: Callable[[], ClusterImage]) -> None:
+        """``image`` returns the newest image."""
+        self._metadata = metadata
+        self._image = image
+        self._known: str | None = None  # the id in the metadata store; None: not read, or none yet
+
+    async def is_known(self) -> bool:
+        """Return whether the cluster has an object store. Raises the metadata store's errors."""
+        return (self._known or await self._read_known()) is not None
+
+    async def check(self, objects: ReadAndPut) -> None:
+        """Make sure that this is the cluster's store; a store becomes it if the cluster has none.
+
+        Durable on return. Raises ``WrongObjectStore``, and the errors of both stores.
+        """
+        cluster_id = self._image().cluster_id
+        known = self._known or await self._read_known()
+        if known is None:
+            await self._require_first(objects, cluster_id)
+            known = self._known = await _note(self._metadata, await _created(objects, cluster_id))
+        found = await _read(objects, cluster_id)
+        if found == known:
+            return
+        if found is not None and found == await self._read_known():
+            return  # It has been accepted since.
+        what = "there is none" if found is None else f"its id is {found}"
+        raise WrongObjectStore(
+            f"this is not the object store of cluster {cluster_id}: that one has the id"
+            f" {known} in {store_identity_key(cluster_id)}, here {what}"
+        )
+
+    async def _read_known(self) -> str | None:
+        item = await self._metadata.get(known_object_store_key())
+        self._known = None if item is None else KnownObjectStore.from_item(item).store_id
+        return self._known
+
+    async def _require_first(self, objects: ReadAndPut, cluster_id: str) -> None:
+        """Raise ``WrongObjectStore`` if the cluster has records in a store that is not this one.
+
+        Its metadata may be of a program that noted no store. Such a program wrote the cluster's
+        manifest before it acknowledged or copied anything.
+        """
+        key = cluster_manifest_key(cluster_id)
+        try:
+            await objects.get(key)
+        except ObjectNotFound:
+            if await _has_records(self._metadata, self._image()):
+                raise WrongObjectStore(
+                    f"this is not the object store of cluster {cluster_id}: the cluster has"
+                    f" records there, and this one has no object {key}"
+                ) from None
+
+
+async def accept_store(objects: ObjectStore, metadata: MetadataStore, cluster_id: str) -> Accepted:
+    """Make this store the cluster's, whatever it was before. Durable on return.
+
+    A node that has checked another store goes on writing that. Raises the errors of both stores.
+    """
+    try:
+        store_id = await _created(objects, cluster_id)
+    except CorruptObject:
+        store_id = str(uuid4())
+        content = StoreIdentityObject(store_id=store_id)
+        await objects.replace(store_identity_key(cluster_id), content.to_bytes())
+
+    def replace(item: Item | None) -> tuple[str | None, Write | None]:
+        known = None if item is None else KnownObjectStore.from_item(item)
+        if known is not None and known.store_id == store_id:
+            return store_id, None
+        version = 0 if known is None else known.version
+        write = put(KnownObjectStore(store_id=store_id, version=version), is_logged=False)
+        return None if known is None else known.store_id, write
+
+    return Accepted(await update(metadata, known_object_store_key(), replace), store_id)
+
+
+async def _has_records(metadata: MetadataStore, image: ClusterImage) -> bool:
+    """Return whether any partition has records in a chain or a segment in the tier."""
+    partitions = [one for some in image.partitions_by_topic.values() for one in some]
+    if any(one.wal for one in partitions):
+        return True
+    for at in range(0, len(partitions), LISTS_AT_ONCE_MAX):
+        some = partitions[at : at + LISTS_AT_ONCE_MAX]
+        names = [segment_collection(one.topic_id, one.partition) for one in some]
+        if any(await asyncio.gather(*(metadata.list(name, keys=FIRST) for name in names))):
+            return True
+    return False
+
+
+async def _created(objects: ReadAndPut, cluster_id: str) -> str:
+    """Return the id that the store has, once it has one."""
+    found = await _read(objects, cluster_id)
+    if found is not None:
+        return found
+    made = str(uuid4())
+    content = StoreIdentityObject(store_id=made)
+    try:
+        await objects.put(store_identity_key(cluster_id), content.to_bytes())
+    except ObjectExists:
+        return await _read(objects, cluster_id) or made
+    return made
+
+
+async def _read(objects: ReadAndPut, cluster_id: str) -> str | None:
+    key = store_identity_key(cluster_id)
+    try:
+        return StoreIdentityObject.parse(await objects.get(key), key=key).store_id
+    except ObjectNotFound:
+        return None
+
+
+async def _note(metadata: MetadataStore, store_id: str) -> str:
+    """Return the id that the metadata store has, once it has one."""
+
+    def create(item: Item | None) -> tuple[str, Write | None]:
+        if item is not None:
+            return KnownObjectStore.from_item(item).store_id, None
+        return store_id, put(KnownObjectStore(store_id=store_id), is_logged=False)
+
+    return await update(metadata, known_object_store_key(), create)
