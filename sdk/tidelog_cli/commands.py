@@ -24,6 +24,7 @@ from tidelog_cli import (
     transactions,
     users,
 )
+from tidelog_cli.accepted_store import accept_store
 from tidelog_cli.acl_explain import explain
 from tidelog_cli.certificate import certificate
 from tidelog_cli.cluster_status import status
@@ -154,6 +155,7 @@ debug.command("bundle")(bundle)
 
 tier = Commands(cls=CommandGroup, help="Segments in the object store.")
 tier.command("status")(tier_status)
+tier.command("accept-store")(accept_store)
 
 job.command("compact")(compact)
 job.command("iceberg")(iceberg)
