@@ -88,6 +88,9 @@ CASES = {
     ),
     "TidelogTierFails": _one(f"{_T}_cloud_storage_failing_partitions", "2x20", 9, "0x20"),
     "TidelogObjectStoreFails": _requests(f"{_T}_cloud_storage_requests_total", "unavailable"),
+    "TidelogWrongObjectStore": _one(
+        f'{_T}_faults{{fault="wrong-object-store"}}', "0 1x9", 3, "0x9"
+    ),
     "TidelogMetadataStoreFails": _requests(f"{_T}_metadata_store_requests_total", "throttled"),
     "TidelogTierWorkerEnds": _one(
         f"{_T}_cloud_storage_worker_restarts_total", "0+1x20", 9, "0 1x20"

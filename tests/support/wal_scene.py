@@ -37,7 +37,7 @@ from tidelog_node.counters import ChainTraffic
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.diskless.chain.writer_limits import kept_bytes_max
-from tidelog_node.tier.client import TierClient, WorkerAway
+from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.protocol import (
     Fields,
     OnEvent,
@@ -59,6 +59,7 @@ from tidelog_node.tier.wal_messages import (
 )
 from tidelog_node.tier.wal_objects import WalObjects
 from tidelog_node.tier.worker_command import WorkerCommand
+from tidelog_node.tier.worker_store import WorkerAway
 
 from tests.support.batches import batch
 from tests.support.chain_model.survey import partition_tails

@@ -86,15 +86,14 @@ def start_diskless(
     )
     stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
     _admit_while_there_is_room(serving, node_chain, gateway)
+    appends.reads.store = node_chain.client
     appends.is_full = lambda: node_chain.is_full
     serving.dispatch.add(appends.hot_route())
     logs.tier.other_workers.append(node_chain.worker_status)
     if logs.costs is not None:
         logs.costs.count_worker(node_chain.worker_status)
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
-    lender = node_chain.lender()
-    read = range_reader(settings.object_store_url, lender, node.executor)
-    appends.reads.read_range = read
+    read = range_reader(settings.object_store_url, node_chain.client, node.executor)
     ranges = RangeCache(read)
     cluster_id = node.view.image.cluster_id
     chains = ChainStore(node_chain.client, cluster_id, read=read)
@@ -109,8 +108,7 @@ def start_diskless(
     refill = LogRefill(node, ranges.read_within)
     feeds = ChainFeeds(
         store=node_chain.client,
-        lender=lender,
-        read=read,
+        lender=node_chain.lender(),
         cluster_id=cluster_id,
         refill=refill,
         catch_up=catch_up,

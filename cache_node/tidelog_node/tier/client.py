@@ -5,6 +5,9 @@ does without the process and its memory. After that, while no worker is connecte
 immediately with ``TierUnavailable``, which is retriable. So do the calls in progress when a
 worker dies. No call waits for a restart. What keeps workers away is a fault of the node
 (``WorkerStarts``).
+
+A worker's object store may be another one than that of the worker before. So the calls of each
+connection wait until the store has been recognized through that connection (``StoreGate``).
 """
 
 from __future__ import annotations
@@ -14,16 +17,14 @@ import contextlib
 import dataclasses
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidelog_core.errors import TidelogError, TierUnavailable
-from tidelog_core.model import INT64_MAX, ReadableFile
-from tidelog_core.objects.expiry import ExpiryRule
-from tidelog_core.objects.key_rules import check_range
-from tidelog_core.objects.payload import Payload
-from tidelog_core.objects.store import ObjectMeta
+from tidelog_core.model import ReadableFile
+from tidelog_core.tier.store_identity import StoreIdentity
 
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.tier.protocol import (
@@ -35,7 +36,6 @@ from tidelog_node.tier.protocol import (
     ReadRequest,
     Request,
     StatusRequest,
-    StoreRequest,
     UploadRequest,
     UploadResult,
     encode_message,
@@ -44,10 +44,11 @@ from tidelog_node.tier.protocol import (
     request_to_fields,
     upload_result_from_fields,
 )
-from tidelog_node.tier.store_calls import LIST_PAGE_KEYS, unpack_object
-from tidelog_node.tier.wal_messages import WalRequest
+from tidelog_node.tier.store_gate import StoreGate
+from tidelog_node.tier.wal_messages import WalDropRequest, WalRequest
 from tidelog_node.tier.worker_command import WorkerCommand
 from tidelog_node.tier.worker_starts import WorkerStarts
+from tidelog_node.tier.worker_store import WorkerAway, WorkerStore
 from tidelog_node.tracing.tracer import Tracer, span
 
 logger = logging.getLogger(__name__)
@@ -58,13 +59,9 @@ STOP_TIMEOUT_S = 10.0
 STATUS_SECONDS_MAX = 2.0  # a worker that takes longer has no counters this time
 OPEN_ATTEMPTS_MAX = 3
 REQUESTS_MAX = 1000
-INLINE_BYTES_MAX = 8 << 20  # of an object in one answer
 SOCKET_READ_SIZE_BYTES = 1 << 20
 SOCKET_PATH_LENGTH_MAX = 100  # a little below Linux' 107 and macOS' 103
-
-
-class WorkerAway(TierUnavailable):
-    """No worker is connected, so it has got nothing of the request."""
+STORELESS = (StatusRequest, ForgetRequest, WalDropRequest)  # Whatever the store is, they are right.
 
 
 class _Waiting(NamedTuple):
@@ -74,11 +71,10 @@ class _Waiting(NamedTuple):
     on_event: OnEvent | None
 
 
-class TierClient:
+class TierClient(WorkerStore):
     """Calls the worker. For the tasks of one event loop, between ``start`` and ``close``.
 
-    It is the node's ``ObjectStore``: the worker makes the calls. They raise the store's errors and
-    ``TierUnavailable``.
+    It is the node's ``ObjectStore``.
     """
 
     def __init__(
@@ -87,10 +83,16 @@ class TierClient:
         tracer: Tracer | None = None,
         *,
         health: NodeHealth | None = None,
+        identity: StoreIdentity | None = None,
         first_calls_s_max: float = FIRST_CALLS_S_MAX,
     ) -> None:
-        """``health`` gets the reason why a worker cannot serve."""
+        """``health`` gets the reason why a worker cannot serve.
+
+        ``identity`` checks the store of each worker; ``None``: any store is right.
+        """
+        super().__init__(self.call)
         self._tracer = tracer
+        self._identity = identity
         self._health = health or NodeHealth()
         self._first_calls_s_max = first_calls_s_max
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -103,6 +105,7 @@ class TierClient:
         self._waiting: dict[int, _Waiting] = {}
         self._next_number = 0
         self._writer: asyncio.StreamWriter | None = None
+        self._gate: StoreGate | None = None  # of the connection; None: any store is right
         self._process: asyncio.subprocess.Process | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
@@ -178,67 +181,6 @@ class TierClient:
         """Remove the cached ranges of these objects."""
         await self.call(ForgetRequest(keys))
 
-    # -- the object store --
-
-    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
-        """Store ``data``, of at most INLINE_BYTES_MAX. Raises ``ObjectExists``."""
-        await self._store("put", key, data.hex(), kms_key_id)
-
-    async def put_once(self, key: str, data: Payload, *, timeout_s: float) -> None:
-        """Store ``data`` with one request; see ``OneAttemptStore``."""
-        await self._store("put-once", key, bytes(data).hex(), timeout_s)
-
-    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
-        """Store the file's bytes. Raises ``ObjectExists``."""
-        await self._store("put-file", key, str(path), kms_key_id)
-
-    async def replace(self, key: str, data: bytes) -> None:
-        """Store ``data``, of at most INLINE_BYTES_MAX, whether or not the key exists."""
-        await self._store("replace", key, data.hex())
-
-    async def get(self, key: str) -> bytes:
-        """Return the whole object. Raises ``ObjectNotFound``."""
-        return await self.get_range(key, 0, INT64_MAX)
-
-    async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Return bytes ``[start, end)``, fewer only if the object ends first; bypasses the cache.
-
-        Raises ``ObjectNotFound``.
-        """
-        check_range(start, end)
-        parts = []
-        for at in range(start, max(end, start + 1), INLINE_BYTES_MAX):
-            request = StoreRequest("get-range", (key, at, min(at + INLINE_BYTES_MAX, end)))
-            parts.append((await self.call(request))["data"])
-            if len(parts[-1]) < INLINE_BYTES_MAX:
-                break
-        return b"".join(parts)
-
-    async def head(self, key: str) -> ObjectMeta:
-        """Return the object's metadata. Raises ``ObjectNotFound``."""
-        return unpack_object(await self._store("head", key))
-
-    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
-        """Yield the objects whose key starts with ``prefix``, in key order."""
-        while True:
-            page = await self._store("list", prefix, start_after)
-            for packed in page:
-                yield unpack_object(packed)
-            if len(page) < LIST_PAGE_KEYS:
-                return
-            start_after = page[-1][0]
-
-    async def delete(self, keys: Sequence[str]) -> None:
-        """Remove the objects that exist, also from the cache."""
-        await self._store("delete", *keys)
-
-    async def expiry_rules(self) -> Sequence[ExpiryRule]:
-        """Return the rules by which the store deletes objects; see ``ExpiringStore``."""
-        return [ExpiryRule(*rule) for rule in await self._store("expiry-rules")]
-
-    async def _store(self, method: str, *arguments: str | float) -> Any:
-        return (await self.call(StoreRequest(method, arguments)))["found"]
-
     async def status(self) -> Mapping[str, Any]:
         """Return the worker's counters; ``TierWorker`` names them."""
         return await self.call(StatusRequest())
@@ -266,9 +208,18 @@ class TierClient:
         if self._is_open and not self._has_started.is_set():
             self._start_worker()
             await self._has_started.wait()
+        while (gate := self._gate) is not None and not gate.is_open:
+            if isinstance(request, STORELESS):
+                break
+            await gate.opened()  # Another worker may have connected since.
         writer = self._writer
         if writer is None:
             raise WorkerAway("the tier worker is not running just now")
+        return await self._ask(writer, request, on_event)
+
+    async def _ask(
+        self, writer: asyncio.StreamWriter, request: Request, on_event: OnEvent | None = None
+    ) -> Fields:
         # A chain bounds its own requests. Acks do not wait behind reads, and a drop that is refused
         # would keep the bytes of a chain that has ended.
         is_of_chain = isinstance(request, WalRequest)
@@ -376,6 +327,7 @@ class TierClient:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self._writer = writer
+        checking = self._begin_check(writer)
         self._connection_count += 1
         self._starts.connected()
         self._publish_fault()
@@ -400,8 +352,11 @@ class TierClient:
         except ProtocolError as error:
             logger.error("tier worker broke the protocol", extra={"reason": str(error)})
         finally:
-            self._writer = None
+            self._writer = self._gate = None
             self._ready.clear()
+            if checking is not None:
+                checking.cancel()
+                await asyncio.gather(checking, return_exceptions=True)
             for answered, _ in self._waiting.values():
                 if not answered.done():
                     answered.set_exception(
@@ -410,6 +365,16 @@ class TierClient:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    def _begin_check(self, writer: asyncio.StreamWriter) -> asyncio.Task[None] | None:
+        """Begin to check the store of the worker that has connected."""
+        if self._identity is None:
+            return None
+        store = WorkerStore(partial(self._ask, writer))  # It does not wait for the gate.
+        self._gate = StoreGate(
+            partial(self._identity.check, store), health=self._health, worker=self._name
+        )
+        return asyncio.create_task(self._gate.run(), name="object store check")
 
 
 def _notify(waiting: _Waiting, event: Fields) -> None:

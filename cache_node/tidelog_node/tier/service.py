@@ -41,6 +41,7 @@ from tidelog_node.tier.partitions import TieredPartitions
 from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteReader
 from tidelog_node.tier.retention import Retention, adopt_log_start
 from tidelog_node.tier.retention_loop import RetentionLoop
+from tidelog_node.tier.store_gate import store_identity
 from tidelog_node.tier.swap_watch import SwapWatch
 from tidelog_node.tier.worker_command import WorkerCommand
 
@@ -76,6 +77,7 @@ class TierService:
         # They use the same object store, and are none of this service.
         self.other_workers: list[Callable[[], Awaitable[Mapping[str, Any] | None]]] = []
         config = node.config()
+        self._identity = store_identity(node, objects_url)
         self.client = TierClient(
             WorkerCommand(
                 socket=socket,
@@ -86,6 +88,7 @@ class TierService:
             ),
             tracer=node.tracer,
             health=node.health,
+            identity=self._identity,
         )
         self._indexes = IndexCache(self.client, executor=node.executor)
         self.history = TierHistory(store=node.store, indexes=self._indexes, view=node.view)
@@ -136,13 +139,13 @@ class TierService:
 
     async def start(self) -> None:
         """Start the loops. The worker starts when it is first needed."""
-        self._node.executor.submit(_make_folder, self._objects_url)
         self.client.start()
         self._unsubscribe = self._node.view.subscribe(self._on_image)
         await self._honour_erasures()  # before any of the erased records is served
         self._loops = [
             asyncio.create_task(self._copying.run(), name="tier copier"),
             asyncio.create_task(self._retaining.run(), name="retention"),
+            asyncio.create_task(self._make_folder(), name="object store folder"),
         ]
 
     async def close(self) -> None:
@@ -293,6 +296,20 @@ class TierService:
                     extra={"partition": str(replica.partition), "reason": str(error)},
                 )
 
+    async def _make_folder(self) -> None:
+        """Make a folder for the objects of a new cluster, for those that only read.
+
+        Not of a cluster that has a store: a file system that is not mounted would look new.
+        """
+        try:
+            if self._identity is not None and not await self._identity.is_known():
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(
+                    self._node.executor, make_local_folder, self._objects_url
+                )
+        except (TidelogError, OSError) as error:
+            logger.error("object store's folder not made", extra={"reason": str(error)})
+
     def _reader(self) -> RemoteReader:
         return RemoteReader(
             cluster_id=self._node.view.image.cluster_id,
@@ -305,10 +322,3 @@ class TierService:
             chunk_bytes=self._chunk_bytes,
             ahead_chunks_max=self._ahead_chunks_max,
         )
-
-
-def _make_folder(objects_url: str) -> None:
-    try:
-        make_local_folder(objects_url)
-    except OSError as error:
-        logger.error("the tier's folder cannot be made", extra={"reason": str(error)})

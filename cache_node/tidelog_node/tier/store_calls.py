@@ -17,18 +17,16 @@ Bytes of arguments are hexadecimal digits; those of a result follow the message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tidelog_core.objects.expiry import expiry_rules
 from tidelog_core.objects.one_attempt import put_once
-from tidelog_core.objects.store import ObjectMeta, ObjectStore
+from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.tier.protocol import Fields, ProtocolError, StoreRequest
+from tidelog_node.tier.worker_store import LIST_PAGE_KEYS, pack_object
 
 _NO_MEMORY = memoryview(b"")
-LIST_PAGE_KEYS = 1000  # Source: S3's ListObjectsV2.
 
 
 async def call_store(
@@ -65,16 +63,6 @@ async def call_store(
         case method, _:
             raise ProtocolError(f"an unknown call of the store: {method!r}")
     return {"found": found}
-
-
-def pack_object(meta: ObjectMeta) -> list[str | int]:
-    """Return the object's metadata as a JSON value."""
-    return [meta.key, meta.size_bytes, meta.modified_ms]
-
-
-def unpack_object(packed: Sequence[Any]) -> ObjectMeta:
-    """Return the object's metadata."""
-    return ObjectMeta(*packed)
 
 
 async def _page(store: ObjectStore, prefix: str, start_after: str) -> list[list[str | int]]:

@@ -4,8 +4,9 @@ A node starts ``tidelog_node.tier.worker_process`` with the arguments of ``Worke
 listens on a Unix socket and serves the requests of ``protocol``, so a backfill takes no processor
 time from the node's event loop. Its only state is the cache, so killing it at any moment loses
 nothing: the node starts another one and sends its requests again. With ``--until-stdin-ends`` it
-ends with the process that started it. A node that leads partitions of diskless topics has a second
-one for its chain, so that acks do not wait behind cold reads.
+ends with the process that started it. It also ends when another folder has taken the place of its
+object store: the node checks the store before it uses the next worker. A node that leads partitions
+of diskless topics has a second one for its chain, so that acks do not wait behind cold reads.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.errors import StorageError, TidelogError, TierUnavailable
+from tidelog_core.errors import StorageError, TidelogError, TierUnavailable, WrongObjectStore
 from tidelog_core.log_format import JSON, LOG_FORMATS, TEXT, configure_logging
 from tidelog_core.objects.counted_store import CountedObjectStore
 from tidelog_core.objects.location import open_object_store
@@ -95,7 +96,10 @@ class TierWorker:
     """Answers the requests of its node. For one event loop."""
 
     def __init__(self, objects: ObjectStore, settings: WorkerSettings) -> None:
-        self._store = store = CountedObjectStore(objects, group_of=topic_folder_of)
+        self.ended = asyncio.Event()  # set by a signal, by the node, or because the store is gone
+        self._store = store = CountedObjectStore(
+            objects, group_of=topic_folder_of, on_failed=self._on_failed
+        )
         self._incarnation = uuid4().hex  # counters begin at 0 with another one
         self._executor = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="tier")
         self._cache = ChunkCache(
@@ -162,6 +166,11 @@ class TierWorker:
             logger.exception("request failed unexpectedly", extra={"op": fields.get("op")})
             answer = {"error": error_to_fields(StorageError(f"unexpected: {error!r}"))}
         _send(writer, number, answer, data)
+
+    def _on_failed(self, error: TidelogError) -> None:
+        if isinstance(error, WrongObjectStore) and not self.ended.is_set():
+            self.ended.set()
+            logger.error("object store was replaced, worker ends", extra={"reason": str(error)})
 
     async def _do(self, request: Request, send_event: OnEvent) -> Fields:
         match request:
@@ -244,7 +253,7 @@ async def run_worker(settings: WorkerSettings) -> None:
     server = await asyncio.start_unix_server(
         accept, sock=_private_socket(settings.socket), limit=SOCKET_READ_SIZE_BYTES
     )
-    ended = asyncio.Event()
+    ended = worker.ended
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)

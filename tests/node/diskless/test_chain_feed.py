@@ -153,7 +153,6 @@ async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> Asy
     zone.feeds = ChainFeeds(
         store=store,
         lender=StoreLender(store),
-        read=store.get_range,
         cluster_id=CLUSTER,
         refill=LogRefill(node, store.get_range),
         catch_up=CatchUp(node, history=history, timeout_s=1.0),

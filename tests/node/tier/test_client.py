@@ -20,9 +20,10 @@ from tidelog_core.errors import (
     TierUnavailable,
 )
 from tidelog_core.objects.store import ObjectStore
-from tidelog_node.tier.client import INLINE_BYTES_MAX, TierClient
+from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.protocol import ByteRange
 from tidelog_node.tier.worker_command import WorkerCommand
+from tidelog_node.tier.worker_store import INLINE_BYTES_MAX
 
 from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
 

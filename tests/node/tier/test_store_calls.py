@@ -62,8 +62,8 @@ class TestTierClient(FolderObjectsContract):
     def _small_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have a few objects make several pages."""
         monkeypatch.setattr(store_calls, "LIST_PAGE_KEYS", 2)
-        monkeypatch.setattr("tidelog_node.tier.client.LIST_PAGE_KEYS", 2)
-        monkeypatch.setattr("tidelog_node.tier.client.INLINE_BYTES_MAX", 70_000)
+        monkeypatch.setattr("tidelog_node.tier.worker_store.LIST_PAGE_KEYS", 2)
+        monkeypatch.setattr("tidelog_node.tier.worker_store.INLINE_BYTES_MAX", 70_000)
 
     def open_store(self) -> ObjectStore:
         return DirectClient(self.folder)

@@ -43,7 +43,7 @@ from tidelog_core.records.control import (
 from tidelog_node.diskless.chain.wal_client import WalClient
 from tidelog_node.tier import client as tier_client
 from tidelog_node.tier import wal_memory, wal_writing
-from tidelog_node.tier.client import TierClient, WorkerAway
+from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.protocol import (
     ProtocolError,
     error_from_fields,
@@ -69,6 +69,7 @@ from tidelog_node.tier.wal_messages import (
 from tidelog_node.tier.wal_objects import WalObjects
 from tidelog_node.tier.wal_writing import build_object, write_object
 from tidelog_node.tier.worker_command import WorkerCommand
+from tidelog_node.tier.worker_store import WorkerAway
 
 from tests.support.batches import batch
 from tests.support.data_objects import build_data_object

@@ -35,7 +35,7 @@ from tidelog_core.diskless.wal.epoch_chains import current_chain
 from tidelog_core.errors import InvalidConfig, StoreUnavailable, TidelogError, TierUnavailable
 from tidelog_core.log_format import TEXT
 from tidelog_core.metadata.epoch_chains import ChainName
-from tidelog_core.objects.location import make_local_folder, parse_object_location
+from tidelog_core.objects.location import parse_object_location
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.subscribers import Subscribers
 
@@ -48,6 +48,7 @@ from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.lent_memory import LentMemory
 from tidelog_node.tier.lent_ranges import FolderLender, RangeLender, WorkerLender
 from tidelog_node.tier.protocol import NICENESS
+from tidelog_node.tier.store_gate import store_identity
 from tidelog_node.tier.worker_command import WorkerCommand
 from tidelog_node.tier.worker_starts import CONNECT_S_FIRST
 
@@ -91,7 +92,10 @@ class NodeChain:
             wal_bytes=kept_bytes_max(self._limits),
             memory=self._memory,
         )
-        self.client = TierClient(self._command, tracer=node.tracer, health=node.health)
+        self._identity = store_identity(node, objects_url)
+        self.client = TierClient(
+            self._command, tracer=node.tracer, health=node.health, identity=self._identity
+        )
         self.client.start()
         self.fullness = Subscribers[[bool]]()  # of the current chain
         self.deposed = Subscribers[[OwnedChain]]()
@@ -148,7 +152,6 @@ class NodeChain:
         if self._failed_probe is not None and loop.time() - self._failed_at_s < PROBE_PAUSE_S:
             raise self._failed_probe.with_traceback(None)
         try:
-            await loop.run_in_executor(self._node.executor, make_local_folder, self._objects_url)
             await check_creates_once(self.client, self._node.view.image.cluster_id, uuid4())
         except InvalidConfig as error:
             raise self._refuse(error) from None
@@ -197,6 +200,7 @@ class NodeChain:
                 memory=None,
             ),
             tracer=self._node.tracer,
+            identity=self._identity,
             # It ends with the calls, so they wait as long as it may take to start.
             first_calls_s_max=CONNECT_S_FIRST,
         )

@@ -22,10 +22,15 @@ from tidelog_core.diskless.chain.chain_writer import BuildObject, PutOutcome
 from tidelog_core.diskless.chain.noted_ranges import ObjectContent
 from tidelog_core.diskless.wal.build import ForeignSlice, ObjectName
 from tidelog_core.diskless.wal.header import WalHeader
-from tidelog_core.errors import StorageError, StoreUnavailable, TidelogError, TierUnavailable
+from tidelog_core.errors import (
+    StorageError,
+    StoreUnavailable,
+    TidelogError,
+    TierUnavailable,
+    WrongObjectStore,
+)
 
 from tidelog_node.diskless.chain.wal_client import WalClient
-from tidelog_node.tier.client import WorkerAway
 from tidelog_node.tier.wal_messages import (
     SliceFiles,
     WalBuildFailed,
@@ -33,12 +38,14 @@ from tidelog_node.tier.wal_messages import (
     WalFull,
     WalNotBuilt,
 )
+from tidelog_node.tier.worker_store import WorkerAway
 
 BUILD_FAILURES_MAX = 6  # in a row; files that are being exchanged are there within a second
 PUT_SECONDS = 4.0  # of the first attempt, in addition to the time for its bytes
 PUT_BYTES_PER_SECOND_MIN = 1 << 20
 PUT_SECONDS_MAX = 120.0
-NOTHING_PUT = (WorkerAway, WalBuildFailed, WalFull)  # the answers to a build after which this holds
+# The answers to a build after which this holds.
+NOTHING_PUT = (WorkerAway, WrongObjectStore, WalBuildFailed, WalFull)
 
 
 class ChainBroken(StorageError):

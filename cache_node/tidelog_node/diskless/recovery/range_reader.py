@@ -8,10 +8,10 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Protocol
 
+from tidelog_core.errors import ObjectNotFound
 from tidelog_core.objects.folder import read_object
 from tidelog_core.objects.location import parse_object_location
-
-from tidelog_node.tier.lent_ranges import RangeLender
+from tidelog_core.objects.store import ObjectStore
 
 
 class RangeReader(Protocol):
@@ -20,32 +20,23 @@ class RangeReader(Protocol):
     def __call__(self, key: str, start: int, end: int, /) -> Awaitable[bytes | memoryview]: ...
 
 
-def range_reader(objects_url: str, lender: RangeLender, executor: Executor) -> RangeReader:
-    """Return a reader of the store's objects, for those that keep what they read.
+def range_reader(objects_url: str, store: ObjectStore, executor: Executor) -> RangeReader:
+    """Return a reader of the store's objects.
 
-    On a folder each object is a small file: a message to the worker and back would cost several
-    times its reading.
+    On a folder each object is a small file: a message to the worker and back, with all bytes
+    copied, would cost several times its reading. The store decides that an object is missing: it
+    knows whether the folder is still the one with the objects.
     """
     location = parse_object_location(objects_url)
     if location.scheme != "file":
-        return copying(lender)
+        return store.get_range
     folder = Path(location.name)
 
-    def read(key: str, start: int, end: int, /) -> Awaitable[bytes]:
+    async def read(key: str, start: int, end: int, /) -> bytes | memoryview:
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(executor, read_object, folder, key, start, end)
-
-    return read
-
-
-def copying(lender: RangeLender) -> RangeReader:
-    """Return a reader of the same objects whose ranges may be kept."""
-
-    async def read(key: str, start: int, end: int, /) -> bytes:
-        lent = await lender.lend(key, start, end)
         try:
-            return bytes(lent.data)
-        finally:
-            lent.release()
+            return await loop.run_in_executor(executor, read_object, folder, key, start, end)
+        except ObjectNotFound:
+            return await store.get_range(key, start, end)
 
     return read

@@ -81,9 +81,7 @@ class PendingTakeovers:
             if partition is not None and failed is not None and failed.is_of(replica, partition):
                 continue  # Noted again when it is due.
             self._failed.pop(name, None)
-            if partition is None:
-                self.damaged.forget([name])
-            else:
+            if partition is not None:
                 groups.setdefault(_before(partition), {})[name] = replica
                 self._entering.add(name)
         return groups
