@@ -305,8 +305,7 @@ class ReplicaManager:
 
     def _make(self, topic: Topic, partition: Partition, config: TopicConfig) -> Replica:
         named = TopicPartition(topic.name, partition.partition)
-        self._removal.take(named)
-        self._left.take_back(named)
+        self._make_room(named)
         replica = Replica(
             named,
             topic.topic_id,
@@ -332,8 +331,14 @@ class ReplicaManager:
             )
         return replica
 
+    def _make_room(self, partition: TopicPartition) -> None:
+        """Have the directory free, or with the log with which the next replica goes on."""
+        self._removal.take(partition)
+        self._left.take_back(partition)
+
     def _open_log(self, replica: Replica) -> LocalLog:
         """Return the replica's log, as ``ReplicaLogs.open``. For any thread."""
+        self._left.require_free(replica)
         self._left.close_returned(replica.partition)
         return self._logs.open(replica)
 
@@ -364,7 +369,8 @@ class ReplicaManager:
         if not self._is_recovered:
             return
         has_no_log = replica.opened_log is None and not replica.is_in_trouble
-        if has_no_log and self._opening.takes(replica):
+        is_blocked = has_no_log and self._left.is_reopening(replica.partition)
+        if is_blocked or (has_no_log and self._opening.takes(replica)):
             replica.is_leader = False
             return
         is_known = replica.damage is not None
@@ -477,6 +483,24 @@ class ReplicaManager:
     def follow_again(self, topic: str) -> None:
         """Update the topic's replicas to the image again: a log was added or removed."""
         self._follow_topic(self._node.view.image, topic)
+
+    def begin_reopening(self, replica: Replica) -> None:
+        """Keep its files for a replica whose log is to be opened again, even if it is dropped.
+
+        Until ``end_reopening`` they are not removed, and a next replica of the partition waits.
+        """
+        self._left.begin_reopening(replica)
+
+    def end_reopening(self, replica: Replica) -> None:
+        """Note that the replica has its files open no more, or has taken the log."""
+        self._left.end_reopening(replica)
+        if not replica.is_dropped:
+            return
+        image, partition = self._node.view.image, replica.partition
+        self._left.leave(replica, image)
+        if self.get(partition) is not None:
+            self._make_room(partition)
+            self._follow_topic(image, partition.topic)
 
     def _publish_trouble_soon(self, replica: Replica) -> None:
         """Have the loop publish that a log went offline. For any thread."""

@@ -6,6 +6,9 @@ before (``PassedLeads``), whose log may be the only copy. So a log goes once ano
 the partition, or if its topic does.
 
 The log stays open, and nothing uses it: a close flushes it, and thousands may be left at once.
+
+A log that is being opened again (``LogReopener``) is left only afterwards, whatever becomes of it:
+until then a thread works on its files. If its partition returns, the next replica waits.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import logging
 from collections.abc import Callable
 
 from tidelog_core.diskless.wal.epoch_chains import current_chain
-from tidelog_core.errors import TidelogError
+from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
@@ -33,6 +36,7 @@ class LeftLogs:
         self._kept: dict[str, dict[int, Replica]] = {}  # by topic
         # This node is a replica of them again, and has not opened their logs again.
         self._returned: dict[TopicPartition, Replica] = {}
+        self._reopening: dict[TopicPartition, Replica] = {}  # dropped ones too
 
     def replicas(self) -> list[Replica]:
         """Return all whose logs are kept."""
@@ -46,6 +50,11 @@ class LeftLogs:
     def leave(self, replica: Replica, image: ClusterImage) -> None:
         """Keep the log of a dropped replica, or remove it."""
         topic, index = replica.partition
+        reopening = self._reopening.get(replica.partition)
+        if reopening is not None:
+            if reopening is not replica:
+                replica.let_go()  # It has no log.
+            return  # The other one is left once the files are free.
         replica = self._returned.pop(replica.partition, replica)  # It was not opened again.
         if not _is_unled(replica, image):
             self._remove(replica.partition, replica)
@@ -71,6 +80,26 @@ class LeftLogs:
         replica = self._kept.get(partition.topic, {}).pop(partition.partition, None)
         if replica is not None:
             self._returned[partition] = replica
+
+    def begin_reopening(self, replica: Replica) -> None:
+        """Note that the replica's log is being opened again."""
+        self._reopening[replica.partition] = replica
+
+    def end_reopening(self, replica: Replica) -> None:
+        """Note that its files are free, or its own if it was not dropped."""
+        del self._reopening[replica.partition]
+
+    def is_reopening(self, partition: TopicPartition) -> bool:
+        """Whether the log of a replica of the partition is being opened again."""
+        return partition in self._reopening
+
+    def require_free(self, replica: Replica) -> None:
+        """Raise ``StorageError`` while another replica's log is being opened again there.
+
+        For any thread.
+        """
+        if self._reopening.get(replica.partition, replica) is not replica:
+            raise StorageError(f"the files of {replica.partition} are in use, try again")
 
     def close_returned(self, partition: TopicPartition) -> None:
         """Close the partition's log if it was taken back: it is to be opened. For any thread."""

@@ -26,6 +26,9 @@ as at a node start:
   replica in sync stays offline: ``tidelog repair`` shows the rest of it. A diskless partition's log
   is always set aside: everything that was acknowledged is in its chains and in the tier.
 
+While a thread opens a log, its partition may leave this node and return. So the files stay until
+the attempt is over, and the partition's next replica waits (``ReplicaManager.begin_reopening``).
+
 Attempts are repeated after growing delays. A log that needs a person is tried again once other
 replicas lead without it. Trouble and its end are reported once each.
 """
@@ -205,6 +208,16 @@ class LogReopener:
         self._replicas.follow_again(replica.partition.topic)
 
     async def _reopen(self, replica: Replica, before: LocalLog) -> None:
+        self._replicas.begin_reopening(replica)
+        try:
+            await self._open_again(replica, before)
+        except Exception:
+            self._replicas.end_reopening(replica)
+            raise
+        # Not if it is cancelled: a thread may be at work on the files while the node stops.
+        self._replicas.end_reopening(replica)
+
+    async def _open_again(self, replica: Replica, before: LocalLog) -> None:
         end_offset = before.log_end_offset
         is_patient = self._troubles[replica].count <= READ_ATTEMPTS_MAX
         quarantine = None if is_patient else self._directories.quarantine(replica)

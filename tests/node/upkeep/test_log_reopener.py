@@ -28,7 +28,6 @@ class Reopening:
     def __init__(self, node: LedNode, replica: Replica) -> None:
         self.node, self.replica = node, replica
         self.trouble: Exception | None = None  # what registering again raises
-        self.drops = False  # while the node registers again
         self.reopener = LogReopener(
             node.context,
             replicas=node.replicas,
@@ -39,8 +38,6 @@ class Reopening:
         )
 
     async def _register(self) -> None:
-        if self.drops:
-            self.replica.drop()
         if self.trouble is not None:
             raise self.trouble
 
@@ -152,15 +149,3 @@ async def test_what_nobody_has_thought_of_does_not_keep_logs_offline(
         assert not one.replica.log.is_offline
     broke = [record for record in caplog.records if "broke" in record.message]
     assert [record.levelno for record in broke] == [logging.ERROR]
-
-
-async def test_a_log_whose_replica_is_dropped_meanwhile_is_not_taken(tmp_path: Path) -> None:
-    """The files may be those of another replica of the partition by then."""
-    async with reopening(tmp_path) as one:
-        await one.follow(isr=(2, 3))
-        one.fail()
-        before, one.drops = one.replica.log, True
-        await one.reopener.attempt_due()
-        assert one.replica.is_dropped
-        assert one.replica.opened_log is before
-        assert before.is_offline
