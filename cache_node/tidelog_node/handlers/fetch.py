@@ -17,13 +17,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 
 from tidelog_node.answers import Answer, PendingReply, Reply, TaskReply
-from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.fetch_lists import FetchLists, FullList, RecalledFetch
 from tidelog_node.fetch_sessions import FetchSession, may_keep
@@ -41,6 +40,9 @@ from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.tier.remote_reads import wait_for_all
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest, FetchTopic, parse_fetch
+
+if TYPE_CHECKING:
+    from tidelog_node.audit.transfers import TransferRecorder
 
 COMMITS_APART_SECONDS = 0.02  # of answers that tell a follower what a chain has committed
 

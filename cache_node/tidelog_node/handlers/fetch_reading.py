@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog_core.errors import (
     ErrorCode,
@@ -30,7 +30,6 @@ from tidelog_core.log.values import LogRead
 from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.follower_state import find_divergence
 
-from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.counters import NodeCounters
 from tidelog_node.replica import Replica, require_epoch
@@ -40,6 +39,9 @@ from tidelog_node.session import Session
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
+
+if TYPE_CHECKING:
+    from tidelog_node.audit.transfers import TransferRecorder
 
 logger = logging.getLogger(__name__)
 

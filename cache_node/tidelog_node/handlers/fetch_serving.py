@@ -6,13 +6,13 @@ Source: KIP-951 (leaders in the answer).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import NO_SESSION
 from tidelog_core.replication.follower_progress import FollowerContact
 
 from tidelog_node.answers import Reply
-from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.fetch_sessions import FetchSession, FetchSessions
 from tidelog_node.handlers.fetch_reading import ClosestReplica, PartitionReader, Reading
@@ -24,6 +24,9 @@ from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import LEADERS_FROM, FetchResult, encode_fetch
 from tidelog_node.wire.produce import Endpoint
+
+if TYPE_CHECKING:
+    from tidelog_node.audit.transfers import TransferRecorder
 
 _LEADER_ERRORS = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
 

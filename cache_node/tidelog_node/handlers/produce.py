@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from tidelog_core.errors import ErrorCode
 
 from tidelog_node.answers import Answer, CloseConnection
-from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.diskless.gateway.unknown_producers import UnknownProducers
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
@@ -58,6 +57,7 @@ from tidelog_node.wire import produce
 from tidelog_node.wire.produce import ProduceRequest, parse_produce
 
 if TYPE_CHECKING:
+    from tidelog_node.audit.transfers import TransferRecorder
     from tidelog_node.diskless.gateway.gateway import Gateway
 
 # Kafka 4 no longer serves versions 0 to 2 but still lists them: librdkafka before 2.8

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tidelog_core.errors import GroupAuthorizationFailed, InvalidRequest, TidelogError
 from tidelog_core.security.acl import AclOperation, ResourceType
 
 from tidelog_node.answers import Answer, Reply, TaskReply
-from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.groups.share.delivery import RefusalOf, ShareDelivery
 from tidelog_node.groups.share.service import ShareService
@@ -32,6 +32,9 @@ from tidelog_node.wire.share_fetch import (
     encode_share_fetch,
     parse_share_fetch,
 )
+
+if TYPE_CHECKING:
+    from tidelog_node.audit.transfers import TransferRecorder
 
 SHUTDOWN_SECONDS = 1.0  # for waiting requests to be answered
 

@@ -7,13 +7,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.log_format import TEXT
 
-from tidelog_node.tier.lent_memory import LentMemory
 from tidelog_node.tier.protocol import NICENESS
 from tidelog_node.tier.worker_version import version_argument
+
+if TYPE_CHECKING:
+    from tidelog_node.tier.lent_memory import LentMemory
 
 # By default glibc returns the memory of every range to the system and faults it in again page by
 # page: a tenth of the cost of a cold read. With these thresholds it is kept. Source: mallopt(3).

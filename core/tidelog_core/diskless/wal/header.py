@@ -12,16 +12,18 @@ from __future__ import annotations
 import hashlib
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from crc32c import crc32c
 
-from tidelog_core.diskless.wal.keys import WalKey
 from tidelog_core.errors import CorruptObject
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import Buffer
 from tidelog_core.tier.sections import ALIGNMENT, SECTION_COUNT_MAX
+
+if TYPE_CHECKING:
+    from tidelog_core.diskless.wal.keys import WalKey
 
 MAGIC = b"TLWAL\0\0\0"
 END_MAGIC = b"TLWE"
