@@ -13,7 +13,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
 
 from tests.node.handlers.control_plane import Node, cluster
-from tests.node.handlers.test_store_away import one_node
+from tests.node.handlers.unsteady_store import one_node
 from tests.support.acls import (
     ALL,
     ANY,

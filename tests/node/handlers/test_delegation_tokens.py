@@ -28,7 +28,7 @@ from tidelog_node.authorization.guarded_routes import guard_routes
 from tidelog_node.session import Session
 
 from tests.node.handlers.control_plane import NOW_MS, Node, cluster
-from tests.node.handlers.test_store_away import one_node
+from tests.node.handlers.unsteady_store import one_node
 
 CREATE, RENEW, EXPIRE, DESCRIBE = 38, 39, 40, 41
 MS = datetime.timedelta(milliseconds=1)

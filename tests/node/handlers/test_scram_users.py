@@ -25,7 +25,7 @@ from tidelog_core.security.scram_credentials import (
 )
 
 from tests.node.handlers.control_plane import Node, cluster
-from tests.node.handlers.test_store_away import one_node
+from tests.node.handlers.unsteady_store import one_node
 from tests.support.stored_items import stored_items
 
 DESCRIBE, ALTER = 50, 51
