@@ -78,25 +78,17 @@ MODULES = (
         for name in ("fetched_answer", "fetcher", "followed", "turn_room", "wire")
     ),
     *(
-        f"{_NODE}/handlers/{name}.py"
+        f"{_NODE}/handlers/fetch/{name}.py"
         for name in (
-            "fetch",
-            "fetch_reading",
-            "fetch_serving",
-            "full_fetch",
-            "gateway_handoff",
-            "listed_fetch",
-            "pending_answers",
-            "produce",
-            "produce_access",
-            "produce_answers",
-            "produce_appends",
-            "produce_batch",
-            "produce_partitions",
-            "produce_waits",
-            "refused_batches",
-            "served_fetch",
+            *("full_fetch", "handler", "listed_fetch", "reading", "served_fetch", "serving"),
             "session_fetch",
+        )
+    ),
+    *(
+        f"{_NODE}/handlers/produce/{name}.py"
+        for name in (
+            *("access", "answers", "appends", "batch", "gateway_handoff", "handler", "partitions"),
+            *("pending_answers", "refused_batches", "waits"),
         )
     ),
     *(

@@ -83,7 +83,7 @@ def test_the_compiled_bundle_runs_on_the_machines_python(tmp_path: Path) -> None
         packages.extractall(tmp_path / "opt", filter="data")
     script = (
         "import tidelog_node.__main__, tidelog_core.log.local_log as log, "
-        "tidelog_node.handlers.produce as produce; print(log.__file__, produce.__file__)"
+        "tidelog_node.handlers.produce.handler as produce; print(log.__file__, produce.__file__)"
     )
     done = subprocess.run(
         [python.program, "-S", "-c", script],

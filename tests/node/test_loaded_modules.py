@@ -36,12 +36,7 @@ LIBRARIES = (
 PARTS = (
     *("assembly.coordinators", "assembly.logins", "audit.publisher", "authentication.login"),
     *("authorization.guarded_routes", "client_metrics", "coordinator", "handlers.groups"),
-    *(
-        "handlers.offset_commits",
-        "handlers.transactions",
-        "monitoring.exposition",
-        "registry.callers",
-    ),
+    *("handlers.transactions", "monitoring.exposition", "registry.callers"),
     *("tier.worker", "tracing.otlp_tracer", "transactions.coordinator"),
 )
 MODULES_MAX = 800  # 1,290 before parts were loaded when they are used

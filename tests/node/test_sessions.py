@@ -13,7 +13,7 @@ from kio.serial import entity_reader
 from tidelog_core.model import ANONYMOUS
 from tidelog_node.answers import Answer, CloseConnection, ControlReply
 from tidelog_node.dispatch import Dispatch
-from tidelog_node.handlers.api_versions import ApiVersionsHandler
+from tidelog_node.handlers.cluster.api_versions import ApiVersionsHandler
 from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.security.listeners import Listener
 from tidelog_node.server import Server

@@ -26,8 +26,8 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.answers import PendingReply
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.fetch_sessions import FetchSessions
-from tidelog_node.handlers.fetch import FetchHandler
-from tidelog_node.handlers.fetch_serving import FetchServing
+from tidelog_node.handlers.fetch.handler import FetchHandler
+from tidelog_node.handlers.fetch.serving import FetchServing
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.routes import RequestContext

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidelog_node.fetch_sessions import FetchSession, FetchSessions, SessionPartition
-from tidelog_node.handlers.fetch import FetchHandler
+from tidelog_node.handlers.fetch.handler import FetchHandler
 from tidelog_node.replica import ReplicaWaiter
 from tidelog_node.wire.fetch import FetchRequest, FetchTopic, ForgottenTopic
 

@@ -187,127 +187,127 @@ class ControlHandlers:
     # -- topics and partitions --
 
     def _list_offsets(self) -> Make:
-        from tidelog_node.handlers.list_offsets import ListOffsetsHandler
+        from tidelog_node.handlers.fetch.list_offsets import ListOffsetsHandler
 
         return lambda: ListOffsetsHandler(
             self.cluster.node, replicas=self.logs.replicas, inspector=self.logs.inspector
         )
 
     def _delete_records(self) -> Make:
-        from tidelog_node.handlers.delete_records import DeleteRecordsHandler
+        from tidelog_node.handlers.admin.delete_records import DeleteRecordsHandler
 
         return lambda: DeleteRecordsHandler(self.cluster.node, replicas=self.logs.replicas)
 
     def _leader_epoch(self) -> Make:
-        from tidelog_node.handlers.leader_epoch import LeaderEpochHandler
+        from tidelog_node.handlers.fetch.leader_epoch import LeaderEpochHandler
 
         return lambda: LeaderEpochHandler(self.cluster.node, replicas=self.logs.replicas)
 
     def _producers(self) -> Make:
-        from tidelog_node.handlers.producers import ProducersHandler
+        from tidelog_node.handlers.transactions.producers import ProducersHandler
 
         return lambda: ProducersHandler(self.cluster.node, replicas=self.logs.replicas)
 
     def _elections(self) -> Make:
-        from tidelog_node.handlers.elections import ElectionHandlers
+        from tidelog_node.handlers.admin.elections import ElectionHandlers
 
         return lambda: ElectionHandlers(self.cluster.node)
 
     def _reassignments(self) -> Make:
-        from tidelog_node.handlers.reassignments import ReassignmentHandlers
+        from tidelog_node.handlers.admin.reassignments import ReassignmentHandlers
 
         return lambda: ReassignmentHandlers(self.cluster.node)
 
     # -- the node and the cluster --
 
     def _configs(self) -> Make:
-        from tidelog_node.handlers.configs import ConfigHandlers
+        from tidelog_node.handlers.admin.configs import ConfigHandlers
 
         return lambda: ConfigHandlers(self.cluster.node, chain_store=self.chain_store)
 
     def _alter_log_dirs(self) -> Make:
-        from tidelog_node.handlers.alter_log_dirs import AlterLogDirsHandler
+        from tidelog_node.handlers.admin.alter_log_dirs import AlterLogDirsHandler
 
         return lambda: AlterLogDirsHandler(
             self.cluster.node, replicas=self.logs.replicas, data_dir=self.data_dir
         )
 
     def _log_dirs(self) -> Make:
-        from tidelog_node.handlers.log_dirs import LogDirsHandler
+        from tidelog_node.handlers.admin.log_dirs import LogDirsHandler
 
         return lambda: LogDirsHandler(
             self.cluster.node, replicas=self.logs.replicas, data_dir=self.data_dir
         )
 
     def _cluster(self) -> Make:
-        from tidelog_node.handlers.cluster import ClusterHandlers
+        from tidelog_node.handlers.cluster.describe_cluster import ClusterHandlers
 
         return lambda: ClusterHandlers(self.cluster.node)
 
     def _controllers(self) -> Make:
-        from tidelog_node.handlers.controllers import ControllerHandlers
+        from tidelog_node.handlers.cluster.controllers import ControllerHandlers
 
         return ControllerHandlers
 
     # -- who may do what --
 
     def _sasl(self) -> Make:
-        from tidelog_node.handlers.sasl import SaslHandlers
+        from tidelog_node.handlers.security.sasl import SaslHandlers
 
         return SaslHandlers
 
     def _tokens(self) -> Make:
         from tidelog_node.assembly.logins import token_admin
-        from tidelog_node.handlers.delegation_tokens import DelegationTokenHandlers
+        from tidelog_node.handlers.security.delegation_tokens import DelegationTokenHandlers
 
         return lambda: DelegationTokenHandlers(token_admin(self.cluster))
 
     def _acls(self) -> Make:
-        from tidelog_node.handlers.acls import AclHandlers
+        from tidelog_node.handlers.security.acls import AclHandlers
 
         return lambda: AclHandlers(self.cluster.node)
 
     def _roles(self) -> Make:
-        from tidelog_node.handlers.roles import RoleHandlers
+        from tidelog_node.handlers.security.roles import RoleHandlers
 
         return lambda: RoleHandlers(self.cluster.node)
 
     def _scram_users(self) -> Make:
-        from tidelog_node.handlers.scram_users import ScramUserHandlers
+        from tidelog_node.handlers.security.scram_users import ScramUserHandlers
 
         return lambda: ScramUserHandlers(self.cluster.node)
 
     def _quotas(self) -> Make:
-        from tidelog_node.handlers.client_quotas import QuotaHandlers
+        from tidelog_node.handlers.admin.client_quotas import QuotaHandlers
 
         return lambda: QuotaHandlers(self.cluster.node, throttle=self.throttle)
 
     # -- groups and transactions --
 
     def _find_coordinator(self) -> Make:
-        from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
+        from tidelog_node.handlers.cluster.find_coordinator import FindCoordinatorHandlers
 
         return lambda: FindCoordinatorHandlers(self.cluster.node)
 
     def _groups(self) -> Make:
-        from tidelog_node.handlers.groups import GroupHandlers
+        from tidelog_node.handlers.groups.classic_groups import GroupHandlers
 
         return lambda: GroupHandlers(coordinator=self.coordination.coordinators.groups)
 
     def _consumer_groups(self) -> Make:
-        from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
+        from tidelog_node.handlers.groups.consumer_groups import ConsumerGroupHandlers
 
         return lambda: ConsumerGroupHandlers(
             coordinator=self.coordination.coordinators.groups, access=self.access
         )
 
     def _share_groups(self) -> Make:
-        from tidelog_node.handlers.share_groups import ShareGroupHandlers
+        from tidelog_node.handlers.share.groups import ShareGroupHandlers
 
         return lambda: ShareGroupHandlers(coordinator=self.coordination.coordinators.groups)
 
     def _offset_commits(self) -> Make:
-        from tidelog_node.handlers.offset_commits import OffsetCommitHandlers
+        from tidelog_node.handlers.groups.offset_commits import OffsetCommitHandlers
 
         return lambda: OffsetCommitHandlers(
             self.cluster.node,
@@ -317,7 +317,7 @@ class ControlHandlers:
         )
 
     def _offset_fetches(self) -> Make:
-        from tidelog_node.handlers.offset_fetches import OffsetFetchHandlers
+        from tidelog_node.handlers.groups.offset_fetches import OffsetFetchHandlers
 
         return lambda: OffsetFetchHandlers(
             self.cluster.node,
@@ -326,7 +326,7 @@ class ControlHandlers:
         )
 
     def _offset_deletions(self) -> Make:
-        from tidelog_node.handlers.offset_deletions import OffsetDeletionHandler
+        from tidelog_node.handlers.groups.offset_deletions import OffsetDeletionHandler
 
         return lambda: OffsetDeletionHandler(
             self.cluster.node, coordinator=self.coordination.coordinators.groups
@@ -334,7 +334,7 @@ class ControlHandlers:
 
     def _share_offsets(self) -> Make:
         from tidelog_node.coordinator.share_offsets import ShareOffsets
-        from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
+        from tidelog_node.handlers.share.offsets import ShareOffsetHandlers
 
         node = self.cluster.node
         return lambda: ShareOffsetHandlers(
@@ -342,7 +342,7 @@ class ControlHandlers:
         )
 
     def _producer_ids(self) -> Make:
-        from tidelog_node.handlers.producer_ids import ProducerIdHandlers
+        from tidelog_node.handlers.transactions.producer_ids import ProducerIdHandlers
 
         return lambda: ProducerIdHandlers(
             producer_ids=self.coordination.coordinators.producer_ids,
@@ -350,7 +350,7 @@ class ControlHandlers:
         )
 
     def _transactions(self) -> Make:
-        from tidelog_node.handlers.transactions import TransactionHandlers
+        from tidelog_node.handlers.transactions.handler import TransactionHandlers
 
         return lambda: TransactionHandlers(
             self.cluster.node,
@@ -359,7 +359,7 @@ class ControlHandlers:
         )
 
     def _transaction_descriptions(self) -> Make:
-        from tidelog_node.handlers.transaction_descriptions import TransactionDescriptionHandlers
+        from tidelog_node.handlers.transactions.descriptions import TransactionDescriptionHandlers
 
         return lambda: TransactionDescriptionHandlers(
             self.cluster.node, coordinator=self.coordination.coordinators.transactions

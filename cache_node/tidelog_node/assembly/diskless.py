@@ -38,7 +38,7 @@ from tidelog_node.diskless.takeover.conversions import Conversions
 from tidelog_node.diskless.takeover.takeovers import Takeovers
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
-from tidelog_node.handlers.gateway_append import GatewayAppends
+from tidelog_node.handlers.produce.gateway_append import GatewayAppends
 from tidelog_node.node_context import NodeContext
 from tidelog_node.peers import Peers
 from tidelog_node.replicas import ReplicaManager

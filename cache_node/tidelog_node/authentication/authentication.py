@@ -10,8 +10,9 @@ client has. Then EXCHANGE follows DONE repeatedly: the client sends SaslHandshak
 connection. Until it has proved again to be the same user by the same mechanism, no other request is
 accepted.
 
-This module does not use the wire format: ``handlers/sasl.py`` has the two APIs, ``login.py`` the
-frames before the log-in. Source: Kafka's ``SaslServerAuthenticator`` and ``KafkaChannel``.
+This module does not use the wire format: ``handlers/security/sasl.py`` has the two APIs,
+``login.py`` the frames before the log-in. Source: Kafka's ``SaslServerAuthenticator`` and
+``KafkaChannel``.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from tidelog_node.authentication.password_checks import PasswordChecks
 from tidelog_node.connections.transport import TransportFactory, plain_transport
 from tidelog_node.counters import NodeCounters
 from tidelog_node.dispatch import Dispatch
-from tidelog_node.handlers.api_versions import ApiVersionsHandler
-from tidelog_node.handlers.sasl import SaslHandlers
+from tidelog_node.handlers.cluster.api_versions import ApiVersionsHandler
+from tidelog_node.handlers.security.sasl import SaslHandlers
 from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.security.listeners import Listener
 from tidelog_node.server import Server

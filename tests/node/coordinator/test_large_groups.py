@@ -17,8 +17,8 @@ from tidelog_node import request_turns
 from tidelog_node.coordinator.group_items import PageLimits
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import GroupCaller
-from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
-from tidelog_node.handlers.groups import GroupHandlers
+from tidelog_node.handlers.groups.classic_groups import GroupHandlers
+from tidelog_node.handlers.groups.consumer_groups import ConsumerGroupHandlers
 from tidelog_node.wire.messages import build
 
 from bench.group_joins import measure

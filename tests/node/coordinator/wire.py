@@ -17,14 +17,14 @@ from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
-from tidelog_node.handlers.consumer_groups import ConsumerGroupHandlers
-from tidelog_node.handlers.groups import GroupHandlers
-from tidelog_node.handlers.offset_commits import OffsetCommitHandlers
-from tidelog_node.handlers.offset_deletions import OffsetDeletionHandler
-from tidelog_node.handlers.offset_fetches import OffsetFetchHandlers
-from tidelog_node.handlers.producer_ids import ProducerIdHandlers
-from tidelog_node.handlers.share_groups import ShareGroupHandlers
-from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
+from tidelog_node.handlers.groups.classic_groups import GroupHandlers
+from tidelog_node.handlers.groups.consumer_groups import ConsumerGroupHandlers
+from tidelog_node.handlers.groups.offset_commits import OffsetCommitHandlers
+from tidelog_node.handlers.groups.offset_deletions import OffsetDeletionHandler
+from tidelog_node.handlers.groups.offset_fetches import OffsetFetchHandlers
+from tidelog_node.handlers.share.groups import ShareGroupHandlers
+from tidelog_node.handlers.share.offsets import ShareOffsetHandlers
+from tidelog_node.handlers.transactions.producer_ids import ProducerIdHandlers
 from tidelog_node.routes import Route
 from tidelog_node.wire.messages import read_request, write_response
 

@@ -37,10 +37,10 @@ from tidelog_node.diskless.gateway.gateway import Gateway
 from tidelog_node.diskless.gateway.leader_log_ends import LeaderLogEnds
 from tidelog_node.diskless.gateway.links import NotSent
 from tidelog_node.diskless.gateway.spool import GatewaySpool
-from tidelog_node.handlers.diskless_admission import DisklessAdmission
-from tidelog_node.handlers.gateway_append import GatewayAppends
-from tidelog_node.handlers.leader_epoch import LeaderEpochHandler
-from tidelog_node.handlers.produce import ProduceHandler
+from tidelog_node.handlers.fetch.leader_epoch import LeaderEpochHandler
+from tidelog_node.handlers.produce.diskless_admission import DisklessAdmission
+from tidelog_node.handlers.produce.gateway_append import GatewayAppends
+from tidelog_node.handlers.produce.handler import ProduceHandler
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.partition_pace import NotYet

@@ -19,7 +19,7 @@ from tidelog_core.records.header import iter_headers
 from tidelog_node.answers import CloseConnection
 from tidelog_node.diskless.gateway import gateway_objects, links, pending_batches
 from tidelog_node.diskless.recovery import slice_reads
-from tidelog_node.handlers import gateway_append
+from tidelog_node.handlers.produce import gateway_append
 from tidelog_node.monitoring.gateway_source import GatewaySource
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
 from tidelog_node.session import NO_NODE

@@ -23,7 +23,7 @@ from tidelog_core.security.authorization import Authorizer
 from tidelog_node.authorization.access import Access
 from tidelog_node.diskless.gateway import unknown_producers
 from tidelog_node.diskless.gateway.missed_batches import MISSED_SECONDS
-from tidelog_node.handlers.produce import ProduceHandler
+from tidelog_node.handlers.produce.handler import ProduceHandler
 
 from tests.node.diskless.gateway_world import (
     CHAIN_OF,

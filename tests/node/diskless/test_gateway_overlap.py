@@ -29,7 +29,7 @@ from tidelog_node.diskless.gateway import (
 )
 from tidelog_node.diskless.gateway.unread_batches import UnreadBatch
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace
-from tidelog_node.handlers.gateway_acks import GatewayAck
+from tidelog_node.handlers.produce.gateway_acks import GatewayAck
 from tidelog_node.upkeep.scrubber import _next_sealed
 from tidelog_node.wire.gateway_append import GatewayAppend, GatewayResult, GatewaySlice, header_rest
 

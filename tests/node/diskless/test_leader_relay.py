@@ -11,9 +11,9 @@ from kio.schema.describe_producers.v0 import request as producers_messages
 from kio.schema.list_offsets.v11 import request as messages
 from tidelog.errors import ConnectionFailed
 from tidelog_core.errors import ErrorCode
+from tidelog_node.handlers.fetch.list_offsets import ListOffsetsHandler
 from tidelog_node.handlers.leader_relay import LeaderRelay
-from tidelog_node.handlers.list_offsets import ListOffsetsHandler
-from tidelog_node.handlers.producers import ProducersHandler
+from tidelog_node.handlers.transactions.producers import ProducersHandler
 from tidelog_node.routes import Route
 from tidelog_node.wire.messages import build
 

@@ -33,8 +33,8 @@ from tidelog_core.records.control import (
 )
 from tidelog_node.answers import Answer
 from tidelog_node.fetch_sessions import FetchSession
-from tidelog_node.handlers.fetch import FetchHandler
-from tidelog_node.handlers.full_fetch import FullFetch
+from tidelog_node.handlers.fetch.full_fetch import FullFetch
+from tidelog_node.handlers.fetch.handler import FetchHandler
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replica import Replica

@@ -13,7 +13,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_session import FetcherSession
 from tidelog_node.answers import PendingReply, TaskReply
 from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
-from tidelog_node.handlers import fetch
+from tidelog_node.handlers.fetch import handler as fetch
 from tidelog_node.replica import Replica
 from tidelog_node.wire.fetch import FetchPartition
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, OutcomeUnknown, StoreUnavailable, VersionConflict
-from tidelog_core.metadata import records
-from tidelog_core.metadata.endpoints import plaintext_endpoints
-from tidelog_core.metadata.records import Broker, Cluster
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import Changes, Check, ClusterVersion, Write
 
-from tests.node.handlers.control_plane import CLUSTER_ID, Node
-from tests.node.handlers.unsteady_store import UnsteadyStore, one_node
+from tests.node.handlers.control_plane import Node
+from tests.node.handlers.unsteady_store import one_node
 
 NEW_TOPIC = {
     "name": "t",

@@ -19,7 +19,7 @@ from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_node.answers import PendingReply, TaskReply
-from tidelog_node.handlers.fetch import FetchHandler
+from tidelog_node.handlers.fetch.handler import FetchHandler
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.registration import ensure_cluster
 from tidelog_node.replicas import ReplicaManager

@@ -22,11 +22,11 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.heirs import wants_diskless
 from tidelog_node.answers import Reply
-from tidelog_node.handlers.delete_records import DeleteRecordsHandler
-from tidelog_node.handlers.diskless_admission import DisklessAdmission
-from tidelog_node.handlers.fetch import FetchHandler
-from tidelog_node.handlers.list_offsets import ListOffsetsHandler
-from tidelog_node.handlers.produce import ProduceHandler
+from tidelog_node.handlers.admin.delete_records import DeleteRecordsHandler
+from tidelog_node.handlers.fetch.handler import FetchHandler
+from tidelog_node.handlers.fetch.list_offsets import ListOffsetsHandler
+from tidelog_node.handlers.produce.diskless_admission import DisklessAdmission
+from tidelog_node.handlers.produce.handler import ProduceHandler
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.registration import ensure_cluster, register_broker

@@ -12,7 +12,7 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_node.answers import PendingReply
 from tidelog_node.follower import fetcher
-from tidelog_node.handlers.fetch import FetchHandler
+from tidelog_node.handlers.fetch.handler import FetchHandler
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager

@@ -8,7 +8,7 @@ from pathlib import Path
 from tidelog_core.quota_messages import USES_MAX, DescribeQuotaUseRequest
 from tidelog_core.quotas.quota_keys import QuotaKey
 from tidelog_core.wire_messages import build
-from tidelog_node.handlers.client_quotas import QuotaHandlers
+from tidelog_node.handlers.admin.client_quotas import QuotaHandlers
 
 from tests.node.throttling.test_throttle import World
 from tests.support.loop_turns import loop_turns

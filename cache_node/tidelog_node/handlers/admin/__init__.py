@@ -1,0 +1,1 @@
+"""What administrators ask: topics, settings, partitions, elections, directories, quotas."""

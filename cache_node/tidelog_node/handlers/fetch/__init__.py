@@ -1,0 +1,1 @@
+"""Fetch, and where offsets and leader epochs are in a partition."""

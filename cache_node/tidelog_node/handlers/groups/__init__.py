@@ -1,0 +1,1 @@
+"""Classic and consumer groups, and the offsets that groups commit."""

@@ -1,0 +1,1 @@
+"""Produce, and the appends of other zones' nodes."""

@@ -1,0 +1,1 @@
+"""Logins, users, delegation tokens, ACLs and roles."""

@@ -1,0 +1,1 @@
+"""Share groups: members, records, acknowledgements, offsets (KIP-932)."""
