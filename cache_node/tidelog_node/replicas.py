@@ -135,13 +135,21 @@ class ReplicaManager:
         for name in image.topics:
             self._follow_topic(image, name)
         self._leave_left(labelled, image)
-        if not self._directories.was_clean:
-            await self._logs.recover(list(self.replicas()))
+        await self._logs.recover([one for one in self.replicas() if self._needs_recovery(one)])
         self._is_recovered = True
         self._opening.allow_here(sum(map(len, image.partitions_by_topic.values())))
         for name in image.topics:
             self._follow_topic(image, name)
         self._unsubscribe = self._node.view.subscribe(self._on_image)
+
+    def _needs_recovery(self, replica: Replica) -> bool:
+        """Whether the log may not have been closed in order.
+
+        A clean stop may have left some logs of diskless partitions so, which have returned since.
+        """
+        if not self._directories.was_clean:
+            return True
+        return replica.is_diskless and not self._directories.was_closed(replica)
 
     async def close(self) -> None:
         """Stop following the image, and close every log."""
@@ -151,7 +159,7 @@ class ReplicaManager:
             timer.cancel()
         await self._opening.close()
         self._removal.finish()
-        await self._logs.close([*self._all(), *self._left.opened()])
+        await self._logs.close(self._all(), self._left.opened())
 
     def replicas(self) -> Iterator[Replica]:
         """Yield the replicas that hold records: all but those of the reserved topics."""
@@ -370,7 +378,8 @@ class ReplicaManager:
             return
         has_no_log = replica.opened_log is None and not replica.is_in_trouble
         is_blocked = has_no_log and self._left.is_reopening(replica.partition)
-        if is_blocked or (has_no_log and self._opening.takes(replica)):
+        may_open_here = not self._left.has_returned(replica.partition)
+        if is_blocked or (has_no_log and self._opening.takes(replica, may_open_here=may_open_here)):
             replica.is_leader = False
             return
         is_known = replica.damage is not None

@@ -30,14 +30,13 @@ from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import sync_directory
 from tidelog_core.log.deletion import rename_deleted
 from tidelog_core.log.local_log import remove_deleted_logs
-from tidelog_core.log.paths import LOG_SUFFIX
+from tidelog_core.log.paths import CLEAN_SHUTDOWN_FILE, LOG_SUFFIX
 from tidelog_core.model import TopicPartition
 
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = "lock"
 NODE_FILE = "node"
-CLEAN_SHUTDOWN_FILE = "clean-shutdown"
 TOPIC_ID_PREFIX = "topic-"
 STRAY_SUFFIX = "-stray"
 QUARANTINE_DIRECTORY = "quarantine"
@@ -140,6 +139,11 @@ class LogDirectories:
         names = _names(self.path / str(held.partition))
         is_its = f"{TOPIC_ID_PREFIX}{held.topic_id}" in names
         return is_its and any(name.endswith(LOG_SUFFIX) for name in names)
+
+    def was_closed(self, held: HeldPartition) -> bool:
+        """Return whether the partition has no log, or one that was closed in order."""
+        names = _names(self.path / str(held.partition))
+        return CLEAN_SHUTDOWN_FILE in names or not any(name.endswith(LOG_SUFFIX) for name in names)
 
     def quarantine(self, held: HeldPartition) -> Path:
         """Return the directory for the log's damaged segment files. It may not exist yet."""

@@ -5,7 +5,8 @@ records. If that leader finds one of their objects damaged, it gives the partiti
 before (``PassedLeads``), whose log may be the only copy. So a log goes once another broker leads
 the partition, or if its topic does.
 
-The log stays open, and nothing uses it: a close flushes it, and thousands may be left at once.
+The log stays open, and nothing uses it: a close flushes it, and thousands may be left at once. A
+thread closes it before the next replica of the partition opens it again.
 
 A log that is being opened again (``LogReopener``) is left only afterwards, whatever becomes of it:
 until then a thread works on its files. If its partition returns, the next replica waits.
@@ -100,6 +101,10 @@ class LeftLogs:
         """
         if self._reopening.get(replica.partition, replica) is not replica:
             raise StorageError(f"the files of {replica.partition} are in use, try again")
+
+    def has_returned(self, partition: TopicPartition) -> bool:
+        """Whether the partition's kept log is to be closed before it is opened again."""
+        return partition in self._returned
 
     def close_returned(self, partition: TopicPartition) -> None:
         """Close the partition's log if it was taken back: it is to be opened. For any thread."""

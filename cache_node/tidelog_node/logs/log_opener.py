@@ -48,11 +48,14 @@ class LogOpener(Generic[L]):
         """Allow the loop to open ``count`` logs itself from now on."""
         self._here_left = count
 
-    def takes(self, log: L) -> bool:
-        """Return whether the log is in a round, or queued for one; if not, the caller opens it."""
+    def takes(self, log: L, *, may_open_here: bool = True) -> bool:
+        """Return whether the log is in a round, or queued for one; if not, the caller opens it.
+
+        Without ``may_open_here`` it is queued in any case: opening it waits for the disk.
+        """
         if log in self._waiting or log in self._round:
             return True
-        if self._here_left > 0 and self._task is None:
+        if may_open_here and self._here_left > 0 and self._task is None:
             self._here_left -= 1
             return False
         self._waiting[log] = None

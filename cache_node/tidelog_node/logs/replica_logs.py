@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_THREADS = 16  # an fsync waits for the disk, which handles several at once
 CLOSE_SECONDS_MAX = 25.0  # 10,000 logs take 10 to 13
+LEFT_SECONDS_MAX = 5.0  # of them, for logs of partitions that the node has left
 OPEN_AT_ONCE = 32  # logs of one job of a thread
 
 
@@ -75,14 +76,19 @@ class ReplicaLogs:
                     extra={"partition": str(replica.partition), "reason": str(problem)},
                 )
 
-    async def close(self, replicas: Collection[Replica]) -> None:
+    async def close(self, replicas: Collection[Replica], left: Collection[Replica] = ()) -> None:
         """Close every log; mark the shutdown as clean if all were closed and none is in trouble.
 
         The logs must be unused. ``CLOSE_THREADS`` are closed at a time, those that have not begun
         after ``CLOSE_SECONDS_MAX`` are not. Without the mark the next start recovers all logs.
+
+        ``left`` are open logs of diskless partitions that this node has left. They come last, and
+        the mark does not depend on them: one that is not flushed is as after a crash, so it is
+        recovered if it is ever opened again.
         """
-        # A dropped one does not count: its log is recovered if it is ever opened again.
-        is_clean = not any(replica.is_in_trouble and not replica.is_dropped for replica in replicas)
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + CLOSE_SECONDS_MAX
+        is_clean = not any(replica.is_in_trouble for replica in replicas)
         opened = []
         for replica in replicas:
             with replica.opening:
@@ -91,26 +97,34 @@ class ReplicaLogs:
                 else:
                     # A thread of the executor may be about to open it.
                     replica.refuse(StorageError("the node is stopping"))
-        loop = asyncio.get_running_loop()
-        pool = ThreadPoolExecutor(CLOSE_THREADS, "tidelog-close")
-        closing = {loop.run_in_executor(pool, replica.close): replica for replica in opened}
-        if closing:
-            await asyncio.wait(closing, timeout=CLOSE_SECONDS_MAX)
-        pool.shutdown(wait=True, cancel_futures=True)
-        late = sum(not future.done() for future in closing)
-        if late:
-            logger.warning("logs not closed in time", extra={"count": late})
-        is_clean = is_clean and late == 0
-        for future, replica in closing.items():
-            problem = future.exception() if future.done() and not future.cancelled() else None
-            if problem is not None:
-                is_clean = False
-                logger.error(
-                    "log could not be closed",
-                    extra={"partition": str(replica.partition), "reason": str(problem)},
-                )
-        if is_clean:
+        problems, late_count = await _close_each(opened, CLOSE_SECONDS_MAX)
+        if late_count:
+            logger.warning("logs not closed in time", extra={"count": late_count})
+        for replica, problem in problems.items():
+            logger.error(
+                "log could not be closed",
+                extra={"partition": str(replica.partition), "reason": str(problem)},
+            )
+        if is_clean and not late_count and not problems:
             self._directories.mark_clean()
+        await self._close_left(left, min(LEFT_SECONDS_MAX, ends_at - loop.time()))
+
+    async def _close_left(self, replicas: Collection[Replica], seconds: float) -> None:
+        problems, _ = await _close_each(replicas, seconds)
+        for replica, problem in problems.items():
+            logger.warning(
+                "log not closed in order",
+                extra={"partition": str(replica.partition), "reason": str(problem)},
+            )
+        unflushed = 0
+        for replica in replicas:
+            log = replica.opened_log
+            if log is not None:
+                log.take_offline()  # An offline log is closed without a flush.
+                replica.close()
+                unflushed += 1
+        if unflushed:
+            logger.info("logs of left partitions not flushed", extra={"count": unflushed})
 
     def take_away(self, replica: Replica) -> Path | None:
         """Close the log of a dropped replica; return its renamed directory, ``None`` if none."""
@@ -127,3 +141,24 @@ class ReplicaLogs:
                 extra={"partition": str(replica.partition), "reason": str(error)},
             )
         return None
+
+
+async def _close_each(
+    replicas: Collection[Replica], seconds: float
+) -> tuple[dict[Replica, BaseException], int]:
+    """Close the open logs; begin with none after this time.
+
+    Return the errors, and how many logs were not closed in time: some may be closed later.
+    """
+    loop = asyncio.get_running_loop()
+    pool = ThreadPoolExecutor(CLOSE_THREADS, "tidelog-close")
+    closing = {loop.run_in_executor(pool, replica.close): replica for replica in replicas}
+    if closing:
+        await asyncio.wait(closing, timeout=max(0.0, seconds))
+    pool.shutdown(wait=True, cancel_futures=True)
+    problems = {
+        replica: problem
+        for future, replica in closing.items()
+        if future.done() and not future.cancelled() and (problem := future.exception()) is not None
+    }
+    return problems, sum(not future.done() for future in closing)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
+import os
+import threading
+import time
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -16,19 +21,22 @@ from tidelog_core.metadata.records import Partition, delete
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.records.batch import decode_records
+from tidelog_node.logs import replica_logs
 from tidelog_node.logs.left_logs import LeftLogs
 from tidelog_node.replica import Replica
 
 from tests.node.diskless.takeover_node import TakeoverNode, create, takeover_node
 from tests.node.replication.led_node import led_node
+from tests.support.batches import batch_of
 from tests.support.log_building import read_bytes
 
 BATCH_HEADER_SIZE = 61
 NAME = TopicPartition("t", 0)
 
 
-async def store(it: TakeoverNode, partition: Partition) -> None:
-    await it.node.store.commit([records.put(partition)])
+async def store(it: TakeoverNode, *partitions: Partition) -> None:
+    await it.node.store.commit([records.put(partition) for partition in partitions])
     await it.node.view.refresh()
 
 
@@ -42,11 +50,11 @@ async def lead_with_record(it: TakeoverNode) -> Partition:
     return partition
 
 
-async def hand_over(it: TakeoverNode, partition: Partition) -> Partition:
-    """Name broker 2, which has not entered the partition yet, and return its item."""
+def moved_away(partition: Partition) -> Partition:
+    """Return its item with broker 2 as its leader, which has not entered the partition yet."""
     epoch = partition.leader_epoch + 1
     ended = EpochChain(epoch, partition.wal[-1].chain, 1)
-    after = dataclasses.replace(
+    return dataclasses.replace(
         partition,
         replicas=(2,),
         isr=(2,),
@@ -54,12 +62,32 @@ async def hand_over(it: TakeoverNode, partition: Partition) -> Partition:
         leader_epoch=epoch,
         wal=(*partition.wal, ended),
     )
-    await store(it, after)
+
+
+async def hand_over(it: TakeoverNode, partition: Partition) -> Partition:
+    """Name broker 2 and return the item."""
+    await store(it, moved_away(partition))
     for _ in range(10):  # A log that is removed is renamed in these turns.
         await asyncio.sleep(0.01)
     await it.node.view.refresh()
     assert it.node.replicas.get(NAME) is None
     return it.stored()  # type: ignore[no-any-return]
+
+
+class Flushes:
+    """Notes the threads that flush files of one folder; each flush takes some time."""
+
+    def __init__(self, folder: Path, *, seconds: float = 0.0) -> None:
+        self.threads: set[int] = set()
+        self._folder, self._seconds = f"{folder}/t-", seconds
+        self._fsync = os.fsync
+
+    def fsync(self, descriptor: int) -> None:
+        path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        if path.startswith(self._folder) and path.endswith(".log"):
+            self.threads.add(threading.get_ident())
+            time.sleep(self._seconds)
+        self._fsync(descriptor)
 
 
 def log_of(it: TakeoverNode) -> Path:
@@ -140,6 +168,93 @@ async def test_a_node_that_stops_closes_the_logs_that_it_keeps(tmp_path: Path) -
         assert log is not None
     assert log._is_closed
     assert log_of(it).exists()
+
+
+async def test_the_loop_does_not_wait_for_the_flush_of_a_log_that_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with takeover_node(tmp_path) as it:
+        given = await hand_over(it, await lead_with_record(it))
+        flushes = Flushes(log_of(it).parent)
+        monkeypatch.setattr(os, "fsync", flushes.fsync)
+        await store(it, dataclasses.replace(given, replicas=(2, 1)))
+        await it.until(lambda: it.replica().is_follower)
+        assert it.replica().log.log_end_offset == 1
+        assert flushes.threads
+        assert threading.get_ident() not in flushes.threads
+
+
+KEPT_COUNT = 2 * replica_logs.CLOSE_THREADS
+
+
+async def stop_in_haste(folder: Path) -> TakeoverNode:
+    """Have a node that keeps logs of partitions that it has left stop, before all are flushed."""
+    async with takeover_node(folder) as it:
+        await create(it, partitions=KEPT_COUNT)
+        for index in range(KEPT_COUNT):
+            (await it.until_led(index)).append(bytearray(batch_of(b"%d" % index)))
+        await it.chain.commit(*map(it.replica, range(KEPT_COUNT)))
+        await it.node.view.refresh()
+        await store(it, *(moved_away(it.stored(index)) for index in range(KEPT_COUNT)))
+        await it.until(lambda: len(it.node.replicas._left.replicas()) == KEPT_COUNT)
+        patch = pytest.MonkeyPatch()
+        patch.setattr(os, "fsync", Flushes(log_of(it).parent, seconds=0.3).fsync)
+        patch.setattr(replica_logs, "CLOSE_SECONDS_MAX", 0.1)
+    patch.undo()
+    return it
+
+
+async def has_records(it: TakeoverNode) -> None:
+    """Check that every partition is followed with the record that it had."""
+    for index in range(KEPT_COUNT):
+        await it.until(lambda index=index: it.replica(index).is_follower)  # type: ignore[misc]
+        found = decode_records(memoryview(read_bytes(it.replica(index).log, 0)))
+        assert [record.value for record in found] == [b"%d" % index]
+
+
+async def test_a_stop_does_not_wait_for_all_logs_that_it_keeps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor do they make it an unclean one. Those that are not flushed are recovered when opened."""
+    it = await stop_in_haste(tmp_path)
+    data = tmp_path / "data"
+    assert (data / "clean-shutdown").exists()
+    assert 0 < len(list(data.glob("t-*/clean-shutdown"))) < KEPT_COUNT
+    assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
+    async with takeover_node(tmp_path, it.objects) as again:
+        assert len(again.node.replicas._left.replicas()) == KEPT_COUNT
+        returned = [again.stored(index) for index in range(KEPT_COUNT)]
+        await store(again, *(dataclasses.replace(one, replicas=(2, 1)) for one in returned))
+        await has_records(again)
+
+
+async def test_a_start_recovers_logs_that_a_stop_has_not_flushed_on_other_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their partitions have returned while the node was down."""
+    it = await stop_in_haste(tmp_path)
+    metadata = SqliteMetadataStore(tmp_path / "metadata.db")
+    returned = [
+        dataclasses.replace(it.stored(index), replicas=(2, 1)) for index in range(KEPT_COUNT)
+    ]
+    await metadata.commit([records.put(one) for one in returned])
+    await metadata.close()
+    data = tmp_path / "data"
+    unflushed = {path for path in data.glob("t-*") if not (path / "clean-shutdown").exists()}
+    opened: dict[Path, set[int]] = {}  # the threads by folder
+    open_file = os.open
+
+    def note(path: Any, *args: Any, **named: Any) -> int:
+        if str(path).endswith(".log"):
+            opened.setdefault(Path(path).parent, set()).add(threading.get_ident())
+        return open_file(path, *args, **named)
+
+    monkeypatch.setattr(os, "open", note)
+    async with takeover_node(tmp_path, it.objects) as again:
+        assert again.node.directories.was_clean
+        assert unflushed <= opened.keys()
+        assert all(threading.get_ident() not in opened[folder] for folder in unflushed)
+        await has_records(again)
 
 
 async def test_a_log_that_is_left_again_before_it_was_opened_again_stays(tmp_path: Path) -> None:
