@@ -33,8 +33,8 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.record_source import RecordSource
 from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.readings import is_readable
 from tidelog_core.metadata.records import Partition, Topic
-from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.model import TopicPartition
 from tidelog_core.subscribers import Subscribers
 

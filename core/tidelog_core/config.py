@@ -25,9 +25,8 @@ from tidelog_core.setting_values.aws_names import (
     parse_machine_type,
 )
 from tidelog_core.setting_values.client_zones import parse_cidr_zones, parse_listener_zones
-from tidelog_core.setting_values.jwks_url import parse_jwks_url
 from tidelog_core.setting_values.offset_reset import parse_offset_reset
-from tidelog_core.setting_values.otlp import parse_otlp_endpoint, parse_otlp_headers
+from tidelog_core.setting_values.urls import parse_jwks_url, parse_otlp_endpoint, parse_otlp_headers
 
 UNLIMITED = -1
 LZ4_LEVEL_DEFAULT = 9  # the fast compressor, as in Kafka

@@ -22,9 +22,13 @@ from tidelog_core.cost.report import Period
 from tidelog_core.errors import CorruptItem, InvalidConfig, TidelogError
 from tidelog_core.metadata.admin_jobs import AdminJob
 from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.erasures import (
+    KEY_ERASURE_COLLECTION,
+    LOCAL_ERASURE_COLLECTION,
+    KeyErasure,
+    LocalErasure,
+)
 from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.key_erasures import KEY_ERASURE_COLLECTION, KeyErasure
-from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.record import Record

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_cli.erase import _sentence
-from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION
+from tidelog_core.metadata.erasures import LOCAL_ERASURE_COLLECTION
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item
 

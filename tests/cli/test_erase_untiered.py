@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from tidelog_core.metadata.key_erasures import (
+from tidelog_core.metadata.erasures import (
     KEY_ERASURE_COLLECTION,
     KeyErasure,
     ReplicaErasure,

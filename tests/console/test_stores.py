@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from tidelog_console.stores import AWS_TIER_SECONDS, Stores
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.key_erasures import key_erasure_key
-from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
+from tidelog_core.metadata.erasures import LocalErasure, key_erasure_key, local_erasure_key
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.rewrite_claims import rewrite_claim_key

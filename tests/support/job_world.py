@@ -13,7 +13,7 @@ from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.admin_jobs import AdminJob, JobKind, admin_job_key
-from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
+from tidelog_core.metadata.erasures import LocalErasure, local_erasure_key
 from tidelog_core.tier.keys import is_whole_receipt
 from tidelog_functions.admin_jobs.requests import ErasureRequest, VerificationRequest
 from tidelog_functions.admin_jobs.run import Outcome, RunResult, run_job

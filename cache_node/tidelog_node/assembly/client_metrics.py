@@ -6,7 +6,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from tidelog_core.setting_values.otlp import parse_otlp_endpoint, parse_otlp_headers
+from tidelog_core.setting_values.urls import parse_otlp_endpoint, parse_otlp_headers
 
 from tidelog_node.client_metrics.forwarder import Forwarder
 from tidelog_node.client_metrics.instances import ClientInstances

@@ -6,7 +6,7 @@ import time
 
 from tidelog_core.admin.delegation_tokens import DelegationTokenAdmin, TokenTimes
 from tidelog_core.security.oauthbearer import OAUTHBEARER_MECHANISM
-from tidelog_core.setting_values.jwks_url import parse_jwks_url
+from tidelog_core.setting_values.urls import parse_jwks_url
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.authentication.authentication import AuthenticationRules

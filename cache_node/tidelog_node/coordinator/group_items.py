@@ -17,8 +17,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from tidelog_core.admin.stored_groups import list_pages
 from tidelog_core.errors import VersionConflict
-from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX
-from tidelog_core.metadata.commit import COMMIT_SIZE_BYTES_MAX
+from tidelog_core.metadata.commit import BODY_SIZE_BYTES_MAX, COMMIT_SIZE_BYTES_MAX
 from tidelog_core.metadata.groups import (
     GROUP_COLLECTION_PREFIX,
     GroupRecord,

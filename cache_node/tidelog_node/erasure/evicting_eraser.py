@@ -20,7 +20,7 @@ from collections.abc import Collection
 from tidelog_core.errors import OutcomeUnknown, TidelogError, VersionConflict
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata import records
-from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
+from tidelog_core.metadata.erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
 from tidelog_core.metadata.store import ItemKey
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.contents import read_tiered_end

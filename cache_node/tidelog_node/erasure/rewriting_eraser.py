@@ -48,7 +48,7 @@ from tidelog_core.log.cleaned_segments import SegmentsChanged, SegmentToClean
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata import records
-from tidelog_core.metadata.key_erasures import (
+from tidelog_core.metadata.erasures import (
     KEY_ERASURE_COLLECTION,
     KeyErasure,
     ReplacedSegment,

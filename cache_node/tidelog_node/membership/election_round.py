@@ -11,8 +11,8 @@ from collections.abc import Iterable, Set
 
 from tidelog_core.config import topic_config
 from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.readings import is_readable
 from tidelog_core.metadata.records import Partition, Topic
-from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import InvalidConfig
-from tidelog_core.setting_values.otlp import parse_otlp_endpoint, parse_otlp_headers
+from tidelog_core.setting_values.urls import parse_otlp_endpoint, parse_otlp_headers
 
 from tidelog_node.tracing.tracer import Attributes, Span
 

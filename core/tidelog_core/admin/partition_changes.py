@@ -16,8 +16,8 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.readings import is_readable
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange

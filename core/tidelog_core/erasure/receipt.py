@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tidelog_core.erasure.tier import ErasedSegment
 from tidelog_core.errors import CorruptObject
-from tidelog_core.metadata.key_erasures import ReplacedSegment, ReplicaErasure
+from tidelog_core.metadata.erasures import ReplacedSegment, ReplicaErasure
 
 FORMAT_VERSION = 1
 

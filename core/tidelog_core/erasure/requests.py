@@ -12,8 +12,13 @@ from uuid import UUID
 
 from tidelog_core.errors import VersionConflict
 from tidelog_core.metadata import records
-from tidelog_core.metadata.key_erasures import KeyErasure, ReplicaErasure, key_erasure_key
-from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
+from tidelog_core.metadata.erasures import (
+    KeyErasure,
+    LocalErasure,
+    ReplicaErasure,
+    key_erasure_key,
+    local_erasure_key,
+)
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import ABSENT, Item, MetadataStore, Write
 from tidelog_core.metadata.update import update

@@ -1,18 +1,25 @@
-"""The checks that every store makes before a commit."""
+"""What every store does alike: items' bodies are JSON, and a commit is checked first."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from typing import cast
 
-from tidelog_core.errors import CommitTooLarge
-from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX, encode_body
+from tidelog_core.errors import CommitTooLarge, CorruptItem, ItemTooLarge
 from tidelog_core.metadata.store import (
     ABSENT,
     COMMIT_WRITES_MAX,
     UNREADABLE_VERSION,
+    Body,
     Check,
+    ItemKey,
     Write,
 )
+
+# DynamoDB's limit is 400 KiB an item, names and keys included. Every store refuses
+# at the same size, so an item that fits on a laptop fits when deployed.
+BODY_SIZE_BYTES_MAX = 380_000
 
 # The changelog keeps the last commits only. For a reader that is further behind, loading
 # everything is cheaper.
@@ -45,3 +52,23 @@ def require_valid(writes: Sequence[Write], checks: Sequence[Check]) -> None:
         size_bytes = sum(len(text.encode()) for text in texts)
         if size_bytes > COMMIT_SIZE_BYTES_MAX:
             raise CommitTooLarge(size_bytes, limit=COMMIT_SIZE_BYTES_MAX)
+
+
+def encode_body(id: ItemKey, body: Body) -> str:
+    """Return the body as compact JSON. Raises ``ItemTooLarge``."""
+    text = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    size_bytes = len(text.encode())
+    if size_bytes > BODY_SIZE_BYTES_MAX:
+        raise ItemTooLarge((id.collection, id.key), size_bytes, limit=BODY_SIZE_BYTES_MAX)
+    return text
+
+
+def decode_body(id: ItemKey, text: str) -> Body:
+    """Return the body that the JSON holds. Raises ``CorruptItem``."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorruptItem((id.collection, id.key), f"not JSON: {error}") from None
+    if not isinstance(body, dict):
+        raise CorruptItem((id.collection, id.key), "not an object")
+    return cast("Body", body)

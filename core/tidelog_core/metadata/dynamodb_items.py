@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.body import decode_body, encode_body
 from tidelog_core.metadata.changelog_entry import decode_keys, encode_keys
+from tidelog_core.metadata.commit import decode_body, encode_body
 from tidelog_core.metadata.store import (
     ABSENT,
     ANY_VERSION,

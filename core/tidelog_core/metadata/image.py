@@ -5,7 +5,7 @@ counts them, and partitions above its count are left out.
 
 An unreadable item is never treated as removed. The image keeps the last readable value, lists the
 item in ``unreadable``, and applies all other changes. A partition whose item has become unreadable
-has no leader until it is readable again (``stand_in``).
+has no leader until it is readable again (``readings``).
 """
 
 from __future__ import annotations

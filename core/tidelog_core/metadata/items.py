@@ -13,10 +13,9 @@ from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_core.metadata.client_quotas import EntityQuotas
 from tidelog_core.metadata.cost_records import CostDay, CostHour
 from tidelog_core.metadata.delegation_tokens import DelegationToken
+from tidelog_core.metadata.erasures import KeyErasure, LocalErasure
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.groups import GroupOffsets, GroupRecord
-from tidelog_core.metadata.key_erasures import KeyErasure
-from tidelog_core.metadata.local_erasures import LocalErasure
 from tidelog_core.metadata.member_pages import MemberPage
 from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import (

@@ -33,8 +33,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from tidelog_core.metadata import sqlite_items
-from tidelog_core.metadata.body import encode_body
-from tidelog_core.metadata.commit import CHANGELOG_LENGTH, require_valid
+from tidelog_core.metadata.commit import CHANGELOG_LENGTH, encode_body, require_valid
 from tidelog_core.metadata.sqlite_file import StoreFiles
 from tidelog_core.metadata.sqlite_thread import SqliteThread
 from tidelog_core.metadata.store import (

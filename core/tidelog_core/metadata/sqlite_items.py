@@ -11,7 +11,7 @@ from typing import Any
 
 from tidelog_core.errors import CorruptItem, VersionConflict
 from tidelog_core.metadata import dynamodb_units as units
-from tidelog_core.metadata.body import decode_body, encode_body
+from tidelog_core.metadata.commit import decode_body, encode_body
 from tidelog_core.metadata.sqlite_file import SqliteConnection, transaction
 from tidelog_core.metadata.store import (
     ABSENT,

@@ -47,8 +47,8 @@ from collections.abc import Container, Iterable
 from uuid import UUID
 
 from tidelog_core.metadata.epoch_chains import end_epoch
+from tidelog_core.metadata.readings import is_readable
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import Check
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange

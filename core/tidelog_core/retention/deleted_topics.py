@@ -33,8 +33,11 @@ from uuid import UUID
 
 from tidelog_core.errors import CorruptItem, InvalidObjectKey
 from tidelog_core.metadata import records
-from tidelog_core.metadata.key_erasures import KEY_ERASURE_COLLECTION, key_erasure_prefix
-from tidelog_core.metadata.local_erasures import local_erasure_key
+from tidelog_core.metadata.erasures import (
+    KEY_ERASURE_COLLECTION,
+    key_erasure_prefix,
+    local_erasure_key,
+)
 from tidelog_core.metadata.records import (
     CHAIN_TOMBSTONE_COLLECTION,
     DELETED_TOPIC_COLLECTION,

@@ -15,6 +15,7 @@ from uuid import UUID
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptItem, CorruptObject, InvalidObjectKey, ObjectNotFound
 from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.readings import is_readable
 from tidelog_core.metadata.records import (
     DELETED_TOPIC_COLLECTION,
     TOPIC_COLLECTION,
@@ -25,7 +26,6 @@ from tidelog_core.metadata.records import (
     partition_key,
     segment_collection,
 )
-from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore

@@ -27,8 +27,8 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog_core.metadata import records
-from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX
 from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.commit import BODY_SIZE_BYTES_MAX
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import Broker
 from tidelog_core.metadata.sqlite import SqliteMetadataStore

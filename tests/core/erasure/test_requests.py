@@ -18,7 +18,7 @@ from tidelog_core.erasure.requests import (
 from tidelog_core.erasure.topic import erase_key
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata import records
-from tidelog_core.metadata.key_erasures import (
+from tidelog_core.metadata.erasures import (
     REPLACED_MAX,
     KeyErasure,
     ReplacedSegment,

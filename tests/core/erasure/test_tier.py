@@ -14,7 +14,7 @@ from tidelog_core.erasure.receipt import ErasureReceipt
 from tidelog_core.erasure.tier import erase_from_tier
 from tidelog_core.erasure.topic import erase_key
 from tidelog_core.metadata import records
-from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
+from tidelog_core.metadata.erasures import LocalErasure, local_erasure_key
 
 from tests.support.compacted_tier import CUTS, compacted, pass_time, plain, read_rows, rows_of
 from tests.support.random_logs import (

@@ -20,6 +20,7 @@ from tidelog_core.metadata.group_configs import (
     group_config_key,
 )
 from tidelog_core.metadata.image_topics import LOST_PARTITIONS_MAX
+from tidelog_core.metadata.readings import is_readable
 from tidelog_core.metadata.records import (
     Broker,
     Cluster,
@@ -30,7 +31,6 @@ from tidelog_core.metadata.records import (
     put,
 )
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import NO_LEADER, TopicPartition
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.body import decode_body, encode_body
+from tidelog_core.metadata.commit import decode_body, encode_body
 from tidelog_core.metadata.consumer_groups import (
     HASH_OF_NO_TOPICS,
     ClassicProtocols,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.body import encode_body
+from tidelog_core.metadata.commit import encode_body
 from tidelog_core.metadata.consumer_groups import ConsumerMember, TopicIdPartition
 from tidelog_core.metadata.groups import GroupRecord
 from tidelog_core.metadata.member_pages import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import VersionConflict
-from tidelog_core.metadata.body import encode_body
+from tidelog_core.metadata.commit import encode_body
 from tidelog_core.metadata.dynamodb_units import stored_size_bytes, written_size_bytes
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import (

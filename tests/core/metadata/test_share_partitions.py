@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX, decode_body, encode_body
+from tidelog_core.metadata.commit import BODY_SIZE_BYTES_MAX, decode_body, encode_body
 from tidelog_core.metadata.share_partitions import (
     STORED_BATCHES_MAX,
     RecordState,

@@ -13,9 +13,9 @@ from uuid import UUID
 
 import pytest
 from tidelog_core.metadata.acls import stored_acl
-from tidelog_core.metadata.body import decode_body, encode_body
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_core.metadata.client_quotas import entity_quotas
+from tidelog_core.metadata.commit import decode_body, encode_body
 from tidelog_core.metadata.consumer_groups import (
     ClassicProtocols,
     ConsumerGroupState,
@@ -27,10 +27,9 @@ from tidelog_core.metadata.cost_records import CostDay, CostHour
 from tidelog_core.metadata.delegation_tokens import DelegationToken
 from tidelog_core.metadata.endpoints import BrokerEndpoint, plaintext_endpoints
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
+from tidelog_core.metadata.erasures import KeyErasure, LocalErasure, ReplacedSegment, ReplicaErasure
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.groups import CommittedOffset, GroupMember, GroupOffsets, GroupRecord
-from tidelog_core.metadata.key_erasures import KeyErasure, ReplacedSegment, ReplicaErasure
-from tidelog_core.metadata.local_erasures import LocalErasure
 from tidelog_core.metadata.member_pages import MemberPage
 from tidelog_core.metadata.packed_members import unpack
 from tidelog_core.metadata.records import (

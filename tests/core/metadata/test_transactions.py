@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.body import decode_body, encode_body
+from tidelog_core.metadata.commit import decode_body, encode_body
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.store import Item, ItemKey
 from tidelog_core.metadata.transactions import (

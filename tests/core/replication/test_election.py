@@ -3,8 +3,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from tidelog_core.metadata.readings import stand_in
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.stand_in import stand_in
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import LeaderElector, hand_over, leave_isr

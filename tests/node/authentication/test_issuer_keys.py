@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trustme
 from joserfc.jwk import ECKey, OctKey, RSAKey
-from tidelog_core.setting_values.jwks_url import parse_jwks_url
+from tidelog_core.setting_values.urls import parse_jwks_url
 from tidelog_node.authentication import issuer_keys
 from tidelog_node.authentication.issuer_keys import IssuerKeys, parse_jwks
 

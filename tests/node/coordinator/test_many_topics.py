@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX
+from tidelog_core.metadata.commit import BODY_SIZE_BYTES_MAX
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
 

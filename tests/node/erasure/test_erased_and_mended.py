@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from tidelog_core.metadata import records
-from tidelog_core.metadata.key_erasures import KeyErasure, ReplicaErasure
+from tidelog_core.metadata.erasures import KeyErasure, ReplicaErasure
 from tidelog_node.erasure.rewriting_eraser import RewritingEraser
 
 from tests.node.upkeep.repair_world import CopylessTier, Mending, mending

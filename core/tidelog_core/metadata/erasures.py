@@ -1,8 +1,12 @@
-"""The request that replicas erase a key from their own segments, for topics without a tier.
+"""The requests that replicas erase: a key from their own segments, or whole local segments.
 
-The erasing process writes it. The leader adds the offset; each replica names the segments that it
-replaces, and reports when no record of the key is left below that offset. A replica that is down
-finds the item when it starts. The item has a hash of the key, because metadata have backups.
+The erasing process writes a request. The leader adds the offset. A replica that is down finds the
+item when it starts.
+
+For topics without a tier a request names a key, by a hash of it, because metadata have backups:
+each replica names the segments that it replaces, and reports when no record of the key is left
+below the offset. While records in the tier are being erased, a request is about all local segments:
+each replica adds itself when it has nothing local below the offset.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from tidelog_core.metadata.records import NUMBER_DIGITS
 from tidelog_core.metadata.store import ItemKey, JsonValue
 
 KEY_ERASURE_COLLECTION = "key-erasure"
+LOCAL_ERASURE_COLLECTION = "local-erasure"
 NOT_TAKEN_UP = -1  # as up_to: the leader has not seen it yet
 REPLACED_MAX = 500  # segments that one replica names; an item of 12 replicas is under 200 KB
 
@@ -119,3 +124,30 @@ class KeyErasure(Record):
         """Return the request as one to do again. It keeps the names of replaced segments."""
         undone = tuple(dataclasses.replace(one, is_done=False) for one in self.replicas)
         return dataclasses.replace(self, up_to=NOT_TAKEN_UP, replicas=undone)
+
+
+@key_form
+def local_erasure_key(topic_id: UUID, partition: int) -> ItemKey:
+    """Return the key of the partition's request."""
+    return ItemKey(LOCAL_ERASURE_COLLECTION, f"{topic_id}:{partition:0{NUMBER_DIGITS}d}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalErasure(Record):
+    """A request that no replica keeps local segments with offsets below ``up_to``."""
+
+    KEY = local_erasure_key
+
+    topic_id: UUID
+    partition: Natural
+    # Exclusive; the log's end when its leader took the request up.
+    up_to: OrMinusOne = NOT_TAKEN_UP
+    # The leader must roll at this offset or later: a replica has a segment that ends here, which
+    # it may drop only once the tier has all of it.
+    roll_to: Natural = 0
+    honoured: tuple[int, ...] = ()  # brokers that have nothing local below up_to
+
+    @property
+    def is_taken_up(self) -> bool:
+        """Whether the leader has set ``up_to``."""
+        return self.up_to != NOT_TAKEN_UP

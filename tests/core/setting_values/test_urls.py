@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_core.setting_values.otlp import parse_otlp_endpoint
+from tidelog_core.setting_values.urls import parse_otlp_endpoint
 
 
 @pytest.mark.parametrize(

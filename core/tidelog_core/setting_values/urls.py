@@ -1,4 +1,4 @@
-"""Parses the settings of receivers of OpenTelemetry's protocol over HTTP.
+"""Parses the addresses of services that nodes call: of OpenTelemetry's receivers, of login keys.
 
 Source: the OTLP exporter specification, ``OTEL_EXPORTER_OTLP_ENDPOINT`` and ``_HEADERS``.
 """
@@ -37,6 +37,22 @@ def parse_otlp_headers(text: str) -> Mapping[str, str]:
             raise ValueError("must be name=value,name=value, with values percent-encoded")
         headers[name] = value
     return headers
+
+
+def parse_jwks_url(url: str) -> SplitResult | None:
+    """Return the parts of ``sasl.oauthbearer.jwks.endpoint.url``, ``None`` if it is empty.
+
+    Raises ``ValueError`` unless it is an https address or a file's: an attacker who can change the
+    keys in transit can log in as anyone.
+    """
+    if not url:
+        return None
+    parts = urlsplit(url)
+    is_file = parts.scheme == "file" and parts.path and parts.netloc in ("", "localhost")
+    is_https = parts.scheme == "https" and parts.hostname and not parts.username
+    if not is_file and not is_https:
+        raise ValueError("must be https://host/path, or file:/path")
+    return parts
 
 
 def _is_port(parts: SplitResult) -> bool:
