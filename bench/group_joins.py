@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from tidelog_core.metadata import dynamodb_units as units
-from tidelog_core.metadata.groups import group_collection, shard_of_group
+from tidelog_core.metadata.coordination.groups import group_collection, shard_of_group
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import ItemKey
+from tidelog_core.metadata.stores import dynamodb_units as units
 
 from bench.process import Node, running_node
 from tests.support.batches import batch_of

@@ -23,7 +23,11 @@ from pathlib import Path
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.offset_commit.v8 import request as offset_commit
-from tidelog_core.metadata.groups import group_collection, offset_collection, shard_of_group
+from tidelog_core.metadata.coordination.groups import (
+    group_collection,
+    offset_collection,
+    shard_of_group,
+)
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import ItemKey
 from tidelog_core.wire_messages import build

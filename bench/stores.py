@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
 
 from tools import dynamodb_local
 from tools.places import ToolAbsent

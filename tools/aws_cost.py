@@ -30,7 +30,7 @@ from tidelog_core.cost.counts import (
 from tidelog_core.cost.counts import FUNCTION_CALL as FUNCTION_CALL_ITEM
 from tidelog_core.cost.counts import machine as machine_item
 from tidelog_core.cost.prices import PriceTable, list_prices
-from tidelog_core.metadata.dynamodb_units import read_units
+from tidelog_core.metadata.stores.dynamodb_units import read_units
 
 from bench.day.operations import COSTS, ITEM_BYTES
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.dynamodb_attempts import (
+from tidelog_core.metadata.stores.dynamodb_attempts import (
     ATTEMPTS_MAX,
     DELAY_FIRST,
     DELAY_MAX,

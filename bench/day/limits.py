@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
-from tidelog_core.metadata.dynamodb_units import read_units
+from tidelog_core.metadata.stores.dynamodb_units import read_units
 
 from bench.day import table_load
 from bench.day.cluster import Cluster, Floats, build, total_by

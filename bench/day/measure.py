@@ -10,14 +10,14 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
-from tidelog_core.metadata import dynamodb_units as units
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import (
     BrokerLease,
     SegmentMeta,
     SegmentState,
 )
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores import dynamodb_units as units
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 
 from bench.day.measure_brokers import Brokers

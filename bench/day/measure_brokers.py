@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import (
     Broker,
     BrokerLease,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from tidelog_core.metadata import records
-from tidelog_core.metadata.groups import CommittedOffset, GroupMember, GroupRecord
-from tidelog_core.metadata.transactions import TransactionRecord
+from tidelog_core.metadata.coordination.groups import CommittedOffset, GroupMember, GroupRecord
+from tidelog_core.metadata.coordination.transactions import TransactionRecord
 from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS
 from tidelog_node.coordinator.group_storage import GroupStorage

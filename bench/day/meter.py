@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidelog_core.metadata import dynamodb_items as items
-from tidelog_core.metadata import dynamodb_units as units
 from tidelog_core.metadata.store import (
     ALL_KEYS,
     ANY_VERSION,
@@ -25,6 +23,8 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
+from tidelog_core.metadata.stores import dynamodb_items as items
+from tidelog_core.metadata.stores import dynamodb_units as units
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 
 LIST_PAGE_KEYS = 1000  # of a LIST, and of a DeleteObjects. Source: S3 API reference.

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from tidelog_core.config import NodeConfig, TopicConfig
-from tidelog_core.metadata.groups import OFFSETS_PAGE_PARTITIONS
+from tidelog_core.metadata.coordination.groups import OFFSETS_PAGE_PARTITIONS
 
 from bench.day.prices import Machine, machine_named
 

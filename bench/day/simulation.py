@@ -11,8 +11,8 @@ import math
 from collections import Counter
 
 import numpy as np
-from tidelog_core.metadata.dynamodb_units import transaction_write_units
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX
+from tidelog_core.metadata.stores.dynamodb_units import transaction_write_units
 from tidelog_core.replication.lease_times import LeaseTimes
 
 from bench.day import contention, flows, table_load

@@ -12,9 +12,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-from tidelog_core.metadata.cluster_view import POLLS_PER_S_MAX
-from tidelog_core.metadata.dynamodb_units import READ_UNIT_BYTES, eventual_read_units, read_units
-from tidelog_core.metadata.groups import shard_of_group
+from tidelog_core.metadata.coordination.groups import shard_of_group
+from tidelog_core.metadata.image.cluster_view import POLLS_PER_S_MAX
+from tidelog_core.metadata.stores.dynamodb_units import (
+    READ_UNIT_BYTES,
+    eventual_read_units,
+    read_units,
+)
 from tidelog_core.replication.lease_times import LeaseTimes
 from tidelog_core.replication.lease_watch import WATCHERS_MIN, unhurried_interval_ms
 from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX

@@ -14,9 +14,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog_core.metadata import dynamodb_units as units
 from tidelog_core.metadata import location
 from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
+from tidelog_core.metadata.stores import dynamodb_units as units
 
 from bench.day.meter import MeteredStore, Usage
 

@@ -17,7 +17,7 @@ import logging
 
 from tidelog.wire.host_addresses import PortRefused
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.cluster_view import poll_seconds
+from tidelog_core.metadata.image.cluster_view import poll_seconds
 from tidelog_core.metadata.records import Broker
 
 from tidelog_node.dialing.dialer import Dialer

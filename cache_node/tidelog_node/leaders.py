@@ -12,8 +12,8 @@ from tidelog_core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
 

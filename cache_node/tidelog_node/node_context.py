@@ -14,8 +14,8 @@ from uuid import UUID
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import NotLeaderOrFollower
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.peer_leases import PeerLeases

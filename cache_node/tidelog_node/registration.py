@@ -19,7 +19,7 @@ from uuid import UUID, uuid4
 
 from tidelog_core.errors import ErrorCode, StorageError, TidelogError
 from tidelog_core.metadata.endpoints import BrokerEndpoint
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker, Cluster, cluster_key, put
 from tidelog_core.metadata.store import (
     ABSENT,

@@ -32,8 +32,8 @@ from tidelog_core.log.append_checks import inspects_records, validates_schemas
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.record_source import RecordSource
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.readings import is_readable
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.readings import is_readable
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
 from tidelog_core.subscribers import Subscribers

@@ -21,14 +21,14 @@ from tidelog_core.cost.overview import CostReader
 from tidelog_core.cost.report import Period
 from tidelog_core.errors import CorruptItem, InvalidConfig, TidelogError
 from tidelog_core.metadata.admin_jobs import AdminJob
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.erasures import (
     KEY_ERASURE_COLLECTION,
     LOCAL_ERASURE_COLLECTION,
     KeyErasure,
     LocalErasure,
 )
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.record import Record

@@ -9,7 +9,7 @@ from uuid import UUID
 from tidelog_core.config import NodeConfig, TopicConfig, topic_config
 from tidelog_core.errors import CorruptItem, TidelogError
 from tidelog_core.metadata import records
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import (
     Cluster,

@@ -30,7 +30,7 @@ from tidelog_core.cost.ledger import CurrentHourClosed, add
 from tidelog_core.cost.prices import load_prices
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.metadata.usage import StoreUsage, usage_of
+from tidelog_core.metadata.stores.usage import StoreUsage, usage_of
 from tidelog_core.objects.counted_store import CountedObjectStore, ObjectUsage
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import split_topic_folder, topic_folder_of

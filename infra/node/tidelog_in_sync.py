@@ -38,9 +38,9 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import NODE, PLAINTEXT
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import Broker, BrokerLease, broker_lease_key
 from tidelog_core.metadata.store import MetadataStore

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.settings.properties_file import read_properties
 from tidelog_core.admin.first_user import MECHANISM, ensure_first_user
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.model import USER_KIND
 from tidelog_core.security.plain import PLAIN_MECHANISM

@@ -15,7 +15,7 @@ from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.output import note
 
 if TYPE_CHECKING:
-    from tidelog_core.metadata.image import ClusterImage
+    from tidelog_core.metadata.image.cluster_image import ClusterImage
     from tidelog_core.metadata.store import MetadataStore
 
 METADATA_FILE = "metadata.db"

@@ -23,7 +23,7 @@ from tidelog_cli.stores import (
 )
 
 if TYPE_CHECKING:
-    from tidelog_core.metadata.image import ClusterImage
+    from tidelog_core.metadata.image.cluster_image import ClusterImage
     from tidelog_core.metadata.store import MetadataStore
     from tidelog_core.model import TopicPartition
     from tidelog_core.tier.status import TierStatus

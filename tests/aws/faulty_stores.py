@@ -20,9 +20,9 @@ from urllib.parse import quote
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import verify_segment

@@ -14,7 +14,7 @@ from uuid import uuid4
 import boto3
 import pytest
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.objects.store import ObjectStore

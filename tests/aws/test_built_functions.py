@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
 from tidelog_core.objects.s3 import S3ObjectStore
 
 from tests.aws.buckets import REGION, make_bucket

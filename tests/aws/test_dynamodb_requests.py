@@ -20,8 +20,6 @@ from botocore.exceptions import (
     ReadTimeoutError,
 )
 from moto import mock_aws
-from tidelog_core.metadata import dynamodb_items as items
-from tidelog_core.metadata.dynamodb_failures import Outcome, classify
 from tidelog_core.metadata.store import (
     ABSENT,
     ANY_VERSION,
@@ -32,6 +30,8 @@ from tidelog_core.metadata.store import (
     ItemKey,
     Write,
 )
+from tidelog_core.metadata.stores import dynamodb_items as items
+from tidelog_core.metadata.stores.dynamodb_failures import Outcome, classify
 
 TABLE = "tidelog"
 A, B = ItemKey("letters", "a"), ItemKey("letters", "b")

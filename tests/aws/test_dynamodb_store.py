@@ -13,8 +13,6 @@ import boto3
 import pytest
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
-from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
-from tidelog_core.metadata.dynamodb_items import changelog_key, key_of
 from tidelog_core.metadata.store import (
     ABSENT,
     ANY_VERSION,
@@ -27,7 +25,9 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
-from tidelog_core.metadata.usage import usage_of
+from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.stores.dynamodb_items import changelog_key, key_of
+from tidelog_core.metadata.stores.usage import usage_of
 
 from tests.aws.lossy_proxy import LossyProxy
 from tests.contracts.metadata_store import (

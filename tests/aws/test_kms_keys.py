@@ -10,7 +10,7 @@ from typing import Any
 import boto3
 import pytest
 from tidelog_core.errors import StoreUnavailable
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.tier_compaction.compact import CompactionOutcome, compact_partition

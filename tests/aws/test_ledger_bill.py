@@ -16,7 +16,7 @@ from tidelog_core.cost.ledger import add, roll_up
 from tidelog_core.cost.overview import read_overview
 from tidelog_core.cost.prices import list_prices
 from tidelog_core.cost.report import Period
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tools.aws_cost import PRICES, WORKLOADS, Workload, monthly_cost, monthly_counts
 

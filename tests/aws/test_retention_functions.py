@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
-from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
 from tidelog_core.objects.location import parse_object_location
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.retention.orphans import AgeLimits

@@ -16,7 +16,7 @@ from typing import Any
 import boto3
 import pytest
 from tidelog import Admin, Producer
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 
 from tests.aws.machines import WAIT_SECONDS_MAX, Instance, image_of, machines

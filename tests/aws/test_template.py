@@ -11,11 +11,7 @@ from uuid import UUID
 
 import pytest
 import yaml
-from tidelog_core.metadata.acls import acl_key
 from tidelog_core.metadata.admin_jobs import admin_job_key
-from tidelog_core.metadata.delegation_tokens import delegation_token_key
-from tidelog_core.metadata.dynamodb_items import key_of
-from tidelog_core.metadata.roles import role_key
 from tidelog_core.metadata.schema_records import (
     EVERYTHING,
     schema_context_key,
@@ -25,7 +21,11 @@ from tidelog_core.metadata.schema_records import (
     schema_subject_key,
     schema_text_key,
 )
-from tidelog_core.metadata.scram_users import decoy_secret_key, scram_credential_key
+from tidelog_core.metadata.security.acls import acl_key
+from tidelog_core.metadata.security.delegation_tokens import delegation_token_key
+from tidelog_core.metadata.security.roles import role_key
+from tidelog_core.metadata.security.scram_users import decoy_secret_key, scram_credential_key
+from tidelog_core.metadata.stores.dynamodb_items import key_of
 from tidelog_core.security.scram_credentials import ScramMechanism
 from tidelog_core.setting_values.authorizer import parse_super_users
 from tidelog_core.tier.keys import (
@@ -512,7 +512,7 @@ def test_the_staging_rule_covers_the_object_stores_staging_keys() -> None:
 
 
 def test_the_metadata_table_has_the_keys_that_the_store_uses() -> None:
-    from tidelog_core.metadata.dynamodb_items import TABLE_DEFINITION
+    from tidelog_core.metadata.stores.dynamodb_items import TABLE_DEFINITION
 
     table = dict(resources("AWS::DynamoDB::Table"))["MetadataTable"]["Properties"]
     assert TABLE_DEFINITION.items() <= table.items()

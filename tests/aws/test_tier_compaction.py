@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.erasure.tier import delete_replaced, erase_from_tier
-from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.tier_compaction.compact import CompactionOutcome, compact_partition
 from tidelog_core.tier_compaction.swap import OLD_SEGMENTS_MAX

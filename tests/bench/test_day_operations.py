@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tidelog_core.metadata.dynamodb_units import (
+from tidelog_core.metadata.stores.dynamodb_units import (
     attributes_size_bytes,
     read_units,
     transaction_write_units,

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import (
     Partition,
     SegmentMeta,

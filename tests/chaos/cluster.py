@@ -28,8 +28,8 @@ from types import TracebackType
 from urllib.parse import quote
 
 import psutil
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import MetadataStore
 
@@ -316,7 +316,7 @@ class ChaosCluster:
         return f"dynamodb://{TABLE}?region={REGION}&endpoint={quote(endpoint, safe='')}"
 
     async def _create_table(self) -> None:
-        from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+        from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
 
         store = DynamoDbMetadataStore(TABLE, region=REGION, endpoint=self._dynamodb_url)
         try:

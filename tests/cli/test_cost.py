@@ -10,7 +10,7 @@ import pytest
 from tidelog import Admin, Producer
 from tidelog_core.cost.prices import LIST_PRICES_FILE
 from tidelog_core.metadata.records import Cluster, put
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.support.command import called
 from tests.support.http_pages import Scraped, scrape

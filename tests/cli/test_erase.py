@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_cli.erase import _sentence
 from tidelog_core.metadata.erasures import LOCAL_ERASURE_COLLECTION
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.support.command import called, tidelog
 from tests.support.compacted_topics import consume as consume_all

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.support.command import called, tidelog
 from tests.support.compacted_topics import consume as consume_all

@@ -12,11 +12,11 @@ from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import EpochChain
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import ChainTombstone, Topic, put
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic
 from tidelog_core.tier.keys import cluster_manifest_key, topic_manifest_key

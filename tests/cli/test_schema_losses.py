@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tidelog_core.metadata.records import Cluster, put
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted

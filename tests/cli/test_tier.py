@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from tidelog import Producer
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import SegmentMeta, put, segment_collection, topic_key
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ItemKey
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.support.command import Outcome, called, tidelog
 from tests.support.node_process import NodeProcess

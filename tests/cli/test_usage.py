@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Cluster
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.support.command import called, tidelog
 from tools.ports import free_port
@@ -226,8 +226,8 @@ def test_single_nodes_data_directory_is_not_taken_for_a_clusters(tmp_path: Path)
             ("verify", "--metadata", "dynamodb://t", "--objects", "memory:"),
             (
                 "aioboto3",
-                "tidelog_core.metadata.dynamodb",
-                "tidelog_core.metadata.dynamodb_client",
+                "tidelog_core.metadata.stores.dynamodb",
+                "tidelog_core.metadata.stores.dynamodb_client",
             ),
             "aws",
         ),

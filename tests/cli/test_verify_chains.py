@@ -16,8 +16,8 @@ from tidelog_core.diskless.wal.header import HEADER_SIZE
 from tidelog_core.diskless.wal.keys import checkpoint_key, wal_key
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import Partition, partition_key
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 
 from tests.cli.test_restore_chains import CLUSTER, P0, A, B, build, restore

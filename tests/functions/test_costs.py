@@ -16,8 +16,8 @@ from tidelog_core.cost.ledger import read_hours, roll_up
 from tidelog_core.cost.prices import list_prices
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.cost_records import CostHour
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ItemKey
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_functions.costs import MEMORY_VARIABLE, counted_stores
 from tidelog_functions.invocation import FunctionSettings
 

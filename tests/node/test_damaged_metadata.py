@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.store import ANY_VERSION, Body, Item, ItemKey, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.records.batch import iter_headers
 
 from tests.support.batches import batch_of

@@ -17,8 +17,8 @@ import pytest
 from tidelog.errors import ConnectionFailed, RequestTimedOut
 from tidelog.wire.host_addresses import PortRefused
 from tidelog_core.errors import BrokerNotAvailable
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint, plaintext_endpoints
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker
 from tidelog_node.connections.node_transport import NodeTransport
 from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport

@@ -11,7 +11,7 @@ import pytest
 from tidelog_core.errors import InvalidRequest
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import AckedBy, Partition, Topic
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_node.leaving_nodes import NAMED_MAX, require_others
 from tidelog_node.registration import ensure_cluster
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from kio.index import load_request_schema
-from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
 
 from tests.node.answer_times import AnswerTimes
 from tests.node.handlers.control_plane import make

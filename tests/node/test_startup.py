@@ -14,8 +14,8 @@ import pytest
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import BROKER_COLLECTION, Broker
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.registration import register_broker
 from tidelog_node.settings import parse_settings

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from tidelog import Admin, UserDescription
 from tidelog.errors import ResourceNotFound, UnacceptableCredential, UnsupportedSaslMechanism
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.scram_users import ScramUsers, scram_credential_key
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.security.scram_users import ScramUsers, scram_credential_key
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.security.plain import PlainLogin, check_password
 from tidelog_core.security.scram import ScramServer
 from tidelog_core.security.scram_client import ScramClient

@@ -21,7 +21,7 @@ from tidelog_core.errors import (
     StorageError,
     TidelogError,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.model import TopicPartition
 from tidelog_node.answers import PendingReply
 from tidelog_node.disk.data_disk import DataDisk

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted

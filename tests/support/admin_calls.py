@@ -13,18 +13,19 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.consumer_groups import (
+from tidelog_core.metadata.coordination.consumer_groups import (
     ConsumerGroupState,
 )
-from tidelog_core.metadata.endpoints import plaintext_endpoints
-from tidelog_core.metadata.groups import (
+from tidelog_core.metadata.coordination.groups import (
     CommittedOffset,
     GroupMember,
     GroupOffsets,
     GroupRecord,
     shard_of_group,
 )
-from tidelog_core.metadata.member_pages import MemberPage
+from tidelog_core.metadata.coordination.member_pages import MemberPage
+from tidelog_core.metadata.coordination.share_groups import ShareGroupState
+from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import (
     Broker,
     BrokerLease,
@@ -32,7 +33,6 @@ from tidelog_core.metadata.records import (
     Record,
     put,
 )
-from tidelog_core.metadata.share_groups import ShareGroupState
 from tidelog_core.metadata.store import MetadataStore, Write
 from tidelog_functions.admin.api import AdminApi
 from tidelog_functions.admin.cluster import AdminCluster

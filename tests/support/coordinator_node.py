@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from uuid import UUID, uuid5
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.consumer_groups import Partitions
-from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.coordination.consumer_groups import Partitions
+from tidelog_core.metadata.coordination.groups import CommittedOffset
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, Topic, delete, put
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog_core.metadata.delegation_tokens import DelegationToken
+from tidelog_core.metadata.security.delegation_tokens import DelegationToken
 from tidelog_core.security.delegation_tokens import (
     TokenSecret,
     token_credentials,

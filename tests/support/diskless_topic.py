@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 from tidelog_core.metadata.records import Partition, Topic, partition_key
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.records.control import (

@@ -24,8 +24,8 @@ from tidelog_core.metadata.records import (
     SegmentState,
     Topic,
 )
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.retention.orphans import AgeLimits

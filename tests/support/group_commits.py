@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.coordination.groups import CommittedOffset
+from tidelog_core.metadata.coordination.transactions import PendingOffsets
 from tidelog_core.metadata.records import Partition, Topic, put
 from tidelog_core.metadata.store import MetadataStore, Write
-from tidelog_core.metadata.transactions import PendingOffsets
 from tidelog_node.groups.classic_messages import GroupCaller
 
 from bench.day.meter import MeteredStore, Usage

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 
 from tidelog_core.clock import SteadyClock, steady_clock_ms, wall_clock_ms
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.lease_times import LeaseTimes

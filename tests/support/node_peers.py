@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from uuid import uuid4
 
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint, plaintext_endpoints
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_node.registration import register_broker
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 from tidelog_node.security.node_trust import NodeTrust

@@ -21,11 +21,11 @@ from tidelog_core.log.record_source import ReadLimits
 from tidelog_core.log.unified_log import RemoteRead
 from tidelog_core.log.values import LogRead
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, Topic
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.model import FileSlice, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.records.batch import iter_headers, patch

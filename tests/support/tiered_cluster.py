@@ -18,8 +18,8 @@ from tidelog_core.metadata.records import (
     partition_key,
     put,
 )
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Body, Item, ItemKey, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.records.batch import iter_headers
 from tidelog_core.tier.index_build import SegmentSource, build_index_file

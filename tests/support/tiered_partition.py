@@ -13,7 +13,7 @@ from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.leadership import advance_log_start, leadership_of
 from tidelog_core.metadata.records import (
     Cluster,
@@ -22,8 +22,8 @@ from tidelog_core.metadata.records import (
     SegmentState,
     Topic,
 )
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.store import ObjectStore

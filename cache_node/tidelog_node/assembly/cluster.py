@@ -11,8 +11,8 @@ from uuid import uuid4
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.errors import InvalidConfig
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import BrokerEndpoint
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import LiveNodeConfig
 from tidelog_core.metadata.store import MetadataStore

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 from tidelog_node.assembly.logs import Logs

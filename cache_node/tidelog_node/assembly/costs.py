@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 from tidelog_core.clock import steady_clock_ms
 from tidelog_core.cost.prices import load_prices
-from tidelog_core.metadata.usage import usage_of
+from tidelog_core.metadata.stores.usage import usage_of
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.costs.collector import CostCollector

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
-from tidelog_core.metadata.usage import usage_of
+from tidelog_core.metadata.stores.usage import usage_of
 from tidelog_core.software_version import tidelog_version
 
 from tidelog_node.assembly.cluster import Cluster

@@ -8,7 +8,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from tidelog_core.audit.events import AuditKind
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 
 from tidelog_node.audit.audit_log import AuditLog
 from tidelog_node.session import Session

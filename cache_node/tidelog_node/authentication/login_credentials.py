@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from tidelog_core.metadata.delegation_tokens import DelegationToken, DelegationTokens
-from tidelog_core.metadata.scram_users import ScramUsers
+from tidelog_core.metadata.security.delegation_tokens import DelegationToken, DelegationTokens
+from tidelog_core.metadata.security.scram_users import ScramUsers
 from tidelog_core.security.delegation_tokens import TokenSecret
 from tidelog_core.security.scram import ScramCredentials
 from tidelog_core.security.scram_credentials import ScramCredential, ScramMechanism

@@ -17,9 +17,9 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from tidelog_core.errors import TidelogError, TopicAuthorizationFailed, UnknownTopicId
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.rights import Rights
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.image.rights import Rights
 from tidelog_core.security.acl import ANY_HOST, CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.authorization import Authorizer, Client
 from tidelog_core.security.operations import SUPPORTED_OPERATIONS

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tidelog_core.errors import ErrorCode, StoreUnavailable
 from tidelog_core.message_schemas import load_response_schema
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.operations import REFUSAL_CODES, operation_needed
 

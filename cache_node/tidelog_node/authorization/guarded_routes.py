@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.group_guards import GROUP_GUARDS

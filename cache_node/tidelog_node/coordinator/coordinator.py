@@ -14,7 +14,7 @@ from tidelog_core.errors import (
     GroupIdNotFound,
     NonEmptyGroup,
 )
-from tidelog_core.metadata.groups import CommittedOffset, OffsetsByTopic
+from tidelog_core.metadata.coordination.groups import CommittedOffset, OffsetsByTopic
 from tidelog_core.metadata.store import Check, Write
 from tidelog_core.model import TopicPartition
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog_core.metadata.consumer_groups import Partitions
+from tidelog_core.metadata.coordination.consumer_groups import Partitions
 
 from tidelog_node.groups.assignment.target_computation import TargetComputation
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings

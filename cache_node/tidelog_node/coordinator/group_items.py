@@ -17,14 +17,17 @@ from collections.abc import AsyncIterator, Sequence
 
 from tidelog_core.admin.stored_groups import list_pages
 from tidelog_core.errors import VersionConflict
-from tidelog_core.metadata.commit import BODY_SIZE_BYTES_MAX, COMMIT_SIZE_BYTES_MAX
-from tidelog_core.metadata.groups import (
+from tidelog_core.metadata.coordination.groups import (
     GROUP_COLLECTION_PREFIX,
     GroupRecord,
     group_key,
     has_own_members,
 )
-from tidelog_core.metadata.member_pages import MEMBERS_PER_PAGE, MemberPage, StoredGroup
+from tidelog_core.metadata.coordination.member_pages import (
+    MEMBERS_PER_PAGE,
+    MemberPage,
+    StoredGroup,
+)
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import (
     ABSENT,
@@ -36,6 +39,7 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
+from tidelog_core.metadata.stores.commit import BODY_SIZE_BYTES_MAX, COMMIT_SIZE_BYTES_MAX
 
 from tidelog_node.coordinator.member_table import MemberTable, PageChange
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from kio.schema.errors import ErrorCode
 from tidelog_core.admin.stored_groups import read_group, read_groups
 from tidelog_core.errors import CoordinatorNotAvailable, CorruptItem
-from tidelog_core.metadata.member_pages import StoredGroup
+from tidelog_core.metadata.coordination.member_pages import StoredGroup
 from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.coordinator.led_shards import Leadership, LedShard

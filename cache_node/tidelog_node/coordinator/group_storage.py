@@ -37,14 +37,14 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
-from tidelog_core.metadata.groups import (
+from tidelog_core.metadata.coordination.groups import (
     CommittedOffset,
     GroupOffsets,
     GroupRecord,
     OffsetsByTopic,
     offset_item_id,
 )
-from tidelog_core.metadata.member_pages import StoredGroup
+from tidelog_core.metadata.coordination.member_pages import StoredGroup
 from tidelog_core.metadata.records import delete, put
 from tidelog_core.metadata.store import (
     ABSENT,

@@ -21,12 +21,12 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
 )
-from tidelog_core.metadata.consumer_groups import Partitions
-from tidelog_core.metadata.groups import (
+from tidelog_core.metadata.coordination.consumer_groups import Partitions
+from tidelog_core.metadata.coordination.groups import (
     GROUP_COLLECTION_PREFIX,
     shard_of_group,
 )
-from tidelog_core.metadata.member_pages import StoredGroup
+from tidelog_core.metadata.coordination.member_pages import StoredGroup
 from tidelog_core.metadata.store import ItemKey
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 

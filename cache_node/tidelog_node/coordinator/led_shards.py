@@ -15,7 +15,7 @@ from typing import ClassVar, Generic, TypeVar
 from uuid import UUID
 
 from tidelog_core.errors import NotCoordinator, TidelogError
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.node_context import NodeContext

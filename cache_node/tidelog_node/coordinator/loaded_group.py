@@ -22,8 +22,8 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
-from tidelog_core.metadata.consumer_groups import ConsumerMember
-from tidelog_core.metadata.groups import GroupRecord
+from tidelog_core.metadata.coordination.consumer_groups import ConsumerMember
+from tidelog_core.metadata.coordination.groups import GroupRecord
 from tidelog_core.metadata.store import ABSENT
 
 from tidelog_node.coordinator.failures import error_code

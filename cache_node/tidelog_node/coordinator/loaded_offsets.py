@@ -10,7 +10,7 @@ from itertools import islice
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import OutcomeUnknown, VersionConflict
-from tidelog_core.metadata.groups import OffsetsByTopic
+from tidelog_core.metadata.coordination.groups import OffsetsByTopic
 from tidelog_core.metadata.store import Check, Write
 
 from tidelog_node.coordinator.failures import error_code

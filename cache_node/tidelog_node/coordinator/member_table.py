@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog_core.metadata.member_pages import (
+from tidelog_core.metadata.coordination.member_pages import (
     MEMBERS_PER_PAGE,
     MemberPage,
     MembersByPlace,

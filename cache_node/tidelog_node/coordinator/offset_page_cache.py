@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from tidelog_core.metadata.groups import GroupOffsets
+from tidelog_core.metadata.coordination.groups import GroupOffsets
 from tidelog_core.metadata.store import ItemKey
 from tidelog_core.subscribers import Subscribers
 

@@ -16,7 +16,7 @@ from tidelog_core.admin.share_offsets import (
     is_begun,
     read_share_partitions,
 )
-from tidelog_core.metadata.share_partitions import NO_START_OFFSET
+from tidelog_core.metadata.coordination.share_partitions import NO_START_OFFSET
 from tidelog_core.metadata.store import Write
 from tidelog_core.model import TopicPartition
 

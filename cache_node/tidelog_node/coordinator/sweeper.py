@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from tidelog_core.admin.share_offsets import forget, list_share_partitions
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.groups import GroupOffsets
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.share_partitions import share_partition_of
+from tidelog_core.metadata.coordination.groups import GroupOffsets
+from tidelog_core.metadata.coordination.share_partitions import share_partition_of
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 
 from tidelog_node.coordinator.group_shard import GroupShard
 from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from tidelog_core.cost import counts
 from tidelog_core.cost.collecting import milliunits
 from tidelog_core.cost.entries import Tally
-from tidelog_core.metadata.usage import StoreUsage
+from tidelog_core.metadata.stores.usage import StoreUsage
 
 from tidelog_node.costs.worker_counts import WorkerCounts, grown
 from tidelog_node.node_context import NodeContext

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from tidelog_core.cost.collecting import add_bytes, add_requests
 from tidelog_core.cost.entries import Tally
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.tier.keys import split_topic_folder
 from tidelog_core.turns import Turn
 

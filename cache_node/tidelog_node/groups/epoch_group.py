@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
-from tidelog_core.metadata.consumer_groups import (
+from tidelog_core.metadata.coordination.consumer_groups import (
     HASH_OF_NO_TOPICS,
     ConsumerGroupState,
     SubscribedTopic,
     hash_topics,
 )
-from tidelog_core.metadata.groups import GroupRecord
-from tidelog_core.metadata.share_groups import ShareGroupState
+from tidelog_core.metadata.coordination.groups import GroupRecord
+from tidelog_core.metadata.coordination.share_groups import ShareGroupState
 
 from tidelog_node.groups.deadlines import MemberDeadlines
 from tidelog_node.groups.step import Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.consumer_groups import Partitions
+from tidelog_core.metadata.coordination.consumer_groups import Partitions
 
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping
 from uuid import UUID
 
-from tidelog_core.metadata.groups import CommittedOffset, GroupOffsets
+from tidelog_core.metadata.coordination.groups import CommittedOffset, GroupOffsets
 
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup, ConsumerPhase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidelog_core.metadata.consumer_groups import SubscribedTopic
+from tidelog_core.metadata.coordination.consumer_groups import SubscribedTopic
 from tidelog_core.metadata.records import Topic
 
 TopicsByName = Mapping[str, Topic]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.consumer_groups import ConsumerMember
+from tidelog_core.metadata.coordination.consumer_groups import ConsumerMember
 
 from tidelog_node.groups import any_group
 from tidelog_node.groups.any_group import Group

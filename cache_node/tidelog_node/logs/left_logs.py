@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from tidelog_core.diskless.wal.epoch_chains import current_chain
 from tidelog_core.errors import StorageError, TidelogError
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from uuid import UUID
 
 from tidelog_core.errors import StoreUnavailable
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import (
     PARTITION_COLLECTION_PREFIX,
     TOPIC_COLLECTION,

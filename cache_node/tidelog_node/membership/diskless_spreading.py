@@ -24,7 +24,7 @@ from collections.abc import Iterable, Set
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.diskless_balance import DisklessMove, balancing_moves

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange

@@ -33,7 +33,7 @@ import math
 from collections.abc import Sequence, Set
 
 from tidelog_core.errors import StoreUnavailable
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange

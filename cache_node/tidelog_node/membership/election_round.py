@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from tidelog_core.config import topic_config
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.readings import is_readable
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.readings import is_readable
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS

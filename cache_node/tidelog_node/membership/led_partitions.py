@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from uuid import UUID
 
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange

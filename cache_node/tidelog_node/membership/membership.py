@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 from tidelog_core.clock import SteadyClock, steady_clock_ms
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition, StepDownReason
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.election import LeaderElector

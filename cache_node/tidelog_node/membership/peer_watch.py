@@ -20,8 +20,8 @@ import random
 from collections.abc import Iterable, Mapping
 
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import BROKER_LEASE_COLLECTION, Broker
 from tidelog_core.metadata.store import Item, MetadataStore
 from tidelog_core.replication.lease_watch import ReadingPace

@@ -27,8 +27,8 @@ from typing import Protocol
 
 from tidelog.wire.host_addresses import PortRefused
 from tidelog_core.errors import BrokerNotAvailable
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker
 
 from tidelog_node.membership.membership import Membership

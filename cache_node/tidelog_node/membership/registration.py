@@ -11,8 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 
 from tidelog_node.membership.membership import Membership
 from tidelog_node.registration import BrokerIdTaken

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Set
 from uuid import UUID
 
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tidelog_core.metadata.transactions import TransactionState
+from tidelog_core.metadata.coordination.transactions import TransactionState
 from tidelog_core.turns import Turn
 
 from tidelog_node.coordinator.hosted_groups import HostedGroups

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from tidelog_core.admin.offset_pages import read_pages
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.groups import GroupOffsets
+from tidelog_core.metadata.coordination.groups import GroupOffsets
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.first_time import ONLY_MARKERS
 from tidelog_core.turns import Turn

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidelog_core.metadata.cluster_view import poll_seconds
+from tidelog_core.metadata.image.cluster_view import poll_seconds
 
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.node_context import NodeContext

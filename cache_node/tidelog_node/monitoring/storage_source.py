@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidelog_core.metadata.usage import StoreUsage
+from tidelog_core.metadata.stores.usage import StoreUsage
 
 from tidelog_node.disk.data_disk import DataDisk, reserve_bytes
 from tidelog_node.monitoring.scrape import Scrape

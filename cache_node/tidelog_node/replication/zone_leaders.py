@@ -15,7 +15,7 @@ from collections.abc import Container, Mapping
 
 from tidelog_core.config import topic_config
 from tidelog_core.log.append_checks import LOG_APPEND_TIME, inspects_records
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
 from tidelog_core.model import RESERVED_TOPICS
 

@@ -12,7 +12,7 @@ import logging
 import ssl
 from collections.abc import Mapping
 
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker
 
 from tidelog_node.security.node_identity import NodeIdentity

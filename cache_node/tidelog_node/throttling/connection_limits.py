@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from tidelog_core.config import ListenerConfig, NodeConfig
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.model import INT32_MAX
 from tidelog_core.quotas.quota_keys import QuotaKey
 from tidelog_core.quotas.windowed_rate import WindowedRate

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.quotas.client_quotas import ClientQuotas
 from tidelog_core.quotas.token_bucket import TokenBucket
 from tidelog_core.quotas.windowed_rate import WindowedRate

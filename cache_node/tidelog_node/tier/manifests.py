@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from uuid import UUID
 
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Topic
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import cluster_manifest_key, topic_manifest_key

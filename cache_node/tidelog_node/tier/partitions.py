@@ -6,7 +6,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tidelog_core.errors import NotLeaderOrFollower
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.leadership import Leadership
 from tidelog_core.model import TopicPartition
 

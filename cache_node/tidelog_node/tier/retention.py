@@ -24,7 +24,7 @@ from uuid import UUID
 from tidelog_core.config import UNLIMITED, TopicConfig
 from tidelog_core.errors import TidelogError, VersionConflict
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.leadership import advance_log_start
 from tidelog_core.metadata.records import ChainTombstone, DeletedTopic, SegmentMeta
 from tidelog_core.retention.deleted_topics import (

@@ -20,7 +20,7 @@ from uuid import UUID
 
 from tidelog_core.errors import TidelogError
 from tidelog_core.log_format import TEXT
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import make_local_folder, parse_object_location
 from tidelog_core.retention.clock_rule import Witness

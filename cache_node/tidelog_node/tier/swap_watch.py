@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection
 
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.rewrite_claims import REWRITE_CLAIM_COLLECTION, claimed_partition
 from tidelog_core.metadata.store import ItemKey
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Collection
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import InvalidRequest
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.transactions import TransactionRecord
+from tidelog_core.metadata.coordination.transactions import TransactionRecord
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.heirs import wants_diskless
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from tidelog_core.errors import OutcomeUnknown, TidelogError, VersionConflict
-from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
+from tidelog_core.metadata.coordination.transactions import TransactionRecord, TransactionState
 
 from tidelog_node.node_context import NodeContext
 from tidelog_node.transactions import state

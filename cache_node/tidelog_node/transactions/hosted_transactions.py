@@ -16,7 +16,7 @@ from tidelog_core.errors import (
     NotCoordinator,
     VersionConflict,
 )
-from tidelog_core.metadata.transactions import (
+from tidelog_core.metadata.coordination.transactions import (
     TransactionRecord,
     shard_of_transaction,
     transaction_key,

@@ -18,9 +18,9 @@ from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import NotCoordinator, OutcomeUnknown, VersionConflict
+from tidelog_core.metadata.coordination.transactions import TransactionRecord
 from tidelog_core.metadata.records import delete, put
 from tidelog_core.metadata.store import ABSENT, ItemKey, MetadataStore
-from tidelog_core.metadata.transactions import TransactionRecord
 
 from tidelog_node.transactions.state import Decide, Decision, is_expired
 

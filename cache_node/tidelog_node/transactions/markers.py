@@ -16,7 +16,7 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.model import NO_LEADER, TopicPartition
 
 logger = logging.getLogger(__name__)

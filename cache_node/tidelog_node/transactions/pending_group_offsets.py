@@ -28,15 +28,15 @@ from tidelog_core.errors import (
     OutcomeUnknown,
     VersionConflict,
 )
-from tidelog_core.metadata.groups import GROUP_COLLECTION_PREFIX, OffsetsByTopic
-from tidelog_core.metadata.records import delete, put
-from tidelog_core.metadata.store import ABSENT, Item, ItemKey, Write
-from tidelog_core.metadata.transactions import (
+from tidelog_core.metadata.coordination.groups import GROUP_COLLECTION_PREFIX, OffsetsByTopic
+from tidelog_core.metadata.coordination.transactions import (
     PendingOffsets,
     PendingOffsetsClaim,
     pending_offsets_claim_key,
     pending_offsets_collection,
 )
+from tidelog_core.metadata.records import delete, put
+from tidelog_core.metadata.store import ABSENT, Item, ItemKey, Write
 from tidelog_core.model import (
     CONSUMER_OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,

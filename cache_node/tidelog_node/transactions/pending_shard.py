@@ -9,8 +9,11 @@ from contextlib import asynccontextmanager
 
 from tidelog_core.errors import InvalidProducerEpoch
 from tidelog_core.log.values import TransactionCoordinatorFenced
+from tidelog_core.metadata.coordination.transactions import (
+    PendingOffsets,
+    pending_offsets_claim_key,
+)
 from tidelog_core.metadata.store import Check
-from tidelog_core.metadata.transactions import PendingOffsets, pending_offsets_claim_key
 
 from tidelog_node.coordinator.led_shards import Leadership
 

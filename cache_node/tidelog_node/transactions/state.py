@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
+from tidelog_core.metadata.coordination.transactions import TransactionRecord, TransactionState
 from tidelog_core.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 EPOCH_MAX = 2**15 - 1

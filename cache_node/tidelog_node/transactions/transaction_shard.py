@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable
 
 from tidelog_core.errors import CorruptItem, TidelogError
-from tidelog_core.metadata.store import Item, MetadataStore
-from tidelog_core.metadata.transactions import (
+from tidelog_core.metadata.coordination.transactions import (
     TransactionRecord,
     transaction_collection,
     transaction_key,
 )
+from tidelog_core.metadata.store import Item, MetadataStore
 
 from tidelog_node.coordinator.led_shards import Leadership, LedShard
 from tidelog_node.transactions.loaded_transaction import LoadedTransaction, Unloaded

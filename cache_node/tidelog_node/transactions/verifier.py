@@ -16,7 +16,7 @@ from kio.schema.add_partitions_to_txn.v5 import response as add_response
 from kio.schema.errors import ErrorCode
 from tidelog.wire.requests import Api
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.transactions import shard_of_transaction
+from tidelog_core.metadata.coordination.transactions import shard_of_transaction
 from tidelog_core.model import NO_LEADER, TRANSACTION_STATE_TOPIC, TopicPartition
 from tidelog_core.wire_messages import build
 

@@ -44,7 +44,7 @@ from tidelog_core.back_off import back_off_seconds
 from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import CorruptLog
-from tidelog_core.metadata.readings import is_readable
+from tidelog_core.metadata.image.readings import is_readable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.waiting import wait_and_clear
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from tidelog_core.admin.batch_changes import commit_each
 from tidelog_core.errors import InvalidRequest, PolicyViolation, StoreUnavailable, TidelogError
-from tidelog_core.metadata.acls import acl_id, acl_key, stored_acl
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import put
+from tidelog_core.metadata.security.acls import acl_id, acl_key, stored_acl
 from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
 from tidelog_core.security.acl import (
     CLUSTER_NAME,

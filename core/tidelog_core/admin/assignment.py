@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from tidelog_core.errors import InvalidReplicaAssignment, InvalidReplicationFactor
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker
 from tidelog_core.replication.diskless_followers import DisklessFollowers, count_followings
 from tidelog_core.replication.placement import (

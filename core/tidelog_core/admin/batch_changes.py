@@ -23,8 +23,8 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore, Write
 from tidelog_core.turns import Turn
 

@@ -13,7 +13,7 @@ from tidelog_core.admin.configs import Alteration, altered_configs
 from tidelog_core.config import ClientMetricsConfig, settings_of
 from tidelog_core.errors import InvalidConfig, InvalidRequest, PolicyViolation, StoreUnavailable
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides, client_metrics_key
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import delete, put
 from tidelog_core.metadata.store import ABSENT, Item, MetadataStore, Write
 from tidelog_core.metadata.update import update

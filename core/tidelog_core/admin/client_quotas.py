@@ -15,10 +15,10 @@ from tidelog_core.errors import (
     TidelogError,
     UnsupportedVersion,
 )
-from tidelog_core.metadata.client_quotas import entity_quotas, quota_id, quota_key
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import put
+from tidelog_core.metadata.security.client_quotas import entity_quotas, quota_id, quota_key
 from tidelog_core.metadata.store import ABSENT, ANY_VERSION, MetadataStore, Write
 from tidelog_core.quotas.client_quotas import Quotas
 from tidelog_core.quotas.quota_entity import (

@@ -28,9 +28,9 @@ from tidelog_core.admin.names import is_internal
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable, UnknownTopicOrPartition, VersionConflict
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.group_configs import GroupConfigOverrides
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.coordination.group_configs import GroupConfigOverrides
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import NodeConfigOverrides, Topic

@@ -23,10 +23,10 @@ from tidelog_core.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.delegation_tokens import DelegationToken, delegation_token_key
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import delete, put
+from tidelog_core.metadata.security.delegation_tokens import DelegationToken, delegation_token_key
 from tidelog_core.metadata.store import Item, MetadataStore, Write
 from tidelog_core.metadata.update import update
 from tidelog_core.security.delegation_tokens import (

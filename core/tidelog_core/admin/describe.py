@@ -20,7 +20,7 @@ from tidelog_core.config import (
     parse_config,
     settings_of,
 )
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker
 from tidelog_core.setting import Setting, SettingType
 

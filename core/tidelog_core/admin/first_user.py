@@ -6,7 +6,7 @@ import secrets
 
 from tidelog_core.admin.scram_users import ScramUpsertion, ScramUserAdmin
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.security.scram_credentials import (
     ITERATIONS_MIN,

@@ -66,15 +66,15 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
     VersionConflict,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.groups import (
+from tidelog_core.metadata.coordination.groups import (
     CommittedOffset,
     GroupRecord,
     OffsetsByTopic,
     shard_of_group,
 )
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.member_pages import StoredGroup
+from tidelog_core.metadata.coordination.member_pages import StoredGroup
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import check, delete, put
 from tidelog_core.metadata.store import MetadataStore, Write
 from tidelog_core.metadata.update import retried

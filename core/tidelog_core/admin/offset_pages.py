@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog_core.metadata.groups import (
+from tidelog_core.metadata.coordination.groups import (
     CommittedOffset,
     GroupOffsets,
     OffsetsByTopic,

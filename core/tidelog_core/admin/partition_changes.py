@@ -14,9 +14,9 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
     VersionConflict,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.readings import is_readable
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.image.readings import is_readable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition

@@ -9,13 +9,13 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from tidelog_core.errors import CoordinatorNotAvailable, VersionConflict
-from tidelog_core.metadata.records import delete, put
-from tidelog_core.metadata.store import Check, Item, MetadataStore, Write
-from tidelog_core.metadata.transactions import (
+from tidelog_core.metadata.coordination.transactions import (
     PendingOffsets,
     group_of_pending,
     pending_offsets_collection,
 )
+from tidelog_core.metadata.records import delete, put
+from tidelog_core.metadata.store import Check, Item, MetadataStore, Write
 
 ATTEMPTS_MAX = 4
 ITEMS_PER_COMMIT = 90  # and a check; DynamoDB takes 100 a transaction

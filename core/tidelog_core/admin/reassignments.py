@@ -7,7 +7,7 @@ from collections.abc import Sequence, Set
 
 from tidelog_core.admin.partition_changes import Decide
 from tidelog_core.errors import InvalidReplicationFactor
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, check
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange

@@ -14,10 +14,10 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import put
-from tidelog_core.metadata.roles import Role, role_key
+from tidelog_core.metadata.security.roles import Role, role_key
 from tidelog_core.metadata.store import ABSENT, ANY_VERSION, MetadataStore, Write
 from tidelog_core.role_messages import CHANGE, CREATE, DELETE
 from tidelog_core.security.roles import (

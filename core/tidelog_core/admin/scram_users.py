@@ -22,10 +22,10 @@ from tidelog_core.errors import (
     UnsupportedSaslMechanism,
     VersionConflict,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import put
-from tidelog_core.metadata.scram_users import (
+from tidelog_core.metadata.security.scram_users import (
     SCRAM_CREDENTIAL_COLLECTION,
     ScramDecoySecret,
     UserScramCredential,

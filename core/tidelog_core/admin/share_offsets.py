@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.records import put
-from tidelog_core.metadata.share_partitions import (
+from tidelog_core.metadata.coordination.share_partitions import (
     NO_START_OFFSET,
     SharePartitionRecord,
     share_collection,
     share_partition_of,
 )
+from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import ANY_VERSION, Item, MetadataStore, Write
 
 RecordOrCorruptItem = SharePartitionRecord | CorruptItem

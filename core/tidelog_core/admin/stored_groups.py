@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from tidelog_core.errors import CoordinatorNotAvailable, CorruptItem
-from tidelog_core.metadata.groups import group_collection, group_key
-from tidelog_core.metadata.member_pages import (
+from tidelog_core.metadata.coordination.groups import group_collection, group_key
+from tidelog_core.metadata.coordination.member_pages import (
     Inconsistent,
     MemberPage,
     StoredGroup,

@@ -38,8 +38,8 @@ from tidelog_core.errors import (
     TopicDeletionDisabled,
     UnknownTopicId,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Topic
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.turns import Turn

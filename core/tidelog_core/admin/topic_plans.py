@@ -25,7 +25,7 @@ from tidelog_core.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import AckedBy, DeletedTopic, Partition, Topic
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog_core.replication.diskless_followers import DisklessFollowers

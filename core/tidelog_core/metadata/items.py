@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog_core.metadata.acls import StoredAcl
 from tidelog_core.metadata.admin_jobs import AdminJob
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
-from tidelog_core.metadata.client_quotas import EntityQuotas
+from tidelog_core.metadata.coordination.group_configs import GroupConfigOverrides
+from tidelog_core.metadata.coordination.groups import GroupOffsets, GroupRecord
+from tidelog_core.metadata.coordination.member_pages import MemberPage
+from tidelog_core.metadata.coordination.share_partitions import SharePartitionRecord
+from tidelog_core.metadata.coordination.transactions import (
+    PendingOffsets,
+    PendingOffsetsClaim,
+    TransactionRecord,
+)
 from tidelog_core.metadata.cost_records import CostDay, CostHour
-from tidelog_core.metadata.delegation_tokens import DelegationToken
 from tidelog_core.metadata.erasures import KeyErasure, LocalErasure
-from tidelog_core.metadata.group_configs import GroupConfigOverrides
-from tidelog_core.metadata.groups import GroupOffsets, GroupRecord
-from tidelog_core.metadata.member_pages import MemberPage
 from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import (
     PRODUCER_ID_COUNTER,
@@ -36,7 +39,6 @@ from tidelog_core.metadata.records import (
     Topic,
 )
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
-from tidelog_core.metadata.roles import Role
 from tidelog_core.metadata.schema_records import (
     SchemaContext,
     SchemaIdentity,
@@ -45,14 +47,12 @@ from tidelog_core.metadata.schema_records import (
     SchemaSubject,
     SchemaText,
 )
-from tidelog_core.metadata.scram_users import ScramDecoySecret, UserScramCredential
-from tidelog_core.metadata.share_partitions import SharePartitionRecord
+from tidelog_core.metadata.security.acls import StoredAcl
+from tidelog_core.metadata.security.client_quotas import EntityQuotas
+from tidelog_core.metadata.security.delegation_tokens import DelegationToken
+from tidelog_core.metadata.security.roles import Role
+from tidelog_core.metadata.security.scram_users import ScramDecoySecret, UserScramCredential
 from tidelog_core.metadata.store import ItemKey
-from tidelog_core.metadata.transactions import (
-    PendingOffsets,
-    PendingOffsetsClaim,
-    TransactionRecord,
-)
 
 ALWAYS, NEVER = "always", "never"
 ADMIN = "administration"  # on a node or as a function

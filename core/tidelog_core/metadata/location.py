@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tidelog_core.errors import InvalidConfig, StoreNotFound, StoreUnavailable
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 FORMS = "sqlite:///path or dynamodb://table?region=…&endpoint=…"
 
@@ -96,7 +96,7 @@ def _open_dynamodb(url: str, *, table: str, path: str, query: str) -> MetadataSt
     if problems:
         raise InvalidConfig([f"metadata store {url!r}: {problem}" for problem in problems])
     try:
-        from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+        from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
     except ModuleNotFoundError as error:
         raise InvalidConfig(
             [f"metadata store {url!r} needs `pip install tidelog[aws]`: {error}"]

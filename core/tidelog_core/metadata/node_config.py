@@ -6,8 +6,8 @@ import dataclasses
 import logging
 
 from tidelog_core.config import NodeConfig, settings_of
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.setting import Value
 
 logger = logging.getLogger(__name__)

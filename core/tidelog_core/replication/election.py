@@ -47,7 +47,7 @@ from collections.abc import Container, Iterable
 from uuid import UUID
 
 from tidelog_core.metadata.epoch_chains import end_epoch
-from tidelog_core.metadata.readings import is_readable
+from tidelog_core.metadata.image.readings import is_readable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check
 from tidelog_core.model import NO_LEADER

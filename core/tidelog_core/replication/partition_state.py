@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Generic, TypeVar
 
-from tidelog_core.metadata.readings import is_readable
+from tidelog_core.metadata.image.readings import is_readable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.follower_state import FollowerState
 from tidelog_core.replication.leader_state import LeaderState

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from tidelog_core.admin.topic_commits import commit_topic
 from tidelog_core.errors import StoreNotEmpty, VersionConflict
 from tidelog_core.metadata import records
-from tidelog_core.metadata.image import NO_VERSION
+from tidelog_core.metadata.image.cluster_image import NO_VERSION
 from tidelog_core.metadata.records import PRODUCER_ID_COUNTER, Cluster, RestorationMark
 from tidelog_core.metadata.store import ABSENT, ANY_VERSION, COMMIT_WRITES_MAX, MetadataStore, Write
 from tidelog_core.objects.store import ObjectStore

@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 from uuid import uuid4
 
 from tidelog_core.errors import CorruptObject, ObjectExists, ObjectNotFound, WrongObjectStore
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import (
     KnownObjectStore,
     known_object_store_key,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig, TopicConfig, topic_config
 from tidelog_core.errors import UnknownTopicOrPartition
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import Topic

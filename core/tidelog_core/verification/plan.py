@@ -14,8 +14,8 @@ from uuid import UUID
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptItem, CorruptObject, InvalidObjectKey, ObjectNotFound
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.readings import is_readable
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.readings import is_readable
 from tidelog_core.metadata.records import (
     DELETED_TOPIC_COLLECTION,
     TOPIC_COLLECTION,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from tidelog_core.audit.events import AUDIT_TOPIC
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.rights import Rights
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.rights import Rights
 from tidelog_core.model import ANONYMOUS, USER_KIND
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.authorization import Authorizer, Client

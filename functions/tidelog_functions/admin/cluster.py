@@ -17,8 +17,8 @@ from tidelog_core.errors import (
     InvalidConfig,
     UnknownTopicOrPartition,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.records import (

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from tidelog_core.admin.share_offsets import RecordOrCorruptItem
 from tidelog_core.errors import CorruptItem, InvalidRequest
-from tidelog_core.metadata.consumer_groups import ConsumerMember
-from tidelog_core.metadata.groups import CommittedOffset, GroupMember
-from tidelog_core.metadata.share_groups import ShareMember
+from tidelog_core.metadata.coordination.consumer_groups import ConsumerMember
+from tidelog_core.metadata.coordination.groups import CommittedOffset, GroupMember
+from tidelog_core.metadata.coordination.share_groups import ShareMember
 from tidelog_core.model import TopicPartition
 from tidelog_core.security.acl import ResourceType
 

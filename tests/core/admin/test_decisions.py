@@ -16,7 +16,7 @@ from tidelog_core.admin.topic_plans import NewTopic, TopicPlanner, default_topic
 from tidelog_core.config import NodeConfig, TopicConfig, parse_config, settings_of, topic_config
 from tidelog_core.errors import InvalidConfig, InvalidReplicationFactor, InvalidTopic
 from tidelog_core.metadata.endpoints import plaintext_endpoints
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 

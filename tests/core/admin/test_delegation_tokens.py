@@ -25,10 +25,10 @@ from tidelog_core.errors import (
     InvalidRequest,
     PolicyViolation,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.security.delegation_tokens import TokenSecret
 
 from tests.support.clock import Clock

@@ -18,9 +18,9 @@ from tidelog_core.admin.reassignments import reassignment
 from tidelog_core.admin.topic_plans import NewTopic, TopicPlan, TopicPlanner
 from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.errors import InvalidConfig
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import AckedBy, Broker, Partition, put
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason

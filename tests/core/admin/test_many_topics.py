@@ -27,12 +27,12 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.commit import BODY_SIZE_BYTES_MAX
 from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Changes, Check, ClusterVersion, Write
+from tidelog_core.metadata.stores.commit import BODY_SIZE_BYTES_MAX
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.support.loop_turns import loop_turns
 

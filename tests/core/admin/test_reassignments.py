@@ -6,7 +6,7 @@ import dataclasses
 from uuid import UUID
 
 from tidelog_core.admin.reassignments import reassignment
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, Topic, put
 from tidelog_core.replication.partition_writer import write_changes
 

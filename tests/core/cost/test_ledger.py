@@ -26,8 +26,8 @@ from tidelog_core.cost.report import (
 )
 from tidelog_core.metadata.cost_records import COST_HOUR_COLLECTION, CostHour, cost_hour_key
 from tidelog_core.metadata.records import put
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Body, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.contracts.cost_ledger import (
     LIMITS,

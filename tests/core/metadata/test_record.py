@@ -15,21 +15,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.acls import acl_id
-from tidelog_core.metadata.client_quotas import quota_id
-from tidelog_core.metadata.commit import encode_body
-from tidelog_core.metadata.consumer_groups import ConsumerGroupState
+from tidelog_core.metadata.coordination.consumer_groups import ConsumerGroupState
+from tidelog_core.metadata.coordination.groups import CommittedOffset
+from tidelog_core.metadata.coordination.share_groups import ShareMember
+from tidelog_core.metadata.coordination.share_partitions import RecordState, StateBatch
 from tidelog_core.metadata.endpoints import PORT_MAX, BrokerEndpoint
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.erasures import ReplacedSegment, ReplicaErasure
 from tidelog_core.metadata.fields import StoredField
-from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.items import ITEMS
 from tidelog_core.metadata.record import Record, stored_fields
 from tidelog_core.metadata.schema_records import Referrer, SchemaUse, SubjectVersion
-from tidelog_core.metadata.share_groups import ShareMember
-from tidelog_core.metadata.share_partitions import RecordState, StateBatch
+from tidelog_core.metadata.security.acls import acl_id
+from tidelog_core.metadata.security.client_quotas import quota_id
 from tidelog_core.metadata.store import Item, ItemKey
+from tidelog_core.metadata.stores.commit import encode_body
 from tidelog_core.model import INT32_MAX, INT64_MAX, TopicPartition
 from tidelog_core.quotas.quota_entity import QuotaEntity
 from tidelog_core.schemas.model import Reference

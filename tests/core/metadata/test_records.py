@@ -18,10 +18,9 @@ from tidelog_core.errors import (
     StoreUnavailable,
 )
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
-from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.coordination.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
-from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import (
     Broker,
@@ -39,8 +38,9 @@ from tidelog_core.metadata.records import (
     delete,
     put,
 )
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ABSENT, Item, ItemKey
+from tidelog_core.metadata.stores.dynamodb import DynamoDbMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 ID, OTHER_ID = UUID(int=7), UUID(int=8)
 RECORDS: list[Any] = [

@@ -12,26 +12,39 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tidelog_core.metadata.acls import stored_acl
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
-from tidelog_core.metadata.client_quotas import entity_quotas
-from tidelog_core.metadata.commit import decode_body, encode_body
-from tidelog_core.metadata.consumer_groups import (
+from tidelog_core.metadata.coordination.consumer_groups import (
     ClassicProtocols,
     ConsumerGroupState,
     ConsumerMember,
     MemberState,
     TopicIdPartition,
 )
+from tidelog_core.metadata.coordination.group_configs import GroupConfigOverrides
+from tidelog_core.metadata.coordination.groups import (
+    CommittedOffset,
+    GroupMember,
+    GroupOffsets,
+    GroupRecord,
+)
+from tidelog_core.metadata.coordination.member_pages import MemberPage
+from tidelog_core.metadata.coordination.packed_members import unpack
+from tidelog_core.metadata.coordination.share_groups import ShareGroupState, ShareMember
+from tidelog_core.metadata.coordination.share_partitions import (
+    RecordState,
+    SharePartitionRecord,
+    StateBatch,
+)
+from tidelog_core.metadata.coordination.transactions import (
+    PendingOffsets,
+    PendingOffsetsClaim,
+    TransactionRecord,
+    TransactionState,
+)
 from tidelog_core.metadata.cost_records import CostDay, CostHour
-from tidelog_core.metadata.delegation_tokens import DelegationToken
 from tidelog_core.metadata.endpoints import BrokerEndpoint, plaintext_endpoints
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.erasures import KeyErasure, LocalErasure, ReplacedSegment, ReplicaErasure
-from tidelog_core.metadata.group_configs import GroupConfigOverrides
-from tidelog_core.metadata.groups import CommittedOffset, GroupMember, GroupOffsets, GroupRecord
-from tidelog_core.metadata.member_pages import MemberPage
-from tidelog_core.metadata.packed_members import unpack
 from tidelog_core.metadata.records import (
     AckedBy,
     Broker,
@@ -51,7 +64,6 @@ from tidelog_core.metadata.records import (
     Topic,
 )
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
-from tidelog_core.metadata.roles import Role
 from tidelog_core.metadata.schema_records import (
     Referrer,
     SchemaContext,
@@ -62,16 +74,13 @@ from tidelog_core.metadata.schema_records import (
     SchemaUse,
     SubjectVersion,
 )
-from tidelog_core.metadata.scram_users import ScramDecoySecret, UserScramCredential
-from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember
-from tidelog_core.metadata.share_partitions import RecordState, SharePartitionRecord, StateBatch
+from tidelog_core.metadata.security.acls import stored_acl
+from tidelog_core.metadata.security.client_quotas import entity_quotas
+from tidelog_core.metadata.security.delegation_tokens import DelegationToken
+from tidelog_core.metadata.security.roles import Role
+from tidelog_core.metadata.security.scram_users import ScramDecoySecret, UserScramCredential
 from tidelog_core.metadata.store import Item, ItemKey
-from tidelog_core.metadata.transactions import (
-    PendingOffsets,
-    PendingOffsetsClaim,
-    TransactionRecord,
-    TransactionState,
-)
+from tidelog_core.metadata.stores.commit import decode_body, encode_body
 from tidelog_core.model import TopicPartition
 from tidelog_core.quotas.quota_entity import QuotaEntity
 from tidelog_core.schemas.model import Compatibility, Mode, Reference, SchemaType

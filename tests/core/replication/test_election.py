@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from tidelog_core.metadata.readings import stand_in
+from tidelog_core.metadata.image.readings import stand_in
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange

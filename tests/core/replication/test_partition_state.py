@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from tidelog_core.errors import NotLeaderOrFollower
-from tidelog_core.metadata.readings import stand_in
+from tidelog_core.metadata.image.readings import stand_in
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
 from tidelog_core.replication.rules import ReplicationRules

@@ -23,8 +23,8 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.records import RestorationMark, put, restoration_key
 from tidelog_core.metadata.schema_records import SchemaJournal, SchemaText, schema_journal_key
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Check, Item, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.restoration import schemas as restoring
@@ -538,7 +538,7 @@ KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from tests.contracts.schema_registry import record
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.schema_registry import journal, journal_checkpoints
 from tidelog_core.schema_registry.journal import RegistryJournal
@@ -26,7 +26,7 @@ WRITER = """
 import asyncio, random, sys
 from pathlib import Path
 from tests.contracts.schema_registry import record
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 
 async def main(path, name, count):

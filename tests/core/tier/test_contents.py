@@ -12,13 +12,13 @@ import pytest
 from tidelog_core.errors import CorruptItem, TierRewritten
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import (
     ALL_KEYS,
     Item,
     KeyRange,
     Write,
 )
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.tier.contents import PAGE_ITEMS_MAX, READS_MAX, read_changing_tier, read_tier
 from tidelog_core.tier.planning import finished_segments
 

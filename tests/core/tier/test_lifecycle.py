@@ -11,8 +11,8 @@ from tidelog_core.errors import NotLeaderOrFollower, OutcomeUnknown, VersionConf
 from tidelog_core.metadata import records
 from tidelog_core.metadata.leadership import Leadership
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.lifecycle import (

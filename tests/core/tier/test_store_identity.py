@@ -14,15 +14,15 @@ from tidelog_core.errors import (
     WrongObjectStore,
 )
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import (
     KnownObjectStore,
     Partition,
     known_object_store_key,
     segment_collection,
 )
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import cluster_manifest_key, store_identity_key

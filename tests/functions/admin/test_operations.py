@@ -12,16 +12,22 @@ import pytest
 from tidelog.consuming.group_protocol import encode_assignment
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import UnknownTopicOrPartition
-from tidelog_core.metadata.consumer_groups import (
+from tidelog_core.metadata.coordination.consumer_groups import (
     HASH_OF_NO_TOPICS,
     ConsumerGroupState,
     ConsumerMember,
     TopicIdPartition,
 )
-from tidelog_core.metadata.groups import (
+from tidelog_core.metadata.coordination.groups import (
     GroupMember,
     group_collection,
     shard_of_group,
+)
+from tidelog_core.metadata.coordination.share_groups import ShareGroupState, ShareMember
+from tidelog_core.metadata.coordination.share_partitions import (
+    RecordState,
+    SharePartitionRecord,
+    StateBatch,
 )
 from tidelog_core.metadata.records import (
     Partition,
@@ -29,8 +35,6 @@ from tidelog_core.metadata.records import (
     SegmentState,
     put,
 )
-from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember
-from tidelog_core.metadata.share_partitions import RecordState, SharePartitionRecord, StateBatch
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import TopicPartition
 

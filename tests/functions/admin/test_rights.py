@@ -19,10 +19,10 @@ from tidelog_core.cost.counts import HOUR_MS
 from tidelog_core.cost.entries import Addition, Limits, Tally
 from tidelog_core.cost.ledger import add
 from tidelog_core.cost.prices import list_prices
-from tidelog_core.metadata.acls import acl_id, acl_key, stored_acl
 from tidelog_core.metadata.admin_jobs import JobKind
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import put
+from tidelog_core.metadata.security.acls import acl_id, acl_key, stored_acl
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.role_messages import CREATE
 from tidelog_core.security.acl import (

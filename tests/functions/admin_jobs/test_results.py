@@ -6,7 +6,7 @@ import json
 from uuid import UUID
 
 from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
-from tidelog_core.metadata.commit import BODY_SIZE_BYTES_MAX
+from tidelog_core.metadata.stores.commit import BODY_SIZE_BYTES_MAX
 from tidelog_functions.admin_jobs.key_count import _kept_rows
 from tidelog_functions.admin_jobs.result_rows import ROWS_MAX, bounded_summary, fitting_rows
 

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, Topic
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.support.cluster_process import Cluster, running_cluster
 from tests.support.waiting import eventually

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 from tidelog_core.config import NodeConfig, parse_config
-from tidelog_core.metadata.acls import stored_acl
 from tidelog_core.metadata.records import Cluster, put
+from tidelog_core.metadata.security.acls import stored_acl
 from tidelog_core.metadata.store import Check, Write
 from tidelog_core.security.acl import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from tidelog_functions.admin.cluster import AdminCluster

@@ -25,8 +25,8 @@ from tidelog_core.erasure.wal_copies import WalCopies
 from tidelog_core.metadata import records
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import Topic
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.expiry import ExpiryRule
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectMeta

@@ -17,8 +17,8 @@ from tidelog_core.errors import TidelogError
 from tidelog_core.metadata import records
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import Broker, ScrubOrphans, Topic
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.restoration.plan import plan_restoration

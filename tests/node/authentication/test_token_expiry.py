@@ -10,10 +10,10 @@ import pytest
 from tidelog_core.admin.delegation_tokens import DelegationTokenAdmin, TokenRequest, TokenTimes
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import InvalidConfig
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker, Cluster, put
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_node.authentication.token_expiry import TokenExpiry
 from tidelog_node.security.token_secret import load_token_secret
 

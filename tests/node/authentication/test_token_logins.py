@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 from tidelog_core.errors import ErrorCode
-from tidelog_core.metadata.delegation_tokens import DelegationTokens
-from tidelog_core.metadata.scram_users import ScramDecoySecret, ScramUsers, UserScramCredential
+from tidelog_core.metadata.security.delegation_tokens import DelegationTokens
+from tidelog_core.metadata.security.scram_users import (
+    ScramDecoySecret,
+    ScramUsers,
+    UserScramCredential,
+)
 from tidelog_core.model import Principal
 from tidelog_core.security.delegation_tokens import TokenSecret
 from tidelog_core.security.scram_client import ScramClient

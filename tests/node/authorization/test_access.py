@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.errors import UnknownTopicId
-from tidelog_core.metadata.acls import Acls
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.roles import Role, Roles
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.security.acls import Acls
+from tidelog_core.metadata.security.roles import Role, Roles
 from tidelog_core.model import Principal
 from tidelog_core.security.acl import Acl, AclOperation, AclPermission, ResourceType
 from tidelog_core.security.acl_set import AclSet

@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from kio.index import load_request_schema
 from tidelog_core.errors import ErrorCode
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.security.authorization import Authorizer
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.guarded_routes import guard_routes

@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 from kio.schema.push_telemetry.v0.request import PushTelemetryRequest
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.records.codecs import CompressionType, compress
 from tidelog_node.assembly.client_metrics import build_client_metrics
 from tidelog_node.client_metrics.resource_attributes import FIELDS_MAX

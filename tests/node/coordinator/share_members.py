@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
+from tidelog_core.metadata.coordination.consumer_groups import Partitions, TopicIdPartition
+from tidelog_core.metadata.coordination.share_groups import ShareMember
 from tidelog_core.metadata.records import Topic
-from tidelog_core.metadata.share_groups import ShareMember
 from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
 from tidelog_node.groups.share.heartbeat import ShareGroupSettings, ShareHeartbeat
 from tidelog_node.groups.share.share_group import ShareGroup

@@ -18,8 +18,8 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
     VersionConflict,
 )
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.groups import GROUP_COLLECTION_PREFIX, offset_collection
+from tidelog_core.metadata.coordination.groups import GROUP_COLLECTION_PREFIX, offset_collection
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.store import ABSENT, Item, ItemKey, Write
 from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.group_items import PageLimits

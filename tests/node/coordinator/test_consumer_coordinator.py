@@ -11,12 +11,12 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.admin.groups import GroupAdmin
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import NonEmptyGroup, StoreUnavailable
-from tidelog_core.metadata.consumer_groups import (
+from tidelog_core.metadata.coordination.consumer_groups import (
     LEFT_FOR_NOW_EPOCH,
     Partitions,
     TopicIdPartition,
 )
-from tidelog_core.metadata.group_configs import GroupConfigOverrides
+from tidelog_core.metadata.coordination.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import Write
 from tidelog_core.model import TopicPartition

@@ -19,7 +19,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.consumer_groups import TopicIdPartition
+from tidelog_core.metadata.coordination.consumer_groups import TopicIdPartition
 from tidelog_core.model import TopicPartition
 from tidelog_node.groups.classic_messages import GroupCaller, MemberIdentity
 from tidelog_node.groups.consumer.heartbeat import ConsumerHeartbeat

@@ -17,7 +17,11 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
-from tidelog_core.metadata.groups import CommittedOffset, group_collection, shard_of_group
+from tidelog_core.metadata.coordination.groups import (
+    CommittedOffset,
+    group_collection,
+    shard_of_group,
+)
 from tidelog_core.metadata.records import topic_key
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_node.coordinator.failures import error_code

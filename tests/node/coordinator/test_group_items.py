@@ -11,25 +11,25 @@ from uuid import UUID
 import pytest
 from tidelog_core.admin.stored_groups import list_pages, read_group, read_groups
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TidelogError, VersionConflict
-from tidelog_core.metadata.consumer_groups import (
+from tidelog_core.metadata.coordination.consumer_groups import (
     HASH_OF_NO_TOPICS,
     ConsumerGroupState,
     ConsumerMember,
 )
-from tidelog_core.metadata.groups import (
+from tidelog_core.metadata.coordination.groups import (
     CommittedOffset,
     GroupMember,
     GroupRecord,
     group_collection,
     pack_classic,
 )
-from tidelog_core.metadata.member_pages import (
+from tidelog_core.metadata.coordination.member_pages import (
     MemberPage,
     StoredGroup,
     member_collection,
     page_item_id,
 )
-from tidelog_core.metadata.packed_members import pack_members
+from tidelog_core.metadata.coordination.packed_members import pack_members
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, Write
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.groups import GroupRecord
+from tidelog_core.metadata.coordination.groups import GroupRecord
 from tidelog_node.groups.classic import join_group, offset_commits, sync_group
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
 from tidelog_node.groups.classic_messages import (

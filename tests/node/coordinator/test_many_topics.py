@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.commit import BODY_SIZE_BYTES_MAX
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.stores.commit import BODY_SIZE_BYTES_MAX
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.node.coordinator.share_members import heartbeat
 from tests.node.coordinator.test_large_groups import groups_of

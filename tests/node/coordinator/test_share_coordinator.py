@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import StoreUnavailable
-from tidelog_core.metadata.group_configs import GroupConfigOverrides
+from tidelog_core.metadata.coordination.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.records import put
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import GroupCaller, MemberIdentity

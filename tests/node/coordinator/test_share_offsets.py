@@ -20,8 +20,7 @@ from tidelog_core.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from tidelog_core.metadata.records import put
-from tidelog_core.metadata.share_partitions import (
+from tidelog_core.metadata.coordination.share_partitions import (
     SHARE_COLLECTION_PREFIX,
     RecordState,
     SharePartitionRecord,
@@ -29,6 +28,7 @@ from tidelog_core.metadata.share_partitions import (
     share_collection,
     share_partition_key,
 )
+from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import TopicPartition
 from tidelog_node.coordinator.share_offsets import (

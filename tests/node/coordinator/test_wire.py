@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_node.transactions.producer_ids import ProducerIds
 
 from tests.node.coordinator.wire import (

@@ -13,8 +13,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
 from tidelog_node.handlers.groups.classic_groups import GroupHandlers

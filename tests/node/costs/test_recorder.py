@@ -21,8 +21,8 @@ from tidelog_core.cost.ledger import (
 )
 from tidelog_core.cost.prices import list_prices
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker, put
 from tidelog_node.costs.collector import CostCollector
 from tidelog_node.costs.recorder import CostRecorder

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tidelog import Producer
 from tidelog_core.cost.ledger import read_hours
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.support.http_pages import scrape
 from tests.support.node_process import NodeProcess

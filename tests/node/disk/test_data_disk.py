@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_node.disk import data_disk
 from tidelog_node.disk.data_disk import FAILED, FULL, DataDisk, DiskWatch
 

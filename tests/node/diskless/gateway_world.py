@@ -19,9 +19,9 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CoordinatorNotAvailable, ErrorCode
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.folder import FolderObjectStore

@@ -14,8 +14,8 @@ from tidelog_core.diskless.wal.footer import SUFFIX_SIZE_BYTES
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import ObjectNotFound, StoreUnavailable
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import EpochChain
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, Partition, put
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.memory import MemoryObjectStore

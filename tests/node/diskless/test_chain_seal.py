@@ -11,8 +11,8 @@ from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.takeover.chain_sealer import ChainSealer
 from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.errors import CorruptObject, StoreUnavailable, TierUnavailable
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore

@@ -11,8 +11,8 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.errors import StoreUnavailable
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import EpochChain
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_node.diskless.chain.checkpoints import ChainCheckpoints
 from tidelog_node.diskless.recovery.chain_slices import WantedSlices, find_slices, log_of
 

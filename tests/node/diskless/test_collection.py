@@ -17,11 +17,11 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, DeletedTopic, Partition
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.tier.keys import log_start_key
 from tidelog_node.diskless.chain import collection
 from tidelog_node.diskless.chain.collection import ChainCollection

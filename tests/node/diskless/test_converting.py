@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tidelog_core.metadata.records import Partition, Topic, partition_key, topic_key
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
 from tests.support.waiting import eventually

@@ -19,7 +19,7 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import StorageError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.paths import FILLING_DIRECTORY, UNFILLED_FILE
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.header import iter_headers

@@ -13,9 +13,9 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import chains_prefix, wal_key
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import DELETED_EPOCHS_MAX, ChainName, EpochChain
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.restoration.chain_tail import join_tail
 from tidelog_core.restoration.plan import LEADER_EPOCH_JUMP

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import EpochChain
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, Partition, put
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.follower_state import Append

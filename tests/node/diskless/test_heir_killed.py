@@ -11,7 +11,7 @@ import pytest
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_node.diskless.recovery.log_refill import LIMITS, LogRefill, RefillLimits

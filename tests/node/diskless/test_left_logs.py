@@ -18,7 +18,7 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.metadata import records
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.records import Partition, delete
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.batch import decode_records

@@ -14,9 +14,9 @@ from tidelog_core.diskless.takeover.chain_seal import find_seal
 from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import StoreUnavailable, TidelogError, TierUnavailable
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.epoch_chains import ChainName
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_node.diskless.chain import node_chain as node_chain_module
 from tidelog_node.diskless.chain.node_chain import NodeChain

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.support.batches import batch_of
 from tests.support.command import called

@@ -21,8 +21,8 @@ from kio.serial import entity_reader
 from tidelog_core.config import NodeConfig
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import parse_header

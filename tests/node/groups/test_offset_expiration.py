@@ -6,7 +6,7 @@ from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.metadata.groups import CommittedOffset, GroupOffsets
+from tidelog_core.metadata.coordination.groups import CommittedOffset, GroupOffsets
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.offset_expiration import earliest_end_ms, expired_partitions
 

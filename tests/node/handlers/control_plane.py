@@ -16,11 +16,11 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.message_reader import read_from
 from tidelog_core.message_schemas import load_request_schema, load_response_schema
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.node_config import LiveNodeConfig
 from tidelog_core.metadata.records import Broker, Cluster
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.security.delegation_tokens import TokenSecret
 from tidelog_node.handlers.admin.client_quotas import QuotaHandlers
 from tidelog_node.handlers.admin.configs import ConfigHandlers

@@ -11,8 +11,8 @@ from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import Broker, Cluster
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Changes, Check, ClusterVersion, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 
 from tests.node.handlers.control_plane import CLUSTER_ID, Node
 

@@ -15,9 +15,9 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError, UnknownTopicOrPartition
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_node.answers import PendingReply, TaskReply
 from tidelog_node.handlers.fetch.handler import FetchHandler
 from tidelog_node.logs.directories import LogDirectories

@@ -8,8 +8,8 @@ from pathlib import Path
 from uuid import uuid4
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import broker_key
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 from tidelog_core import turns
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker, Partition, Topic, put
 from tidelog_core.metadata.store import ABSENT, ItemKey, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC

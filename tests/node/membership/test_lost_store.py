@@ -13,7 +13,7 @@ from uuid import uuid4
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.location import loss_of
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.lease_times import LeaseTimes
 from tidelog_node.membership.lease_keeper import LeaseKeeper

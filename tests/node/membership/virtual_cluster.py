@@ -33,8 +33,8 @@ from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 from tidelog.wire.host_addresses import PortRefused
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable, TierUnavailable
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import AckedBy, Broker, Partition, Topic, put
 from tidelog_core.metadata.store import (
     ALL_KEYS,

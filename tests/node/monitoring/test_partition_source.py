@@ -7,9 +7,9 @@ from pathlib import Path
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import AckedBy, Partition, Topic
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.monitoring.partition_source import PartitionSource

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.metadata.records import Cluster, cluster_key
 from tidelog_core.metadata.schema_records import SchemaText
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.restoration.schemas import restore_schemas
 

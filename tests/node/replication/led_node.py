@@ -15,10 +15,10 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import AckedBy, Partition, Topic
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.heirs import wants_diskless
 from tidelog_node.answers import Reply

@@ -8,7 +8,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata import records
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import ANY_VERSION, Body, Write
 

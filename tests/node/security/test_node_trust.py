@@ -7,8 +7,8 @@ import ssl
 from uuid import uuid4
 
 import pytest
-from tidelog_core.metadata.cluster_view import ClusterView
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker, put
 from tidelog_core.model import ANONYMOUS, Principal
 from tidelog_node.node_sessions import NodeSessions

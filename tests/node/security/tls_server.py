@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from tidelog_core.config import ListenerConfig
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_node.answers import Answer
 from tidelog_node.authentication.login_log import LoginLog
 from tidelog_node.connections.kernel_tls_transport import SPENT_BYTES

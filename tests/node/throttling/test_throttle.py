@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tidelog_core.admin.client_quotas import QuotaAdmin, QuotaAlteration
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.model import Principal
 from tidelog_core.quotas.quota_keys import QuotaKey
 from tidelog_core.quotas.token_bucket import TokenBucket

@@ -14,8 +14,8 @@ from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ALL_KEYS, ANY_VERSION, Item, KeyRange, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.records.control import (
     ControlType,

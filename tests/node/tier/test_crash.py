@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, SegmentState, partition_key
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.records.batch import decode_records, iter_headers
 from tidelog_core.restoration.plan import plan_restoration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID, uuid4
 
-from tidelog_core.metadata.cluster_view import ClusterView
+from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, Partition, Topic, put, topic_key
 from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
 from tidelog_core.objects.memory import MemoryObjectStore

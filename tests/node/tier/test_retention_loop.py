@@ -26,8 +26,8 @@ from tidelog_core.metadata.records import (
     node_config_key,
     topic_key,
 )
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Check, ItemKey, Write
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_core.tier.lifecycle import start_deletions
 from tidelog_node.replica import Replica

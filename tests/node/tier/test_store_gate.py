@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import StoreUnavailable, TidelogError, TierUnavailable, WrongObjectStore
-from tidelog_core.metadata.image import ClusterImage
-from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.image.cluster_image import ClusterImage
+from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.tier.store_identity import StoreIdentity, accept_store
 from tidelog_node.node_health import NodeHealth

@@ -17,9 +17,9 @@ from tidelog_core.errors import (
     StoreUnavailable,
     VersionConflict,
 )
+from tidelog_core.metadata.coordination.transactions import TransactionState
 from tidelog_core.metadata.records import Topic, put, topic_key
 from tidelog_core.metadata.store import Write
-from tidelog_core.metadata.transactions import TransactionState
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 
 from tests.node.transactions.world import PARTITIONS, TXN, Client, TransactionWorld, play

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from tidelog_core.metadata.transactions import shard_of_transaction
+from tidelog_core.metadata.coordination.transactions import shard_of_transaction
 from tidelog_core.model import TRANSACTION_STATE_TOPIC
 
 from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.admin.groups import GroupAdmin
 from tidelog_core.errors import InvalidProducerEpoch, NotCoordinator
 from tidelog_core.log.values import TransactionCoordinatorFenced
-from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.coordination.groups import CommittedOffset
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from tidelog_node.groups.classic_messages import GroupCaller
 

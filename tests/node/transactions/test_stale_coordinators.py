@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import NotCoordinator, OutcomeUnknown, StoreUnavailable, TidelogError
-from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.coordination.groups import CommittedOffset
 from tidelog_core.metadata.store import Write
 from tidelog_core.model import TopicPartition
 from tidelog_node.groups.classic_messages import GroupCaller

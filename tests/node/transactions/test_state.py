@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
+from tidelog_core.metadata.coordination.transactions import TransactionRecord, TransactionState
 from tidelog_core.model import TopicPartition
 from tidelog_node.transactions import state
 from tidelog_node.transactions.state import (

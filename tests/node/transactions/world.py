@@ -22,15 +22,15 @@ from tidelog_core.config import NodeConfig, TopicConfig
 from tidelog_core.errors import StoreUnavailable, TidelogError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin
-from tidelog_core.metadata.cluster_view import ClusterView
-from tidelog_core.metadata.groups import CommittedOffset
-from tidelog_core.metadata.records import put
-from tidelog_core.metadata.store import Check, ItemKey, Write
-from tidelog_core.metadata.transactions import (
+from tidelog_core.metadata.coordination.groups import CommittedOffset
+from tidelog_core.metadata.coordination.transactions import (
     TransactionRecord,
     TransactionState,
     pending_offsets_collection,
 )
+from tidelog_core.metadata.image.cluster_view import ClusterView
+from tidelog_core.metadata.records import put
+from tidelog_core.metadata.store import Check, ItemKey, Write
 from tidelog_core.model import (
     CONSUMER_OFFSETS_TOPIC,
     TRANSACTION_STATE_TOPIC,

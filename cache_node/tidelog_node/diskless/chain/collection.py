@@ -33,7 +33,7 @@ from tidelog_core.diskless.collection.collection import UnneededEnds
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptItem, ObjectNotFound, StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Partition, deleted_topic_key, partition_key
 from tidelog_core.metadata.store import ItemKey
 from tidelog_core.objects.store import ObjectStore

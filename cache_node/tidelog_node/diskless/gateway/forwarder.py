@@ -20,7 +20,7 @@ from uuid import UUID
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import ErrorCode
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker
 
 from tidelog_node.diskless.chain.chain_fullness import stays_full

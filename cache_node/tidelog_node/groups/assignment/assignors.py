@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from tidelog_core.metadata.consumer_groups import Partitions
+from tidelog_core.metadata.coordination.consumer_groups import Partitions
 
 from tidelog_node.groups.assignment.range_assignor import assign_ranges
 from tidelog_node.groups.assignment.subscriber import Subscriber

@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from uuid import UUID
 
-from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
+from tidelog_core.metadata.coordination.consumer_groups import Partitions, TopicIdPartition
 
 from tidelog_node.groups.assignment.subscriber import Subscriber
 from tidelog_node.groups.assignment.uniform_assignor import assign_uniformly

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog_core.metadata.consumer_groups import NO_PARTITIONS, Partitions
+from tidelog_core.metadata.coordination.consumer_groups import NO_PARTITIONS, Partitions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog_core.metadata.consumer_groups import Partitions
+from tidelog_core.metadata.coordination.consumer_groups import Partitions
 
 from tidelog_node.groups.assignment.assignors import ASSIGNORS
 from tidelog_node.groups.assignment.subscriber import Subscriber

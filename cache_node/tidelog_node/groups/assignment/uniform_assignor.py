@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from uuid import UUID
 
-from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
+from tidelog_core.metadata.coordination.consumer_groups import Partitions, TopicIdPartition
 
 from tidelog_node.groups.assignment.subscriber import Subscriber
 

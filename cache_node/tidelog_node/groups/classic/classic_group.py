@@ -26,7 +26,7 @@ from collections.abc import Container, Sequence
 from enum import Enum
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.groups import GroupRecord
+from tidelog_core.metadata.coordination.groups import GroupRecord
 
 from tidelog_node.groups.classic.member import Member
 from tidelog_node.groups.classic.rebalance_wait import RebalanceWait

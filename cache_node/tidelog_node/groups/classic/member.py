@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from tidelog_core.metadata.groups import GroupMember
+from tidelog_core.metadata.coordination.groups import GroupMember
 
 from tidelog_node.groups.classic_messages import RequestNumber
 

@@ -26,14 +26,14 @@ from enum import Enum
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.consumer_groups import (
+from tidelog_core.metadata.coordination.consumer_groups import (
     ConsumerGroupState,
     ConsumerMember,
     MemberState,
     Partitions,
     SubscribedTopic,
 )
-from tidelog_core.metadata.groups import GroupRecord
+from tidelog_core.metadata.coordination.groups import GroupRecord
 
 from tidelog_node.groups.assignment.subscriber import Subscriber
 from tidelog_node.groups.assignment.target_computation import TargetComputation

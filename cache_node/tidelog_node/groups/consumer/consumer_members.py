@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.consumer_groups import (
+from tidelog_core.metadata.coordination.consumer_groups import (
     LEFT_FOR_NOW_EPOCH,
     NO_PARTITIONS,
     ConsumerMember,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH, Partitions
+from tidelog_core.metadata.coordination.consumer_groups import LEFT_FOR_NOW_EPOCH, Partitions
 
 from tidelog_node.groups.consumer.pattern_view import Viewer
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, LEAVE_EPOCH

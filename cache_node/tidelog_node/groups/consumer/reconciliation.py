@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from tidelog_core.metadata.consumer_groups import (
+from tidelog_core.metadata.coordination.consumer_groups import (
     NO_PARTITIONS,
     ConsumerMember,
     MemberState,

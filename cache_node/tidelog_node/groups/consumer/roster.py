@@ -6,7 +6,11 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
-from tidelog_core.metadata.consumer_groups import ConsumerMember, Partitions, TopicIdPartition
+from tidelog_core.metadata.coordination.consumer_groups import (
+    ConsumerMember,
+    Partitions,
+    TopicIdPartition,
+)
 
 from tidelog_node.groups.consumer.pattern_view import PatternView, Viewer
 

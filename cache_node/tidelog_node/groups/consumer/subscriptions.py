@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidelog_core.metadata.consumer_groups import ConsumerMember, SubscribedTopic
+from tidelog_core.metadata.coordination.consumer_groups import ConsumerMember, SubscribedTopic
 from tidelog_core.metadata.records import Topic
 
 from tidelog_node.groups.consumer.pattern_matches import Matches

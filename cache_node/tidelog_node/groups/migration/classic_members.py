@@ -13,7 +13,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.consumer_groups import ClassicProtocols, ConsumerMember, MemberState
+from tidelog_core.metadata.coordination.consumer_groups import (
+    ClassicProtocols,
+    ConsumerMember,
+    MemberState,
+)
 
 from tidelog_node.groups.classic_messages import (
     UNKNOWN_MEMBER_ID,

@@ -20,8 +20,8 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
+from tidelog_core.metadata.coordination.share_partitions import SharePartitionRecord
 from tidelog_core.metadata.records import put
-from tidelog_core.metadata.share_partitions import SharePartitionRecord
 from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.groups.share.state import SharePartitionState

@@ -21,8 +21,8 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
-from tidelog_core.metadata.groups import GroupRecord, group_key, shard_of_group
-from tidelog_core.metadata.share_partitions import (
+from tidelog_core.metadata.coordination.groups import GroupRecord, group_key, shard_of_group
+from tidelog_core.metadata.coordination.share_partitions import (
     NO_START_OFFSET,
     SHARE_COLLECTION_PREFIX,
     SharePartitionRecord,

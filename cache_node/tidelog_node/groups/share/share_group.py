@@ -22,9 +22,13 @@ from collections.abc import Iterator
 from enum import Enum
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.consumer_groups import SubscribedTopic
-from tidelog_core.metadata.groups import GroupRecord
-from tidelog_core.metadata.share_groups import SHARE_PROTOCOL_TYPE, ShareGroupState, ShareMember
+from tidelog_core.metadata.coordination.consumer_groups import SubscribedTopic
+from tidelog_core.metadata.coordination.groups import GroupRecord
+from tidelog_core.metadata.coordination.share_groups import (
+    SHARE_PROTOCOL_TYPE,
+    ShareGroupState,
+    ShareMember,
+)
 
 from tidelog_node.groups.assignment.simple_assignor import assign_shared
 from tidelog_node.groups.assignment.subscriber import Subscriber

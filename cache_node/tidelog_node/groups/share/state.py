@@ -30,7 +30,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from tidelog_core.errors import InvalidRecordState, InvalidRequest
-from tidelog_core.metadata.share_partitions import (
+from tidelog_core.metadata.coordination.share_partitions import (
     STORED_BATCHES_MAX,
     RecordState,
     StateBatch,

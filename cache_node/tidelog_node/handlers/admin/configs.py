@@ -44,7 +44,7 @@ from tidelog_core.errors import (
     TidelogError,
     UnknownTopicOrPartition,
 )
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 
 from tidelog_node.groups.consumer.topic_pattern import TopicPattern
 from tidelog_node.handlers.administration import admin_outcome

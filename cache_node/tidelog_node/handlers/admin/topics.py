@@ -32,7 +32,7 @@ from tidelog_core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.security.acl import AclOperation, ResourceType
 
 from tidelog_node.authorization.access import Access

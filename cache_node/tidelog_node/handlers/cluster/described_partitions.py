@@ -21,7 +21,7 @@ from kio.schema.describe_topic_partitions.v0 import request as describe_request
 from kio.schema.describe_topic_partitions.v0 import response as describe_response
 from tidelog_core.admin.names import is_internal
 from tidelog_core.errors import ErrorCode
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
 from tidelog_core.security.operations import ON_TOPIC, OPERATIONS_NOT_REQUESTED
 

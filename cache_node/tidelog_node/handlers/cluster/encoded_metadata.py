@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from kio.index import load_response_schema
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
 from tidelog_core.wire_messages import write_message
 

@@ -20,8 +20,8 @@ from tidelog_core.errors import (
     InvalidRequest,
     TidelogError,
 )
+from tidelog_core.metadata.coordination.groups import shard_of_group
 from tidelog_core.metadata.endpoints import BrokerEndpoint
-from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 from tidelog_node.handlers.administration import topic_admin

@@ -25,7 +25,7 @@ from kio.schema.metadata.v13 import response as response_v13
 from tidelog_core.admin.names import is_internal
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, StoreUnavailable
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker, Topic
 from tidelog_core.model import NO_LEADER
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType

@@ -26,7 +26,7 @@ from kio.schema.sync_group.v5 import request as sync_request
 from kio.schema.sync_group.v5 import response as sync_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.metadata.groups import GroupMember
+from tidelog_core.metadata.coordination.groups import GroupMember
 from tidelog_core.security.operations import ON_GROUP, OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator

@@ -16,7 +16,7 @@ from kio.schema.consumer_group_heartbeat.v1 import request as heartbeat_request
 from kio.schema.consumer_group_heartbeat.v1 import response as heartbeat_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.metadata.consumer_groups import (
+from tidelog_core.metadata.coordination.consumer_groups import (
     LEFT_FOR_NOW_EPOCH,
     ConsumerMember,
     Partitions,

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
 from tidelog_core.errors import ErrorCode
-from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
+from tidelog_core.metadata.coordination.consumer_groups import Partitions, TopicIdPartition
 from tidelog_core.security.operations import OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer

@@ -22,7 +22,7 @@ from kio.schema.txn_offset_commit.v5 import request as txn_request
 from kio.schema.txn_offset_commit.v5 import response as txn_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.coordination.groups import CommittedOffset
 from tidelog_core.metadata.records import Topic
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator

@@ -19,7 +19,7 @@ from kio.schema.offset_fetch.v10 import request as fetch_request
 from kio.schema.offset_fetch.v10 import response as fetch_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.coordination.groups import CommittedOffset
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator

@@ -24,7 +24,7 @@ from tidelog_core.admin.delegation_tokens import DelegationTokenAdmin, TokenRequ
 from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.metadata.delegation_tokens import DelegationToken
+from tidelog_core.metadata.security.delegation_tokens import DelegationToken
 from tidelog_core.model import ANONYMOUS, USER_KIND, Principal
 
 from tidelog_node.request_turns import RequestTurn

@@ -16,7 +16,7 @@ from tidelog_core.admin.scram_users import (
 )
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, StoreUnavailable, TidelogError
-from tidelog_core.metadata.scram_users import UserScramCredential
+from tidelog_core.metadata.security.scram_users import UserScramCredential
 
 from tidelog_node.handlers.administration import admin_outcome
 from tidelog_node.node_context import NodeContext

@@ -14,7 +14,7 @@ from kio.schema.share_group_heartbeat.v1 import request as heartbeat_request
 from kio.schema.share_group_heartbeat.v1 import response as heartbeat_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.metadata.share_groups import ShareMember
+from tidelog_core.metadata.coordination.share_groups import ShareMember
 from tidelog_core.security.operations import ON_GROUP, OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator

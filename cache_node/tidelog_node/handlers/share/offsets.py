@@ -17,7 +17,7 @@ from kio.schema.describe_share_group_offsets.v0 import response as describe_resp
 from tidelog_core.admin.share_offsets import RecordOrCorruptItem
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import CorruptItem, ErrorCode, TidelogError
-from tidelog_core.metadata.share_partitions import NO_START_OFFSET
+from tidelog_core.metadata.coordination.share_partitions import NO_START_OFFSET
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.failures import error_code

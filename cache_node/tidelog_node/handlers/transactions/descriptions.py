@@ -15,7 +15,7 @@ from kio.schema.list_transactions.v2 import request as list_request
 from kio.schema.list_transactions.v2 import response as list_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
-from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
+from tidelog_core.metadata.coordination.transactions import TransactionRecord, TransactionState
 
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern

@@ -20,7 +20,7 @@ from kio.schema.write_txn_markers.v1 import request as markers_request
 from kio.schema.write_txn_markers.v1 import response as markers_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import CoordinatorNotAvailable, ErrorCode, TidelogError
-from tidelog_core.metadata.groups import shard_of_group
+from tidelog_core.metadata.coordination.groups import shard_of_group
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.failures import error_code

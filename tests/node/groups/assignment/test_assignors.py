@@ -8,7 +8,11 @@ from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_core.metadata.consumer_groups import NO_PARTITIONS, Partitions, TopicIdPartition
+from tidelog_core.metadata.coordination.consumer_groups import (
+    NO_PARTITIONS,
+    Partitions,
+    TopicIdPartition,
+)
 from tidelog_node.groups.assignment.assignors import ASSIGNORS, Assignor
 from tidelog_node.groups.assignment.range_assignor import assign_ranges
 from tidelog_node.groups.assignment.simple_assignor import assign_shared

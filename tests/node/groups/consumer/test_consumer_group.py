@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.metadata.consumer_groups import MemberState, Partitions, TopicIdPartition
+from tidelog_core.metadata.coordination.consumer_groups import (
+    MemberState,
+    Partitions,
+    TopicIdPartition,
+)
 from tidelog_core.metadata.records import Topic
 from tidelog_node.groups.assignment.target_computation import TargetComputation
 from tidelog_node.groups.classic_messages import GroupCaller, MemberIdentity

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import NotCoordinator
-from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH
+from tidelog_core.metadata.coordination.consumer_groups import LEFT_FOR_NOW_EPOCH
 from tidelog_core.metadata.records import Topic
 from tidelog_core.model import TopicPartition
 from tidelog_node.groups.classic_messages import GroupCaller

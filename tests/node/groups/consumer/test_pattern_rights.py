@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from tidelog_core.metadata.consumer_groups import Partitions
+from tidelog_core.metadata.coordination.consumer_groups import Partitions
 from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
 
 from tests.node.groups.consumer.test_consumer_group import SETTINGS, Driver, partitions, topics

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tidelog_core.metadata.consumer_groups import ConsumerMember, TopicIdPartition
+from tidelog_core.metadata.coordination.consumer_groups import ConsumerMember, TopicIdPartition
 from tidelog_core.metadata.records import Topic
 from tidelog_core.model import TopicPartition
 from tidelog_node.groups.classic.classic_group import Phase

@@ -17,17 +17,17 @@ from tidelog_core.errors import (
     OutcomeUnknown,
     StoreUnavailable,
 )
-from tidelog_core.metadata.consumer_groups import HASH_OF_NO_TOPICS
-from tidelog_core.metadata.group_configs import GroupConfigOverrides
-from tidelog_core.metadata.groups import GroupRecord, shard_of_group
-from tidelog_core.metadata.records import Partition, Topic, delete, put
-from tidelog_core.metadata.share_groups import ShareGroupState
-from tidelog_core.metadata.share_partitions import (
+from tidelog_core.metadata.coordination.consumer_groups import HASH_OF_NO_TOPICS
+from tidelog_core.metadata.coordination.group_configs import GroupConfigOverrides
+from tidelog_core.metadata.coordination.groups import GroupRecord, shard_of_group
+from tidelog_core.metadata.coordination.share_groups import ShareGroupState
+from tidelog_core.metadata.coordination.share_partitions import (
     RecordState,
     SharePartitionRecord,
     StateBatch,
     share_partition_key,
 )
+from tidelog_core.metadata.records import Partition, Topic, delete, put
 from tidelog_core.metadata.store import Check, ItemKey, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_node.groups.share.partition import SharePartition

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.errors import InvalidRecordState, InvalidRequest
-from tidelog_core.metadata.share_partitions import RecordState, StateBatch
+from tidelog_core.metadata.coordination.share_partitions import RecordState, StateBatch
 from tidelog_node.groups.share.state import (
     ACCEPT,
     GAP,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kio.schema.metadata.v10 import response as response_v10
 from kio.schema.metadata.v13 import response as response_v13
 from tidelog_core.api_keys import ApiKey
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_node.handlers.cluster.encoded_metadata import (
     Encoded,

@@ -12,8 +12,8 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, InvalidConfig
 from tidelog_core.metadata import records
+from tidelog_core.metadata.coordination.groups import shard_of_group
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
-from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.model import (
     CONSUMER_OFFSETS_TOPIC,
     NO_LEADER,

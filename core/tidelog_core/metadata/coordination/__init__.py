@@ -1,0 +1,1 @@
+"""The records of coordinators: groups, their members and offsets, and transactions."""

@@ -1,0 +1,1 @@
+"""The records of users, delegation tokens, ACLs, roles and quotas."""

@@ -1,0 +1,1 @@
+"""The metadata stores: DynamoDB's and SQLite's, and what they share."""
