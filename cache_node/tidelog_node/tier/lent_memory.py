@@ -9,15 +9,17 @@ The memory is a file without a name (``memfd_create``), which a child process ca
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 import os
 import sys
+from collections import deque
 
 PAGE_BYTES = mmap.PAGESIZE  # places begin and end with pages
 
 
 class LentMemory:
-    """The memory, and which of it is free. For one thread."""
+    """The memory, and which of it is free. For the tasks of one event loop."""
 
     def __init__(self, size_bytes: int, *, is_shared: bool) -> None:
         """With ``is_shared`` a child that gets the descriptor can map it.
@@ -28,15 +30,32 @@ class LentMemory:
         self.descriptor = _unnamed_file(size_bytes) if is_shared else -1
         self._view = memoryview(mmap.mmap(self.descriptor, size_bytes))
         self._free = [(0, size_bytes)]  # ``[start, end)``, in order, none next to another
+        # Those that wait, in order, with the sizes that they want.
+        self._waiting: deque[tuple[int, asyncio.Future[Loan]]] = deque()
 
     def lend(self, size_bytes: int) -> Loan | None:
-        """Lend so many bytes; ``None`` if there is no such place."""
-        taken = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
-        for at, (start, end) in enumerate(self._free):
-            if end - start >= taken:
-                self._free[at : at + 1] = [(start + taken, end)] if end - start > taken else []
-                return Loan(self, start, start + taken, self._view[start : start + size_bytes])
-        return None
+        """Lend so many bytes; ``None`` if there is no such place, or others wait for one."""
+        return None if self._waiting else self._lent(size_bytes)
+
+    async def lend_in_turn(self, size_bytes: int) -> Loan:
+        """Lend so many bytes, at most all; wait for them behind those who came before.
+
+        Who waits here while it has a loan may wait for ever.
+        """
+        assert size_bytes <= self.size_bytes
+        loan = self.lend(size_bytes)
+        if loan is not None:
+            return loan
+        turn: asyncio.Future[Loan] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size_bytes, turn))
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                turn.result().give_back()
+            else:
+                self._serve()  # Those behind it may want less.
+            raise
 
     def take_back(self, start: int, end: int) -> None:
         """Take bytes ``[start, end)`` back, which were lent."""
@@ -47,6 +66,25 @@ class LentMemory:
             else:
                 joined.append(piece)
         self._free = joined
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting:
+            size_bytes, turn = self._waiting[0]
+            if not turn.done():  # else it was cancelled
+                loan = self._lent(size_bytes)
+                if loan is None:
+                    return
+                turn.set_result(loan)
+            self._waiting.popleft()
+
+    def _lent(self, size_bytes: int) -> Loan | None:
+        taken = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+        for at, (start, end) in enumerate(self._free):
+            if end - start >= taken:
+                self._free[at : at + 1] = [(start + taken, end)] if end - start > taken else []
+                return Loan(self, start, start + taken, self._view[start : start + size_bytes])
+        return None
 
     def close(self) -> None:
         """Close the file. What is mapped stays so while it is referred to."""

@@ -43,8 +43,12 @@ class RangeLender(Protocol):
     async def lend(self, key: str, start: int, end: int) -> LentRange:
         """Return bytes ``[start, end)``, writable, fewer only at the end of the object.
 
-        The caller releases them. Raises as ``ObjectStore.get_range``.
+        The caller releases them. Where there is no room they are in memory of their own. Raises as
+        ``ObjectStore.get_range``.
         """
+
+    async def lend_in_turn(self, key: str, start: int, end: int) -> LentRange:
+        """Lend as ``lend``, and wait for room. For callers that have no other loan."""
 
 
 class FolderLender:
@@ -57,10 +61,15 @@ class FolderLender:
 
     async def lend(self, key: str, start: int, end: int) -> LentRange:
         """Return the range as ``RangeLender``."""
-        loan = self._memory.lend(end - start)
-        loop = asyncio.get_running_loop()
+        return await self._read(key, start, end, self._memory.lend(end - start))
+
+    async def lend_in_turn(self, key: str, start: int, end: int) -> LentRange:
+        """Return the range as ``RangeLender``."""
+        return await self._read(key, start, end, await self._memory.lend_in_turn(end - start))
+
+    async def _read(self, key: str, start: int, end: int, loan: Loan | None) -> LentRange:
         view = memoryview(bytearray(end - start)) if loan is None else loan.view
-        reading = loop.run_in_executor(
+        reading = asyncio.get_running_loop().run_in_executor(
             self._executor, read_object_into, self._folder, key, start, view
         )
         return await _lent(reading, view, loan)
@@ -77,13 +86,21 @@ class WorkerLender:
     async def lend(self, key: str, start: int, end: int) -> LentRange:
         """Return the range as ``RangeLender``."""
         loan = None if self._memory is None else self._memory.lend(end - start)
+        return await self._read(key, start, end, loan)
+
+    async def lend_in_turn(self, key: str, start: int, end: int) -> LentRange:
+        """Return the range as ``RangeLender``."""
+        loan = None if self._memory is None else await self._memory.lend_in_turn(end - start)
+        return await self._read(key, start, end, loan)
+
+    async def _read(self, key: str, start: int, end: int, loan: Loan | None) -> LentRange:
         if loan is None:
             return LentRange(memoryview(bytearray(await self._client.get_range(key, start, end))))
-        reading = asyncio.create_task(self._read(key, start, end, loan.position))
+        request = StoreRequest("get-range-into", (key, start, end, loan.position))
+        reading = asyncio.create_task(self._size_of(request))
         return await _lent(reading, loan.view, loan)
 
-    async def _read(self, key: str, start: int, end: int, position: int) -> int:
-        request = StoreRequest("get-range-into", (key, start, end, position))
+    async def _size_of(self, request: StoreRequest) -> int:
         return int((await self._client.call(request))["found"])
 
 

@@ -27,6 +27,7 @@ from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import TierHistory
+from tidelog_node.tier.lent_memory import PAGE_BYTES, LentMemory
 
 from tests.node.diskless.chained_log import (
     CLUSTER,
@@ -140,7 +141,9 @@ def _note(zone: Zone, _: Replica) -> None:
 
 
 @contextlib.asynccontextmanager
-async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> AsyncIterator[Zone]:
+async def zone_of(
+    chained: ChainedLog, store: WatchedStore, folder: Path, memory: LentMemory | None = None
+) -> AsyncIterator[Zone]:
     metadata = MemoryMetadataStore()
     await metadata.commit([put(Cluster(cluster_id=CLUSTER))])
     view = ClusterView(metadata)
@@ -152,7 +155,7 @@ async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> Asy
     history = TierHistory(store=metadata, indexes=NoTier(), view=view)  # type: ignore[arg-type]
     zone.feeds = ChainFeeds(
         store=store,
-        lender=StoreLender(store),
+        lender=StoreLender(store, memory),
         cluster_id=CLUSTER,
         refill=LogRefill(node, store.get_range),
         catch_up=CatchUp(node, history=history, timeout_s=1.0),
@@ -218,6 +221,26 @@ async def test_large_objects_are_read_by_one_request_after_the_first(
         gets.append(zone.store.gets.total())
     assert gets == [3, 1, 1, 1, 1, 3, 1]  # the first bytes, the footer and the whole
     zone.assert_same()
+
+
+async def test_a_feed_that_is_far_behind_needs_no_more_memory_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_objects, "FIRST_READ_BYTES", PAGE_BYTES)
+    store, memory = WatchedStore(), LentMemory(2 * PAGE_BYTES, is_shared=False)
+    chained = await filled(store, tmp_path / "leader")
+    async with zone_of(chained, store, tmp_path / "here", memory) as zone:
+        zone.follow(5)
+        zone.tell()
+        await zone.until()
+        for _ in range(30):
+            await zone.chained.append(batch(2))
+        zone.tell()
+        await zone.until()
+        zone.assert_same()
+        whole = memory.lend(memory.size_bytes)
+        assert whole
+        whole.give_back()
 
 
 async def test_of_objects_that_are_mostly_for_others_only_the_own_part_is_read(

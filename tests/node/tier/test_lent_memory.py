@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
@@ -72,6 +73,52 @@ def test_a_loan_ends_once(memory: LentMemory) -> None:
     assert is_whole(memory)
     with pytest.raises(ValueError, match="released"):
         loan.view[0]
+
+
+async def test_those_that_wait_get_their_turn(memory: LentMemory) -> None:
+    """Nobody overtakes, not even one that wants little."""
+    first = await memory.lend_in_turn(SIZE_BYTES - PAGE_BYTES)
+    waiting = [
+        asyncio.create_task(memory.lend_in_turn(size_bytes))
+        for size_bytes in (SIZE_BYTES // 2, SIZE_BYTES // 2, 1)
+    ]
+    await asyncio.sleep(0)
+    assert memory.lend(1) is None
+    first.give_back()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [one.done() for one in waiting] == [True, True, False]
+    waiting[0].result().give_back()
+    assert (await waiting[2]).position == 0
+    waiting[1].result().give_back()
+    waiting[2].result().give_back()
+    assert is_whole(memory)
+
+
+async def test_one_that_waits_no_longer_lets_others_go_on(memory: LentMemory) -> None:
+    held = await memory.lend_in_turn(PAGE_BYTES)
+    large = asyncio.create_task(memory.lend_in_turn(SIZE_BYTES))
+    await asyncio.sleep(0)
+    small = asyncio.create_task(memory.lend_in_turn(1))
+    await asyncio.sleep(0)
+    large.cancel()
+    loan = await small
+    loan.give_back()
+    held.give_back()
+    with pytest.raises(asyncio.CancelledError):
+        await large
+    assert is_whole(memory)
+
+
+async def test_a_loan_that_comes_with_the_cancellation_is_given_back(memory: LentMemory) -> None:
+    held = await memory.lend_in_turn(SIZE_BYTES)
+    waiting = asyncio.create_task(memory.lend_in_turn(1))
+    await asyncio.sleep(0)
+    held.give_back()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert is_whole(memory)
 
 
 def test_what_another_process_maps_is_the_same_memory() -> None:

@@ -224,6 +224,8 @@ class NodeChain:
                 await self._seal(chain)
         await asyncio.gather(*self._running)
         await self.client.close()
+        if self._memory is not None:
+            self._memory.close()
 
     async def _seal(self, chain: OwnedChain) -> None:
         """Seal the own chain, which takes nothing more. If it fails the next process tries."""

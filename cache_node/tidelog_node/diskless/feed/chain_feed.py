@@ -132,6 +132,9 @@ class ChainFeed:
         An object is committed if it and all objects before it exist. So this stops at the first
         that is missing, or that no replica waits for. Raises the store's errors, and
         ``CorruptObject``.
+
+        Feeds that wait for memory while they have some do not block each other: each has the first
+        of its objects, can append that, and gives its memory back.
         """
         first = self._replicas.next_sequence
         heads = [
@@ -141,6 +144,7 @@ class ChainFeed:
             for head in heads:
                 if not await self._take_next(head, is_first=head is heads[0]):
                     return
+                _release(head)
         finally:
             for head in heads:
                 head.cancel()

@@ -66,8 +66,11 @@ class FollowedObjects:
         return AHEAD_BYTES_MAX // self._first_bytes
 
     async def read_head(self, sequence: int) -> LentRange:
-        """Return an object's first bytes. Raises ``ObjectNotFound``, and the store's errors."""
-        return await self._lender.lend(self._key(sequence), 0, self._first_bytes)
+        """Return an object's first bytes. Raises ``ObjectNotFound``, and the store's errors.
+
+        Waits for room in the memory of all feeds, so callers begin with the next object.
+        """
+        return await self._lender.lend_in_turn(self._key(sequence), 0, self._first_bytes)
 
     async def take(self, head: memoryview) -> None:
         """Append the next object's slices to the replicas, given the object's first bytes.
