@@ -67,7 +67,7 @@ async def open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: Clus
         disk=disk,
     )
     membership.leads_by_chain = lambda: bool(replicas.roles.led_by_chain)
-    inspector = BatchInspector()
+    inspector = BatchInspector(node.health)
     eraser = EvictingEraser(node, replicas=replicas)
     tier = TierService(
         node,

@@ -51,6 +51,7 @@ from tidelog_node.compaction.rewriter_process import put_in_place, rewrite
 from tidelog_node.due_queue import DueQueue
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
+from tidelog_node.worker_version import VersionWatch
 
 logger = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ class LogCleaner:
         ``suspect`` has a sealed segment checked for damage; the int is its base offset.
         """
         self._node = node
+        self._versions = VersionWatch(node.health, "rewriter")
         self._replicas = replicas
         self._tier = tier
         self._holds_files = holds_files
@@ -271,7 +273,7 @@ class LogCleaner:
     async def _rewrite(self, run: _Run, job: RewriterJob) -> tuple[int, int]:
         """Run the process and swap in its results; return the bytes read and written."""
         bytes_read = bytes_written = 0
-        async with contextlib.aclosing(rewrite(job)) as results:
+        async with contextlib.aclosing(rewrite(job, self._versions)) as results:
             async for result in results:
                 if isinstance(result, RewriteEnd):
                     self._require_current(run)

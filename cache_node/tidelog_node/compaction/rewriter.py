@@ -1,6 +1,6 @@
 """The process that compacts one log's segments, or erases a key from them, and ends.
 
-    python -m tidelog_node.compaction.rewriter
+    python -m tidelog_node.compaction.rewriter --node-version=VERSION
 
 Reads a ``RewriterJob`` from standard input; writes a ``CleanedGroup`` to standard output
 for every finished group of segments, then a ``RewriteEnd``, or the error. A separate
@@ -26,6 +26,7 @@ from tidelog_core.errors import TidelogError
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.piped_messages import read_message, write_message
 from tidelog_node.tier.bandwidth import Bandwidth
+from tidelog_node.worker_version import require_same_version
 
 NICENESS = 10  # behind the node and its tier worker; see nice(2)
 THROTTLE_BYTES = 256 * 1024  # read or written between two checks of the clock
@@ -71,6 +72,7 @@ def _end_with_standard_input(source: BinaryIO) -> None:
 
 def main() -> None:
     """Read a job from standard input and run it."""
+    require_same_version(sys.argv[1:])
     os.nice(NICENESS)
     job = read_message(sys.stdin.buffer)
     assert isinstance(job, RewriterJob)

@@ -16,20 +16,26 @@ from tidelog_core.log.local_log import LocalLog
 
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.piped_messages import encode_message, receive_message
+from tidelog_node.worker_version import VersionWatch, version_argument
 
 LINGER_SECONDS_MAX = 10.0  # after its last message
 
 
-async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd, None]:
+async def rewrite(
+    job: RewriterJob, versions: VersionWatch
+) -> AsyncGenerator[CleanedGroup | RewriteEnd, None]:
     """Yield the messages of the process, which has ended when the generator is closed or ends.
 
     The caller must close the generator (``contextlib.aclosing``). Raises the process's errors
-    (``CorruptRecordBatch``, ``OSError``), and ``StorageError`` if it ends without a last message.
+    (``CorruptRecordBatch``, ``OSError``), ``StorageError`` if it ends without a last message, and
+    ``OtherVersion``.
     """
+    versions.require_start()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "tidelog_node.compaction.rewriter",
+        version_argument(),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -41,7 +47,8 @@ async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd,
             process.stdin.write(encode_message(job))
             await process.stdin.drain()
         while True:
-            message = await _read(process.stdout)
+            message = await _read(process, versions)
+            versions.answered()
             if isinstance(message, Exception):
                 raise message
             assert isinstance(message, CleanedGroup | RewriteEnd)
@@ -81,8 +88,13 @@ async def put_in_place(
         log.go_on_replacing(swap)
 
 
-async def _read(source: asyncio.StreamReader) -> object:
+async def _read(process: asyncio.subprocess.Process, versions: VersionWatch) -> object:
+    assert process.stdout is not None
     try:
-        return await receive_message(source)
+        return await receive_message(process.stdout)
     except EOFError:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS_MAX):
+                await process.wait()
+        versions.ended(process.returncode)
         raise StorageError("the process that rewrites ended unexpectedly") from None

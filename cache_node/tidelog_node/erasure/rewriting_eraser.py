@@ -66,6 +66,7 @@ from tidelog_node.erasure.committed_ends import CommittedEnds
 from tidelog_node.erasure.stored_requests import READ_SECONDS, StoredRequests
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
+from tidelog_node.worker_version import VersionWatch
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class RewritingEraser:
     ) -> None:
         """``busy`` holds the replicas whose segments any task is replacing."""
         self._node = node
+        self._versions = VersionWatch(node.health, "rewriter")
         self._replicas = replicas
         self._tier = tier
         self._busy = busy
@@ -256,7 +258,7 @@ class RewritingEraser:
             index_interval_bytes=replica.config.index_interval_bytes,
         )
         job = RewriterJob(task, config.log_cleaner_io_max_bytes_per_second)
-        async with contextlib.aclosing(rewrite(job)) as results:
+        async with contextlib.aclosing(rewrite(job, self._versions)) as results:
             async for result in results:
                 if isinstance(result, RewriteEnd):
                     self._require_current(replica, log)

@@ -31,7 +31,9 @@ from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job, Sear
 from tidelog_node.inspection.schema_checks import SchemaChecks
 from tidelog_node.inspection.schema_frames import FramesFound, FramesJob
 from tidelog_node.inspection.worker_process import NotInspected, WorkerProcess
+from tidelog_node.node_health import NodeHealth
 from tidelog_node.piped_messages import encode_message
+from tidelog_node.worker_version import VersionWatch
 
 __all__ = ["NODE", "BatchInspector", "NotInspected"]
 
@@ -48,11 +50,13 @@ RECORDS_MAX, DECOMPRESSED_BYTES_MAX = 2_000, 1_048_576
 class BatchInspector:
     """Inspects batches, heavy ones in a process. For the tasks of one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, health: NodeHealth | None = None) -> None:
+        """``health`` gets the reason why no process can serve."""
+        health = health or NodeHealth()
         self._turns = HostLock()
         self._queued = HostBytes(QUEUED_BYTES_MAX)
-        self._process = WorkerProcess(MODULE)
-        self.schemas = SchemaChecks()
+        self._process = WorkerProcess(MODULE, versions=VersionWatch(health, "inspection worker"))
+        self.schemas = SchemaChecks(health)
 
     async def close(self) -> None:
         """Kill the processes."""

@@ -42,7 +42,9 @@ from tidelog_node.inspection.schema_messages import (
 )
 from tidelog_node.inspection.slow_host_lock import SlowHostLock
 from tidelog_node.inspection.worker_process import NotInspected, WorkerDied, WorkerProcess
+from tidelog_node.node_health import NodeHealth
 from tidelog_node.piped_messages import encode_message
+from tidelog_node.worker_version import VersionWatch
 
 logger = logging.getLogger(__name__)
 
@@ -66,17 +68,19 @@ _REASONS = {
 class _Lane:
     """A process, and the hosts that wait for it."""
 
-    def __init__(self, turns: HostLock) -> None:
+    def __init__(self, turns: HostLock, versions: VersionWatch) -> None:
         self.turns = turns
-        self.process = WorkerProcess(MODULE, str(DATA_BYTES_MAX))
+        self.process = WorkerProcess(MODULE, str(DATA_BYTES_MAX), versions=versions)
 
 
 class SchemaChecks:
     """Has schemas worked with in processes. For the tasks of one event loop."""
 
-    def __init__(self) -> None:
-        self._lane = _Lane(HostLock())
-        self._large_lane = _Lane(SlowHostLock())  # for batches with large values
+    def __init__(self, health: NodeHealth | None = None) -> None:
+        """``health`` gets the reason why no process can serve."""
+        versions = VersionWatch(health or NodeHealth(), "schema worker")
+        self._lane = _Lane(HostLock(), versions)
+        self._large_lane = _Lane(SlowHostLock(), versions)  # for batches with large values
         self._queued = HostBytes(QUEUED_BYTES_MAX)
         self._costly = CostlySchemas(time.monotonic)
         self._tasks: set[asyncio.Task[object]] = set()

@@ -1,6 +1,6 @@
 """The process that works with schemas: it reads values with them.
 
-    python -m tidelog_node.inspection.schema_worker DATA_BYTES_MAX
+    python -m tidelog_node.inspection.schema_worker --node-version=VERSION DATA_BYTES_MAX
 
 It is a process of its own, beside that of ``worker``: a schema that takes all the time there is
 delays no batch of a topic without schemas. It reads jobs from standard input, one at a time, and
@@ -32,6 +32,7 @@ from tidelog_node.inspection.schema_names import names_in
 from tidelog_node.inspection.schema_values import Codecs, check_values, cpu_limited
 from tidelog_node.inspection.worker import IDLE_SECONDS_MAX, NICENESS
 from tidelog_node.piped_messages import read_bytes, read_message, write_message
+from tidelog_node.worker_version import require_same_version
 
 KEPT_BYTES_MAX = 256 << 20  # of resident memory; it has about 30 MiB at the start
 
@@ -89,4 +90,5 @@ def _resident_bytes() -> int:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    require_same_version(sys.argv[1:])
+    main(int(sys.argv[2]))

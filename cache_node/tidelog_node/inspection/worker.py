@@ -1,6 +1,6 @@
 """The process that inspects batches which would block the node's event loop for too long.
 
-    python -m tidelog_node.inspection.worker
+    python -m tidelog_node.inspection.worker --node-version=VERSION
 
 It reads jobs from standard input, one at a time, and writes each result or error to standard
 output. It is a process because records are parsed one by one: a thread of the node would hold the
@@ -22,6 +22,7 @@ from tidelog_core.records.batch import find_record
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job
 from tidelog_node.inspection.schema_frames import FramesFound, FramesJob, frames_of
 from tidelog_node.piped_messages import read_bytes, read_message, write_message
+from tidelog_node.worker_version import require_same_version
 
 NICENESS = 5  # behind the node, before compaction; see nice(2)
 IDLE_SECONDS_MAX = 60.0
@@ -41,6 +42,7 @@ def do_job(job: Job, batches: bytearray) -> Answer:
 
 def main() -> None:
     """Do jobs until standard input ends or none comes for ``IDLE_SECONDS_MAX``."""
+    require_same_version(sys.argv[1:])
     os.nice(NICENESS)
     source, output = sys.stdin.buffer, sys.stdout.buffer
     while select.select([source], [], [], IDLE_SECONDS_MAX)[0]:

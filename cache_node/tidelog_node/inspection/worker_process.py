@@ -11,6 +11,7 @@ from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.inspection.schema_messages import SchemaBegan
 from tidelog_node.piped_messages import receive_message, send_bytes
+from tidelog_node.worker_version import OtherVersion, VersionWatch, version_argument
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +38,10 @@ class WorkerDied(Exception):
 class WorkerProcess:
     """Runs a module as a process. The caller asks again only after an answer."""
 
-    def __init__(self, module: str, *arguments: str) -> None:
-        self._command = (sys.executable, "-m", module, *arguments)
+    def __init__(self, module: str, *arguments: str, versions: VersionWatch) -> None:
+        """The module gets the node's version and the arguments."""
+        self._module, self._arguments = module, arguments
+        self._versions = versions
         self._process: asyncio.subprocess.Process | None = None
 
     async def ask(self, message: bytes, data: memoryview, *, seconds_max: float) -> object:
@@ -50,7 +53,7 @@ class WorkerProcess:
         for _ in range(ATTEMPTS_MAX):
             try:
                 process = await self._started()
-            except OSError as error:
+            except (OSError, OtherVersion) as error:
                 problem = error
                 break
             exchange = _Exchange(process)
@@ -70,10 +73,18 @@ class WorkerProcess:
                 if not exchange.is_through:
                     await self.end()
             if exchange.is_through:
+                self._versions.answered()
                 return exchange.answer
+            try:
+                self._versions.ended(process.returncode)
+            except OtherVersion as error:
+                problem = error
+                break
             if exchange.schema_id is not None:
                 assert process.returncode is not None
                 raise WorkerDied(exchange.schema_id, process.returncode) from None
+        if isinstance(problem, OtherVersion):  # The node has said so.
+            raise NotInspected(str(problem))
         logger.warning("batch not inspected", extra={"reason": repr(problem)})
         if isinstance(problem, TimeoutError):
             raise NotInspected(f"the batch takes more than {seconds_max:.0f} s to inspect")
@@ -92,8 +103,15 @@ class WorkerProcess:
         if self._process is not None and self._process.returncode is not None:
             self._process = None
         if self._process is None:
+            self._versions.require_start()
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+                sys.executable,
+                "-m",
+                self._module,
+                version_argument(),
+                *self._arguments,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
             )
         return self._process
 

@@ -64,7 +64,7 @@ from tidelog_node.tier.wal_messages import (
     WalStoreRequest,
 )
 from tidelog_node.tier.wal_objects import WalObjects
-from tidelog_node.tier.worker_version import require_same_version
+from tidelog_node.worker_version import require_same_version
 
 logger = logging.getLogger(__name__)
 
@@ -327,7 +327,7 @@ def run() -> None:
     arguments = sys.argv[1:]
     log_format = JSON if f"--log-format={JSON}" in arguments else TEXT
     configure_logging("tier-worker", "INFO", log_format=log_format)
-    require_same_version(arguments)
+    require_same_version(arguments, has_log=True)
     settings = parse_arguments(arguments)
     os.nice(settings.niceness)
     asyncio.run(run_worker(settings))

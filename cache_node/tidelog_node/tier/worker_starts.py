@@ -10,17 +10,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog_node.tier.worker_version import OTHER_VERSION_STATUS
+from tidelog_node.worker_version import (
+    OTHER_VERSION,
+    OTHER_VERSION_DELAY_S,
+    OTHER_VERSION_STATUS,
+    OtherVersion,
+)
 
 RESTART_DELAY_S_MIN = 0.1
 RESTART_DELAY_S_MAX = 10.0
 STABLE_AFTER_S = 30.0  # a worker that lived this long is restarted without delay
 CONNECT_S_FIRST = 60.0
 CONNECT_S_MAX = 1_920.0
-OTHER_VERSION_DELAY_S = 60.0  # the earlier files may be put back
 STARTS_MAX = 3  # in a row without a connection, until that is a fault of the node
 
-OTHER_VERSION, NOT_STARTING = "worker-version", "worker-not-starting"  # faults
+NOT_STARTING = "worker-not-starting"  # a fault
 
 
 class WorkerFault(NamedTuple):
@@ -58,11 +62,7 @@ class WorkerStarts:
         if not was_connected:
             self._vain_count += 1
         if status == OTHER_VERSION_STATUS:
-            self.fault = WorkerFault(
-                OTHER_VERSION,
-                "the files of this node were replaced while it ran, and its worker is of another"
-                " version: restart the node",
-            )
+            self.fault = WorkerFault(OTHER_VERSION, str(OtherVersion("tier worker")))
             return OTHER_VERSION_DELAY_S
         if self._vain_count >= STARTS_MAX:
             self.fault = WorkerFault(

@@ -14,7 +14,7 @@ from tidelog_node.tier.worker_starts import (
     STARTS_MAX,
     WorkerStarts,
 )
-from tidelog_node.tier.worker_version import OTHER_VERSION_STATUS
+from tidelog_node.worker_version import OTHER_VERSION_STATUS
 
 
 def end(

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
 
 import pytest
 from tidelog_core.errors import TierUnavailable
+from tidelog_node import worker_version
 from tidelog_node.node_health import NodeHealth
-from tidelog_node.tier import worker_starts, worker_version
+from tidelog_node.tier import worker_starts
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.protocol import Request, UploadResult
-from tidelog_node.tier.worker_version import (
+from tidelog_node.worker_version import (
     NODE_VERSION,
     OTHER_VERSION_STATUS,
     PROTOCOL,
@@ -26,6 +24,7 @@ from tidelog_node.tier.worker_version import (
 )
 
 from tests.node.tier.test_client import command
+from tests.support.message_forms import fields_of
 from tests.support.tier_node import READY_TIMEOUT_S
 
 
@@ -76,7 +75,7 @@ async def test_a_node_whose_files_were_replaced_says_that_it_has_to_be_restarted
         with pytest.raises(TierUnavailable):
             await client.status()
         (fault,) = health.reasons
-        assert fault.name == worker_starts.OTHER_VERSION
+        assert fault.name == worker_version.OTHER_VERSION
         assert "restart the node" in fault.detail
         async with asyncio.timeout(READY_TIMEOUT_S):
             while client.restart_count < 2:  # noqa: ASYNC110
@@ -120,18 +119,7 @@ async def test_a_worker_that_starts_slowly_serves_in_the_end(
 
 
 # The digests of what follows, by the number of the protocol. A change needs another number.
-FORMS = {2: "cf19c6a3b159a111"}
-
-
-def fields_of(kind: Any) -> Iterator[tuple[str, list[str]]]:
-    """Yield the names and fields of the classes of which values of this type are made."""
-    for argument in get_args(kind):
-        yield from fields_of(argument)
-    if dataclasses.is_dataclass(kind) or hasattr(kind, "_fields"):
-        hints = get_type_hints(kind)
-        yield kind.__name__, list(hints)
-        for hint in hints.values():
-            yield from fields_of(hint)
+FORMS = {3: "cf19c6a3b159a111"}
 
 
 def test_messages_and_arguments_have_the_form_of_their_protocol(tmp_path: Path) -> None:
