@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 POLLS = 3  # that a broker has time for
 SECONDS_MIN = 1.0  # for connections, however short the polls are
+SECONDS_MAX = 10.0  # one broker that hangs must not hold up a start, however long the polls are
 PAUSE_SECONDS = 0.02  # between two attempts at one broker
 AT_ONCE = 16  # brokers that are dialed
 
@@ -50,13 +51,17 @@ async def introduce(node: NodeContext) -> None:
 
     try:
         async with (
-            asyncio.timeout(max(SECONDS_MIN, POLLS * poll_seconds(image, interval_s))),
+            asyncio.timeout(_seconds_max(poll_seconds(image, interval_s))),
             asyncio.TaskGroup() as meetings,
         ):
             for broker in others:
                 meetings.create_task(meet(broker))
     except TimeoutError:
         logger.warning("brokers may not know this one yet", extra={"brokers": sorted(unknown)})
+
+
+def _seconds_max(poll_s: float) -> float:
+    return min(max(SECONDS_MIN, POLLS * poll_s), SECONDS_MAX)
 
 
 async def _meet(dialer: Dialer, broker: Broker) -> None:

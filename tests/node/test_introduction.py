@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
+from tidelog_node import introduction
+from tidelog_node.registration import register_broker
 
+from tests.node.replication.led_node import led_node
 from tests.support.node_process import NodeProcess
 
 WARNING = "brokers may not know this one yet"
@@ -50,6 +57,32 @@ def test_a_node_that_hangs_keeps_no_other_from_starting(first: NodeProcess) -> N
             assert f"{WARNING} brokers=[1]" in second.log
     finally:
         os.kill(first.pid, signal.SIGCONT)
+
+
+async def test_polls_of_a_minute_let_no_node_that_hangs_hold_up_a_start_for_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(introduction, "SECONDS_MAX", 0.2, raising=False)
+
+    async def hang(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    config = NodeConfig(metadata_poll_interval_ms=60_000)
+    async with server, led_node(tmp_path, config) as node:
+        await register_broker(
+            node.store,
+            broker_id=2,
+            incarnation=uuid4(),
+            endpoints=(BrokerEndpoint(NODE, "127.0.0.1", port),),
+            rack=None,
+        )
+        await node.view.refresh()
+        async with asyncio.timeout(30):
+            await introduction.introduce(node.context)
+    said = [record for record in caplog.records if record.message == WARNING]
+    assert [getattr(record, "brokers", []) for record in said] == [[2]]
 
 
 def test_a_node_that_was_killed_is_not_waited_for(first: NodeProcess) -> None:
