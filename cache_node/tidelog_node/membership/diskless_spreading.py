@@ -20,12 +20,12 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from typing import NamedTuple
 from uuid import UUID
 
 from tidelog_core.metadata.image.cluster_image import ClusterImage
-from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.diskless_balance import DisklessMove, balancing_moves
 from tidelog_core.replication.diskless_followers import Racks
@@ -40,11 +40,11 @@ from tidelog_core.replication.reassignment import (
 
 from tidelog_node.membership.hand_overs import LeaderStates
 from tidelog_node.membership.membership import Membership
-from tidelog_node.membership.replica_racks import ReplicaRacks
 from tidelog_node.membership.returned_leads import ReturnedLeads
 
 logger = logging.getLogger(__name__)
 
+AWAY_MS_MAX = 60_000  # a process or a machine starts again in less
 BALANCE_AFTER_MS = 5_000  # after a broker came or went, or leads were moved
 
 
@@ -168,3 +168,31 @@ class DisklessSpreading:
                     self._lost_ms[broker_id] = now_ms
         self._known = _Leads(image, able, partitions, asked)
         return self._known
+
+
+class ReplicaRacks:
+    """The racks of brokers that keep their replicas of diskless partitions, as one node sees them.
+
+    A broker that is away for a moment keeps them: it has most of the records when it is back. One
+    that stays away loses them to others of its zone. If a whole zone is away, its brokers keep
+    them: no other one could serve it.
+    """
+
+    def __init__(self) -> None:
+        self._away_since_ms: dict[int, float] = {}
+
+    def note(self, brokers: Mapping[int, Broker], able: Collection[int], now_ms: float) -> Racks:
+        """Return the racks; ``brokers`` are all that are registered, ``able`` may lead."""
+        self._away_since_ms = {
+            broker_id: self._away_since_ms.get(broker_id, now_ms)
+            for broker_id in brokers
+            if broker_id not in able
+        }
+        served = {brokers[broker_id].rack for broker_id in able if broker_id in brokers}
+        return {
+            broker_id: broker.rack
+            for broker_id, broker in brokers.items()
+            if broker_id in able
+            or broker.rack not in served
+            or now_ms < self._away_since_ms[broker_id] + AWAY_MS_MAX
+        }

@@ -44,7 +44,7 @@ from tidelog_core.schema_registry.journal_reading import (
     read_journal,
     read_texts,
 )
-from tidelog_core.schema_registry.stored_records import record_in
+from tidelog_core.schema_registry.reading import record_in
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 from tidelog_core.tier.keys import schema_key
 

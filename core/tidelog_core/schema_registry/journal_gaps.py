@@ -50,8 +50,8 @@ from tidelog_core.schema_registry.journal_objects import is_text, same_body
 from tidelog_core.schema_registry.journal_reading import FoundJournal, read_journal
 from tidelog_core.schema_registry.journal_repair import WRITTEN_AT_ONCE, compare
 from tidelog_core.schema_registry.journal_replay import JournalReplay
+from tidelog_core.schema_registry.reading import record_in, record_of
 from tidelog_core.schema_registry.scopes import ALL_CONTEXTS
-from tidelog_core.schema_registry.stored_records import record_in, record_of
 from tidelog_core.schemas.model import GIVEN_MAX, ID_MAX, Mode
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 

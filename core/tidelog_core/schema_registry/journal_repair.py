@@ -27,7 +27,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.schema_registry.committer import Committer
 from tidelog_core.schema_registry.journal_objects import is_text, same_body, void_object
 from tidelog_core.schema_registry.journal_reading import FoundJournal
-from tidelog_core.schema_registry.stored_records import record_in, record_of
+from tidelog_core.schema_registry.reading import record_in, record_of
 from tidelog_core.schemas.subject_names import SubjectName
 from tidelog_core.tier.keys import SchemaObject, schema_key
 from tidelog_core.tier.persisting import persist

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from tidelog_core.errors import CorruptItem
+from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.schema_records import (
     LATER_CONTEXTS,
     SCHEMA_CONTEXT_COLLECTION,
     SCHEMA_SETTINGS_COLLECTION,
     SCHEMA_SUBJECT_COLLECTION,
+    SCHEMA_TEXT_COLLECTION_PREFIX,
     SchemaContext,
     SchemaIdentity,
     SchemaSettings,
@@ -24,9 +26,8 @@ from tidelog_core.metadata.schema_records import (
     schema_subject_key,
     schema_text_key,
 )
-from tidelog_core.metadata.store import Item, ItemKey
+from tidelog_core.metadata.store import Body, Item, ItemKey
 from tidelog_core.schema_registry.scopes import SettingsInScope, scopes_of
-from tidelog_core.schema_registry.stored_records import record_of
 from tidelog_core.schemas.model import (
     RESOLVED_CHARACTERS_MAX,
     RESOLVED_MAX,
@@ -38,6 +39,13 @@ from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 
 LATEST = -1  # as the version that a client wants
 TEXTS_AT_ONCE = 20  # schemas of versions that are in memory
+
+_READ_VERSION = 1  # Items in the bucket have none.
+_RECORDS: dict[str, type[Record]] = {
+    SCHEMA_CONTEXT_COLLECTION: SchemaContext,
+    SCHEMA_SETTINGS_COLLECTION: SchemaSettings,
+    SCHEMA_SUBJECT_COLLECTION: SchemaSubject,
+}
 
 
 class ItemSource(Protocol):
@@ -238,3 +246,21 @@ class RegistryReader:
                 text = await self.text(name.context, one.schema_id)
                 return None if text is None else text.schema
         return None
+
+
+def record_of(item: Item) -> Record | None:
+    """Return the record of an item, ``None`` if its body is malformed."""
+    kind = _RECORDS.get(item.id.collection)
+    if kind is None:
+        is_text = item.id.collection.startswith(SCHEMA_TEXT_COLLECTION_PREFIX)
+        kind = SchemaText if is_text else SchemaIdentity
+    try:
+        return kind.from_item(item)
+    except CorruptItem:
+        return None
+
+
+def record_in(items: dict[ItemKey, Body], key: ItemKey) -> Record | None:
+    """Return the record of one of the journal's items, ``None`` if there is none, or malformed."""
+    body = items.get(key)
+    return None if body is None else record_of(Item(key, _READ_VERSION, body))

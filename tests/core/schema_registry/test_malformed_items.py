@@ -24,8 +24,8 @@ from tidelog_core.schema_registry.accepted_loss import accept_loss, newest_loss
 from tidelog_core.schema_registry.journal import RegistryJournal
 from tidelog_core.schema_registry.journal_gaps import ID_JUMP
 from tidelog_core.schema_registry.journal_repair import collections_of
+from tidelog_core.schema_registry.reading import record_of
 from tidelog_core.schema_registry.settings import RegistrySettings
-from tidelog_core.schema_registry.stored_records import record_of
 from tidelog_core.schemas.model import GIVEN_MAX, Mode
 from tidelog_core.tier.keys import schema_key
 from tidelog_core.verification.schema_check import MALFORMED, check_schemas

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from tidelog_core.metadata.records import Partition
-from tidelog_node.membership.replica_racks import AWAY_MS_MAX
+from tidelog_node.membership.diskless_spreading import AWAY_MS_MAX
 
 from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
 from tests.support.virtual_time import run

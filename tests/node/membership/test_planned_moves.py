@@ -18,7 +18,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.replication.reassignment import target_replicas
 from tidelog_node.membership import diskless_spreading
-from tidelog_node.membership.replica_racks import AWAY_MS_MAX
+from tidelog_node.membership.diskless_spreading import AWAY_MS_MAX
 
 from tests.node.membership.virtual_cluster import (
     LEASE_S,
