@@ -38,10 +38,11 @@ MODULES = (
     *(
         f"{_CORE}/log/{name}.py"
         for name in (
-            *("append_checks", "checkpoint", "local_log", "log_segments", "staged_append"),
-            *("log_appender", "log_producers", "log_start", "offset_index", "producer_state"),
-            *("readable_log", "segment", "segment_indexes", "time_index", "txn_index"),
-            *("unified_log", "values"),
+            *("append_checks", "checkpoint", "local_log", "log_appender", "log_start"),
+            *("producers/log_producers", "producers/producer_state", "producers/staged_append"),
+            *("readable_log", "segments/log_segments", "segments/offset_index"),
+            *("segments/segment", "segments/segment_indexes", "segments/time_index"),
+            *("segments/txn_index", "unified_log", "values"),
         )
     ),
     *(

@@ -26,7 +26,7 @@ from tidelog_core.errors import (
 from tidelog_core.log.append_checks import CheckedBatches, inspects_records, validates_schemas
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.record_source import RecordSource
-from tidelog_core.log.unflushed_segments import rewrite_unflushed
+from tidelog_core.log.recovery.unflushed_segments import rewrite_unflushed
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import (
     WITHOUT_LIMIT,

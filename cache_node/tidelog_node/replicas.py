@@ -30,8 +30,8 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.append_checks import inspects_records, validates_schemas
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.record_source import RecordSource
+from tidelog_core.log.segments.open_files import OpenFiles
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.image.readings import is_readable
 from tidelog_core.metadata.records import Partition, Topic

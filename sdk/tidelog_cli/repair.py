@@ -17,7 +17,7 @@ from tidelog_cli.output import note, print_json, print_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tidelog_core.log.repair import RepairPlan
+    from tidelog_core.log.recovery.repair import RepairPlan
 
 LOCK_FILE = "lock"
 QUARANTINE_DIRECTORY = "quarantine"
@@ -50,7 +50,7 @@ def repair(
     acknowledged records. Exit status: 0 repaired or nothing to repair, 1 failed.
     """
     from tidelog_core.errors import StorageError
-    from tidelog_core.log.repair import carry_out, plan_repair
+    from tidelog_core.log.recovery.repair import carry_out, plan_repair
 
     directory = _directory(data_dir, partition)
     with _held(directory.parent):

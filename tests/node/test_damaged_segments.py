@@ -14,8 +14,8 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 from kio.schema.errors import ErrorCode
-from tidelog_core.log.batch_scan import scan_file
-from tidelog_core.log.segment_check import check_segment
+from tidelog_core.log.segments.batch_scan import scan_file
+from tidelog_core.log.segments.segment_check import check_segment
 
 from tests.node.disk_trouble import values
 from tests.support.batches import batch_of

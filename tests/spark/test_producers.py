@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.errors import InvalidProducerEpoch, OutOfOrderSequence
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import parse_header
 from tidelog_core.records.control import (

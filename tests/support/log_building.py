@@ -12,7 +12,7 @@ from typing import Any
 from crc32c import crc32c
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.unfilled_range import Unfilled
 from tidelog_core.log.values import AppendInfo, AppendOrigin
 from tidelog_core.model import TopicPartition

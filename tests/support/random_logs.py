@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
-from tidelog_core.log.producer_snapshots import note_batch
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_snapshots import note_batch
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import (
     BatchHeader,

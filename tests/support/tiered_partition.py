@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.config import NodeConfig, topic_config
-from tidelog_core.log.producer_snapshot import encode_snapshot
+from tidelog_core.log.producers.producer_snapshot import encode_snapshot
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.leadership import advance_log_start, leadership_of

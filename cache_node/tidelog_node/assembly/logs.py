@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.log.open_files import OpenFiles
+from tidelog_core.log.segments.open_files import OpenFiles
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.costs import build_costs

@@ -16,7 +16,7 @@ from kio.schema.list_offsets.v9 import request as list_request
 from kio.schema.list_offsets.v9 import response as list_response
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.producer_snapshot import CorruptSnapshot
+from tidelog_core.log.producers.producer_snapshot import CorruptSnapshot
 from tidelog_core.message_reader import read_message
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.follower_state import (

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import TidelogError
 from tidelog_core.log.append_checks import CheckedBatches
-from tidelog_core.log.time_search import BatchSearch
+from tidelog_core.log.segments.time_search import BatchSearch
 from tidelog_core.records.batch import (
     HEADER_SIZE,
     InspectionBudget,

@@ -15,7 +15,7 @@ from pathlib import Path
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.open_files import OpenFiles
+from tidelog_core.log.segments.open_files import OpenFiles
 
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.logs.log_opener import open_each

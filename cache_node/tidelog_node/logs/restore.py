@@ -26,7 +26,7 @@ from uuid import UUID
 from tidelog_core.errors import CorruptItem, StorageError, TidelogError, TierRewritten
 from tidelog_core.log.checkpoint import write_checkpoint
 from tidelog_core.log.paths import LEADER_EPOCH_FILE, START_OFFSET_FILE
-from tidelog_core.log.producer_snapshots import snapshot_path
+from tidelog_core.log.producers.producer_snapshots import snapshot_path
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic

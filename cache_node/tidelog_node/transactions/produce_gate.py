@@ -22,7 +22,7 @@ from tidelog_core.errors import (
     TidelogError,
     UnsupportedMagic,
 )
-from tidelog_core.log.verification import VerificationGuard
+from tidelog_core.log.producers.verification import VerificationGuard
 from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, parse_header
 
 from tidelog_node.replica import Replica

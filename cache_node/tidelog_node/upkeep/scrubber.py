@@ -24,7 +24,7 @@ from typing import Protocol
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
-from tidelog_core.log.segment_check import SegmentDamage, check_segment
+from tidelog_core.log.segments.segment_check import SegmentDamage, check_segment
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.model import TopicPartition
 from tidelog_core.turns import Turn

@@ -54,9 +54,9 @@ from tidelog_core.log.cleaned_segments import CleanedSegment, SegmentToClean, cl
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.leader_epochs import EpochEntry
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.quarantine import keep_file
-from tidelog_core.log.segment_check import SegmentDamage, check_segment, require_epoch
-from tidelog_core.log.segment_indexes import SealRecord
+from tidelog_core.log.recovery.quarantine import keep_file
+from tidelog_core.log.segments.segment_check import SegmentDamage, check_segment, require_epoch
+from tidelog_core.log.segments.segment_indexes import SealRecord
 from tidelog_core.log.values import CorruptLog, SealedSegment
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.model import TopicPartition

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tidelog_core.compaction.transactions import CleanedTransactions
-from tidelog_core.log.producer_state import ProducerEntry
+from tidelog_core.log.producers.producer_state import ProducerEntry
 from tidelog_core.records.batch import (
     BatchHeader,
     Buffer,

@@ -11,11 +11,11 @@ from pathlib import Path
 from tidelog_core.compaction.rewrite import WalkedBatch
 from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.errors import CorruptRecordBatch
-from tidelog_core.log.batch_scan import scan_file
 from tidelog_core.log.checkpoint import sync_file
 from tidelog_core.log.cleaned_segments import CleanedSegment, SegmentToClean
 from tidelog_core.log.paths import LOG_SUFFIX, segment_path
-from tidelog_core.log.segment_indexes import SealRecord
+from tidelog_core.log.segments.batch_scan import scan_file
+from tidelog_core.log.segments.segment_indexes import SealRecord
 from tidelog_core.log.values import AbortedTransaction
 
 

@@ -19,8 +19,8 @@ from tidelog_core.log.paths import (
     TXN_INDEX_SUFFIX,
     segment_path,
 )
-from tidelog_core.log.segment import LogSegment, NewBatch
-from tidelog_core.log.segment_indexes import SealRecord
+from tidelog_core.log.segments.segment import LogSegment, NewBatch
+from tidelog_core.log.segments.segment_indexes import SealRecord
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import BatchHeader, parse_header
 

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.cleaned_segments import SegmentToClean
-from tidelog_core.log.offset_index import RELATIVE_OFFSET_MAX
-from tidelog_core.log.time_index import ENTRY_SIZE_BYTES
+from tidelog_core.log.segments.offset_index import RELATIVE_OFFSET_MAX
+from tidelog_core.log.segments.time_index import ENTRY_SIZE_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,6 @@ from pathlib import Path
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.log.alternating_steps import AlternatingSteps
 from tidelog_core.log.checkpoint import sync_directory, write_checkpoint
-from tidelog_core.log.log_segments import LogSegments, remove_segment_files
 from tidelog_core.log.paths import (
     CLEANED_DIRECTORY,
     LOG_SUFFIX,
@@ -49,8 +48,9 @@ from tidelog_core.log.paths import (
     segment_path,
     swap_path,
 )
-from tidelog_core.log.producer_snapshots import snapshot_path
-from tidelog_core.log.segment_indexes import SealRecord
+from tidelog_core.log.producers.producer_snapshots import snapshot_path
+from tidelog_core.log.segments.log_segments import LogSegments, remove_segment_files
+from tidelog_core.log.segments.segment_indexes import SealRecord
 
 
 class SegmentsChanged(TidelogError):

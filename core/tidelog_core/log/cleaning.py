@@ -18,9 +18,9 @@ from tidelog_core.log.cleaned_segments import (
     segments_to_clean,
 )
 from tidelog_core.log.durability import Durability
-from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import CLEANER_OFFSET_FILE
-from tidelog_core.log.producer_state import ProducerEntry, ProducerState
+from tidelog_core.log.producers.producer_state import ProducerEntry, ProducerState
+from tidelog_core.log.segments.log_segments import LogSegments
 from tidelog_core.log.values import AbortedTransaction
 
 

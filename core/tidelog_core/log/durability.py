@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidelog_core.log.checkpoint import write_checkpoint, write_unsynced
-from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.leader_epochs import LeaderEpochs
-from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import (
     LEADER_EPOCH_FILE,
     OFFSET_INDEX_SUFFIX,
@@ -19,7 +17,9 @@ from tidelog_core.log.paths import (
     TXN_INDEX_SUFFIX,
     segment_path,
 )
-from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.segments.flush import PendingFlush
+from tidelog_core.log.segments.log_segments import LogSegments
+from tidelog_core.log.segments.segment import LogSegment
 
 
 class Durability:

@@ -21,15 +21,15 @@ from tidelog_core.log.checkpoint import encode_rows
 from tidelog_core.log.cleaned_segments import CleanedSegment, PendingSwap, SegmentToClean
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, rename_deleted
-from tidelog_core.log.flush import PendingFlush
-from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import CLEAN_SHUTDOWN_FILE
 from tidelog_core.log.pending_fill import PendingFill
-from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
-from tidelog_core.log.producer_snapshots import snapshot_path, write_snapshot
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot
+from tidelog_core.log.producers.producer_snapshots import snapshot_path, write_snapshot
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.readable_log import ReadableLog
-from tidelog_core.log.recovery import open_log
+from tidelog_core.log.recovery.opening import open_log
+from tidelog_core.log.segments.flush import PendingFlush
+from tidelog_core.log.segments.open_files import OpenFiles
 from tidelog_core.log.truncation import Truncation
 from tidelog_core.log.unfilled_range import Unfilled, UnfilledMark, read_unfilled
 from tidelog_core.log.values import (

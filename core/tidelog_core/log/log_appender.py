@@ -16,18 +16,18 @@ from tidelog_core.log.append_checks import (
     check_replicated,
 )
 from tidelog_core.log.leader_epochs import LeaderEpochs
-from tidelog_core.log.log_producers import LogProducers
-from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
-from tidelog_core.log.producer_snapshots import write_snapshot
-from tidelog_core.log.producer_state import RetainedBatch
-from tidelog_core.log.staged_append import (
+from tidelog_core.log.producers.log_producers import LogProducers
+from tidelog_core.log.producers.producer_snapshots import write_snapshot
+from tidelog_core.log.producers.producer_state import RetainedBatch
+from tidelog_core.log.producers.staged_append import (
     StagedAppend,
     check_offsets_ascend,
     split_by_size,
     stage_follower_append,
     stage_leader_append,
 )
+from tidelog_core.log.segments.log_segments import LogSegments
 from tidelog_core.log.values import WITHOUT_LIMIT, AppendInfo, AppendLimit, AppendOrigin
 from tidelog_core.model import NO_TIMESTAMP
 from tidelog_core.records.batch import WritableBuffer

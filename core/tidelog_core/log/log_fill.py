@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 from tidelog_core.log.durability import Durability
-from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
 from tidelog_core.log.paths import FILLING_DIRECTORY
 from tidelog_core.log.pending_fill import PendingFill
-from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.segments.log_segments import LogSegments
+from tidelog_core.log.segments.segment import LogSegment
 from tidelog_core.log.unfilled_range import (
     Unfilled,
     UnfilledMark,

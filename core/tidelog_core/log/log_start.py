@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import DISK_FULL, write_checkpoint
 from tidelog_core.log.leader_epochs import LeaderEpochs
-from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import START_OFFSET_FILE
-from tidelog_core.log.producer_snapshots import snapshot_path
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_snapshots import snapshot_path
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.sealed_segment import describe_sealed, make_files_whole
+from tidelog_core.log.segments.log_segments import LogSegments
 from tidelog_core.log.values import SealedSegment
 
 

@@ -18,9 +18,9 @@ from collections.abc import Callable
 
 from tidelog_core.log.alternating_steps import AlternatingSteps
 from tidelog_core.log.checkpoint import write_checkpoint
-from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import RECOVERY_POINT_FILE, START_OFFSET_FILE
-from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.segments.log_segments import LogSegments
+from tidelog_core.log.segments.segment import LogSegment
 from tidelog_core.log.unfilled_range import end_filling, move_segments
 
 

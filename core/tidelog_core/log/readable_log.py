@@ -21,12 +21,16 @@ from tidelog_core.log.cleaning import Cleaning
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.log_appender import LogAppender
 from tidelog_core.log.log_fill import FillLog, LogFill
-from tidelog_core.log.log_producers import LogProducers
-from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
 from tidelog_core.log.paths import CLEANER_OFFSET_FILE
-from tidelog_core.log.recovery import OpenedLog
-from tidelog_core.log.time_search import BatchSearch, find_max_timestamp, find_offset_by_time
+from tidelog_core.log.producers.log_producers import LogProducers
+from tidelog_core.log.recovery.opening import OpenedLog
+from tidelog_core.log.segments.log_segments import LogSegments
+from tidelog_core.log.segments.time_search import (
+    BatchSearch,
+    find_max_timestamp,
+    find_offset_by_time,
+)
 from tidelog_core.log.unfilled_range import Unfilled
 from tidelog_core.log.values import AbortedTransaction, LogRead, SealedSegment
 from tidelog_core.model import TopicPartition

@@ -6,16 +6,16 @@ import errno
 from collections.abc import Callable
 
 from tidelog_core.log.leader_epochs import LeaderEpochs
-from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.paths import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     segment_path,
 )
-from tidelog_core.log.producer_snapshots import snapshot_path, write_snapshot
-from tidelog_core.log.producer_state import ProducerState
-from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.producers.producer_snapshots import snapshot_path, write_snapshot
+from tidelog_core.log.producers.producer_state import ProducerState
+from tidelog_core.log.segments.log_segments import LogSegments
+from tidelog_core.log.segments.segment import LogSegment
 from tidelog_core.log.values import SealedSegment
 
 

@@ -18,12 +18,12 @@ from tidelog_core.log.checkpoint import sync_file, write_checkpoint, write_unsyn
 from tidelog_core.log.cleaning import Cleaning
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.leader_epochs import LeaderEpochs
-from tidelog_core.log.log_producers import LogProducers
-from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
 from tidelog_core.log.paths import LEADER_EPOCH_FILE, START_OFFSET_FILE
-from tidelog_core.log.producer_snapshots import remove_snapshots, write_snapshot
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.log_producers import LogProducers
+from tidelog_core.log.producers.producer_snapshots import remove_snapshots, write_snapshot
+from tidelog_core.log.producers.producer_state import ProducerState
+from tidelog_core.log.segments.log_segments import LogSegments
 
 
 class Truncation:

@@ -32,7 +32,6 @@ from tidelog_core.log.checkpoint import (
     sync_file,
     write_file_in,
 )
-from tidelog_core.log.log_segments import LogSegments, remove_segment_files
 from tidelog_core.log.paths import (
     FILLING_DIRECTORY,
     LEADER_EPOCH_FILE,
@@ -46,8 +45,9 @@ from tidelog_core.log.paths import (
     parse_segment_name,
     segment_path,
 )
-from tidelog_core.log.producer_snapshots import snapshot_path
-from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.producers.producer_snapshots import snapshot_path
+from tidelog_core.log.segments.log_segments import LogSegments, remove_segment_files
+from tidelog_core.log.segments.segment import LogSegment
 
 
 class Unfilled(NamedTuple):

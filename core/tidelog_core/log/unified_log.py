@@ -22,7 +22,7 @@ from functools import partial
 from tidelog_core.errors import OffsetNotAvailable, OffsetOutOfRange
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.record_source import ReadLimits, RecordSource, SourceRead, TimestampOffset
-from tidelog_core.log.time_search import BatchSearch
+from tidelog_core.log.segments.time_search import BatchSearch
 from tidelog_core.log.values import LogRead
 from tidelog_core.model import TopicPartition
 

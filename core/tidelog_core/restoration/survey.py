@@ -18,7 +18,7 @@ from tidelog_core.errors import (
     ObjectNotFound,
     TidelogError,
 )
-from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
+from tidelog_core.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.restoration.selection import (

@@ -20,7 +20,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from tidelog_core.errors import CorruptObject
-from tidelog_core.log.time_index import TimeIndex
+from tidelog_core.log.segments.time_index import TimeIndex
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import BatchHeader, Buffer
 from tidelog_core.tier.key_filter import KeyFilter

@@ -22,7 +22,7 @@ from tidelog_core.compaction.segment_writer import SegmentWriter
 from tidelog_core.compaction.selection import SegmentLimits
 from tidelog_core.config import TopicConfig
 from tidelog_core.errors import UnknownTopicOrPartition
-from tidelog_core.log.offset_index import ENTRY_SIZE_BYTES
+from tidelog_core.log.segments.offset_index import ENTRY_SIZE_BYTES
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, Topic

@@ -9,7 +9,7 @@ from uuid import UUID
 from tidelog_core.compaction.offset_map import OffsetMap
 from tidelog_core.compaction.rewrite import DeleteRule, LastBatch, last_batches
 from tidelog_core.compaction.transactions import CleanedTransactions
-from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
+from tidelog_core.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.tier.stretches import Stretch

@@ -33,7 +33,7 @@ from tidelog_core.compaction.rewrite import DeleteRule, LastBatch, Rewrite
 from tidelog_core.compaction.selection import SegmentLimits
 from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.errors import VersionConflict
-from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
+from tidelog_core.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta

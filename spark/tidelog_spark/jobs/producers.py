@@ -7,7 +7,7 @@ before it are concatenated and checked in the same way, so a history is checked 
 segment on many machines and then joined in order, without reading a batch again. All
 operations are on whole columns.
 
-The rules are those of ``tidelog_core.log.producer_state``: a producer's epoch never
+The rules are those of ``tidelog_core.log.producers.producer_state``: a producer's epoch never
 decreases, a new epoch starts at sequence 0, and within an epoch every batch continues the
 sequence of the one before it; sequences wrap to 0 after 2**31 - 1. The first batch of a
 producer may have any sequence, and so may the first after ``producer.id.expiration.ms`` of

@@ -20,7 +20,7 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.keys import chains_prefix, wal_key
 from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import (
     DELETED_EPOCHS_MAX,
     EpochChain,

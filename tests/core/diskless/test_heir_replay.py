@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter, parse_object
-from tidelog_core.log.producer_snapshot import CorruptSnapshot, encode_snapshot
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_snapshot import CorruptSnapshot, encode_snapshot
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 
 from tests.support.chain_model.checkpoint import (

@@ -25,7 +25,7 @@ from tidelog_core.diskless.wal.epoch_chains import (
 )
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.errors import CorruptObject
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import (
     DELETED_EPOCHS_MAX,
     EpochChain,

@@ -15,7 +15,7 @@ from random import Random
 
 from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.log.record_source import ReadLimits, SourceRead, TimestampOffset
-from tidelog_core.log.time_search import BatchSearch
+from tidelog_core.log.segments.time_search import BatchSearch
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AbortedTransaction, AppendOrigin, SealedSegment
 from tidelog_core.model import FileSlice

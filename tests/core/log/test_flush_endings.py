@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.segment import LogSegment
+from tidelog_core.log.segments.flush import PendingFlush
+from tidelog_core.log.segments.segment import LogSegment
 
 from tests.support.batches import batch
 from tests.support.log_building import append, copy_of, open_log

@@ -22,7 +22,7 @@ from tidelog_core.errors import (
 from tidelog_core.log import unfilled_range
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.paths import FILLING_DIRECTORY, START_OFFSET_FILE, UNFILLED_FILE
-from tidelog_core.log.producer_snapshot import encode_snapshot
+from tidelog_core.log.producers.producer_snapshot import encode_snapshot
 from tidelog_core.log.unfilled_range import Unfilled
 from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import LogRead

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import OffsetOutOfRange
-from tidelog_core.log.producer_snapshot import CorruptSnapshot
+from tidelog_core.log.producers.producer_snapshot import CorruptSnapshot
 
 from tests.support.batches import batch
 from tests.support.log_building import open_log

@@ -19,7 +19,7 @@ import pytest
 from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.record_source import ReadLimits, SourceRead, TimestampOffset
-from tidelog_core.log.time_search import BatchSearch
+from tidelog_core.log.segments.time_search import BatchSearch
 from tidelog_core.log.unified_log import RemoteRead, UnifiedLog
 from tidelog_core.log.values import AbortedTransaction, LogRead
 from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, find_record, parse_header

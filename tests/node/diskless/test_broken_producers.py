@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import NAMESPACE_OID, uuid5
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import parse_header
 from tidelog_node.diskless.gateway.broken_producers import (

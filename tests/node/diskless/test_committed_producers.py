@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.build import Snapshot
-from tidelog_core.log.producer_snapshot import decode_snapshot, encode_snapshot
+from tidelog_core.log.producers.producer_snapshot import decode_snapshot, encode_snapshot
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_node.diskless.chain import committed_producers

@@ -12,7 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.epoch_chains import current_chain
-from tidelog_core.log.producer_snapshot import encode_snapshot
+from tidelog_core.log.producers.producer_snapshot import encode_snapshot
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import AckedBy, put
 from tidelog_node.diskless.takeover.conversions import Conversions

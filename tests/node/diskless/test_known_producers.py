@@ -14,7 +14,7 @@ from tidelog_core.diskless.wal.build import Snapshot
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import parse_object
 from tidelog_core.diskless.wal.keys import checkpoint_key, wal_key
-from tidelog_core.log.producer_snapshot import encode_snapshot
+from tidelog_core.log.producers.producer_snapshot import encode_snapshot
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.model import NO_LEADER_EPOCH

@@ -16,7 +16,7 @@ from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject, StorageError
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.producer_snapshot import encode_snapshot
+from tidelog_core.log.producers.producer_snapshot import encode_snapshot
 from tidelog_core.log.values import CorruptLog
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, Partition, put

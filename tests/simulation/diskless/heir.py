@@ -22,7 +22,7 @@ from tidelog_core.diskless.wal.keys import (
     wal_key,
 )
 from tidelog_core.diskless.wal.rows import BatchRow, RowRange
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.simulation.diskless.checker import CLUSTER, parsed

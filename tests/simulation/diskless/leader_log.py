@@ -11,8 +11,8 @@ from tidelog_core.diskless.wal.committed_slices import CommittedSlice, header_of
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.rows import BatchRow, RowTable, WalSection
 from tidelog_core.diskless.wal.scan import scan_slice
-from tidelog_core.log.producer_snapshot import decode_snapshot, encode_snapshot
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_snapshot import decode_snapshot, encode_snapshot
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.header import BatchHeader, pack_batch, patch
 from tidelog_core.replication.pending_acks import PendingAcks

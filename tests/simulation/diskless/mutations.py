@@ -14,8 +14,8 @@ from tidelog_core.diskless.chain.noted_ranges import NotedRange
 from tidelog_core.diskless.chain.rules import ChainRules
 from tidelog_core.diskless.collection.collection import UnneededEnds
 from tidelog_core.diskless.wal.header import WalHeader
-from tidelog_core.log.producer_snapshot import encode_snapshot
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_snapshot import encode_snapshot
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.model import INT64_MAX
 
 from tests.simulation.diskless.leader_log import EXPIRATION_MS, LeaderLog

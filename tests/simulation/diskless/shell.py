@@ -11,7 +11,7 @@ from tidelog_core.diskless.takeover.takeover import StoredChains
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.keys import Heir
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.simulation.diskless.leader_log import LeaderLog

@@ -14,8 +14,8 @@ from tidelog_core.diskless.wal.committed_slices import CommittedSlice, committed
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.errors import CorruptObject
-from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 from tidelog_core.model import INT64_MAX

@@ -11,7 +11,7 @@ from tidelog_core.diskless.wal.committed_slices import CommittedSlice, header_of
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.rows import BatchRow
 from tidelog_core.errors import CorruptObject
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.values import AbortedTransaction, AppendOrigin
 
 

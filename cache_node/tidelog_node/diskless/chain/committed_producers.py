@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog_core.diskless.wal.build import Snapshot
-from tidelog_core.log.producer_snapshot import encode_snapshot
+from tidelog_core.log.producers.producer_snapshot import encode_snapshot
 from tidelog_core.turns import Turn
 
 from tidelog_node.diskless.chain.chain_partition import ChainPartition

@@ -26,7 +26,7 @@ from uuid import UUID
 
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import NotLeaderOrFollower
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.records.batch import BatchHeader
 
 from tidelog_node.diskless.gateway.fair_eviction import FairEviction

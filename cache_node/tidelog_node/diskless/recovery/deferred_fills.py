@@ -34,8 +34,12 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.errors import CorruptObject, ObjectNotFound, StorageError
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.log.producers.producer_snapshot import (
+    CorruptSnapshot,
+    decode_snapshot,
+    encode_snapshot,
+)
+from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.unfilled_range import Unfilled
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata.epoch_chains import ChainName

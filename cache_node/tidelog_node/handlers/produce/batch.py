@@ -20,8 +20,8 @@ from tidelog_core.errors import (
     UnsupportedCompression,
 )
 from tidelog_core.log.append_checks import CheckedBatches
+from tidelog_core.log.producers.verification import VerificationGuard
 from tidelog_core.log.values import AppendInfo
-from tidelog_core.log.verification import VerificationGuard
 from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_header
 
 from tidelog_node.diskless.gateway.broken_producers import ProducerBatch, producer_batch

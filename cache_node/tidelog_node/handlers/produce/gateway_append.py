@@ -32,7 +32,7 @@ from tidelog_core.errors import (
     UnknownProducerId,
 )
 from tidelog_core.log.append_checks import CheckedBatches, check_header
-from tidelog_core.log.verification import VerificationGuard
+from tidelog_core.log.producers.verification import VerificationGuard
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_core.records.batch import HEADER_SIZE, parse_header

@@ -10,7 +10,7 @@ from kio.schema.describe_producers.v0 import response as producers_response
 from tidelog_core.admin.names import validate_topic_name
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, InvalidTopic, TidelogError
-from tidelog_core.log.producer_state import ProducerEntry
+from tidelog_core.log.producers.producer_state import ProducerEntry
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.node_context import NodeContext

@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from tidelog_core.diskless.wal.rows import LAYOUTS, NO_MARKER, WalSection
 from tidelog_core.errors import CorruptRecordBatch
-from tidelog_core.log.batch_scan import read_marker
+from tidelog_core.log.segments.batch_scan import read_marker
 from tidelog_core.records.header import (
     CONTROL_BIT,
     HEADER_SIZE,

@@ -1,0 +1,1 @@
+"""The producers of a log: what an append checks of them, their state and its snapshots."""

@@ -1,0 +1,1 @@
+"""How a log is opened, recovered after a crash, and repaired."""
