@@ -27,6 +27,7 @@ from tidelog_core.security import scram_credentials
 from tidelog_node import cluster_settings, fetch_sessions
 from tidelog_node.authentication import bearer_tokens, login
 from tidelog_node.client_metrics import forwarder, instances
+from tidelog_node.diskless.chain.node_chain import LENT_BYTES
 from tidelog_node.handlers.client_metrics import DECOMPRESSED_RATIO_MAX
 from tidelog_node.monitoring import group_lag, http_server
 from tidelog_node.throttling import meters
@@ -144,6 +145,11 @@ def _records() -> Iterator[Row]:
         "memory of all unanswered requests of a node",
         _setting("queued.max.request.bytes"),
         "connections wait",
+    )
+    yield (
+        "objects of diskless topics that a node's replicas read at once",
+        f"{LENT_BYTES >> 20} MiB for all leaders that it follows",
+        "reads wait for room",
     )
     yield (
         "records of diskless topics that the object store has not taken yet",
