@@ -8,7 +8,7 @@ from typing import Any
 
 import typer.main
 from tidelog_cli.commands import app
-from tidelog_cli.jobs import SPARK_JOBS, is_spark_job
+from tidelog_cli.storage.jobs import SPARK_JOBS, is_spark_job
 
 from tools.places import ROOT
 

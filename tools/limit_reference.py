@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog_cli import passwords, topic_plan
+from tidelog_cli import passwords
+from tidelog_cli.administration import topic_plan
 from tidelog_core.admin import (
     acls,
     client_metrics,

@@ -2,51 +2,46 @@
 
 from __future__ import annotations
 
-from tidelog_cli import (
-    acls,
-    admin_jobs,
-    bench,
-    contexts,
-    delegation_tokens,
+from tidelog_cli import contexts
+from tidelog_cli.administration import (
     group_configs,
     group_offsets,
     groups,
-    node_scale,
     nodes,
     partitions,
     quotas,
-    roles,
-    schema_files,
-    schema_losses,
-    schemas,
     settings,
     topics,
     transactions,
-    users,
 )
-from tidelog_cli.accepted_store import accept_store
-from tidelog_cli.acl_explain import explain
-from tidelog_cli.certificate import certificate
-from tidelog_cli.cluster_status import status
-from tidelog_cli.console import console
-from tidelog_cli.consume import consume
-from tidelog_cli.cost import cost
-from tidelog_cli.debug_bundle import bundle
-from tidelog_cli.declared_topics import apply, diff
-from tidelog_cli.erase import erase
+from tidelog_cli.administration.cluster_status import status
+from tidelog_cli.administration.debug_bundle import bundle
+from tidelog_cli.administration.declared_topics import apply, diff
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
 from tidelog_cli.help_names import Commands
-from tidelog_cli.iam_token import iam_token
-from tidelog_cli.job_compact import compact
-from tidelog_cli.job_iceberg import iceberg
-from tidelog_cli.jobs import job
+from tidelog_cli.local import node_scale
+from tidelog_cli.local.certificate import certificate
+from tidelog_cli.local.console import console
+from tidelog_cli.local.up import up
 from tidelog_cli.options import choose_cluster
-from tidelog_cli.produce import produce
-from tidelog_cli.repair import repair
-from tidelog_cli.restore import restore
-from tidelog_cli.tier import status as tier_status
-from tidelog_cli.up import up
-from tidelog_cli.verify import verify
+from tidelog_cli.records import bench
+from tidelog_cli.records.consume import consume
+from tidelog_cli.records.produce import produce
+from tidelog_cli.registry import schema_files, schema_losses, schemas
+from tidelog_cli.security import acls, delegation_tokens, roles, users
+from tidelog_cli.security.acl_explain import explain
+from tidelog_cli.security.iam_token import iam_token
+from tidelog_cli.storage import admin_jobs
+from tidelog_cli.storage.accepted_store import accept_store
+from tidelog_cli.storage.cost import cost
+from tidelog_cli.storage.erase import erase
+from tidelog_cli.storage.job_compact import compact
+from tidelog_cli.storage.job_iceberg import iceberg
+from tidelog_cli.storage.jobs import job
+from tidelog_cli.storage.repair import repair
+from tidelog_cli.storage.restore import restore
+from tidelog_cli.storage.tier import status as tier_status
+from tidelog_cli.storage.verify import verify
 
 app = Commands(
     name="tidelog",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tidelog_cli import reaching
 from tidelog_cli.clients import client_factory
-from tidelog_cli.secured import make_certificate
+from tidelog_cli.local.secured import make_certificate
 
 from tests.support.command import called, tidelog
 from tests.support.node_process import NodeProcess

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer.main
 from tidelog_cli.commands import app
-from tidelog_cli.jobs import is_spark_job
+from tidelog_cli.storage.jobs import is_spark_job
 
 from tools.cli_reference import spark_program
 

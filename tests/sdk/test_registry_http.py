@@ -14,7 +14,7 @@ from tidelog.arrow.registry_source import RegistrySource
 from tidelog.errors import ConnectionFailed, InvalidConfig
 from tidelog.registry_http import NoRegistry, RegistryHttp, _Deadline, _TlsConnection
 from tidelog_cli.failures import CommandFailed, UsageError
-from tidelog_cli.registry_client import RegistryClient, RegistryFailed
+from tidelog_cli.registry.registry_client import RegistryClient, RegistryFailed
 
 from tests.support.certificates import Authority
 from tests.support.http_answers import HttpAnswers

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hive_metastore import ThriftHiveMetastore
 from hive_metastore.ttypes import MetaException
-from tidelog_cli.job_iceberg import may_pass
+from tidelog_cli.storage.job_iceberg import may_pass
 from tidelog_core.errors import InvalidConfig, OutcomeUnknown, StoreUnavailable, TidelogError
 from tidelog_spark.jobs.catalog_errors import CatalogRefused, mapped_errors, text_of
 from tidelog_spark.jobs.export_table import TimePartitions

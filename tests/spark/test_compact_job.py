@@ -12,7 +12,7 @@ from pathlib import Path
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
-from tidelog_cli.jobs import spark_job_command
+from tidelog_cli.storage.jobs import spark_job_command
 from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.records.batch import CompressionType
 from tidelog_core.tier_compaction.compact import CompactionOutcome

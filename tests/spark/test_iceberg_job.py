@@ -15,7 +15,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.types import IntegerType
 from tidelog_cli.failures import CommandFailed, UsageError
-from tidelog_cli.job_iceberg import FAILURES_MAX, parse_time, run_again_and_again
+from tidelog_cli.storage.job_iceberg import FAILURES_MAX, parse_time, run_again_and_again
 from tidelog_core.errors import StoreUnavailable
 from tidelog_spark.jobs import table_lease
 from tidelog_spark.jobs.export_table import SchemaConflict, TimePartitions

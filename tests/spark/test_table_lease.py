@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.catalog import Catalog
-from tidelog_cli.job_iceberg import CONFLICTS_MAX, run_once, without_conflict
+from tidelog_cli.storage.job_iceberg import CONFLICTS_MAX, run_once, without_conflict
 from tidelog_core.clock import wall_clock_ms
 from tidelog_spark.jobs import table_lease
 from tidelog_spark.jobs.export_table import ExportConflict, TableBusy, TimePartitions

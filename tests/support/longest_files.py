@@ -34,7 +34,7 @@ LONGEST_FILES = (
     "tests/node/coordinator/test_consumer_clients.py",
     "tests/node/coordinator/test_consumer_simulation.py",
     "tests/node/tier/test_retention_loop.py",
-    "tests/cli/test_records.py",
+    "tests/cli/records/test_records.py",
     "tests/node/transactions/test_clients.py",
     "tests/node/test_wire_fetch.py",
     "tests/sdk/test_log_truncation.py",
@@ -43,8 +43,8 @@ LONGEST_FILES = (
     "tests/node/test_many_partitions.py",
     "tests/node/transactions/test_crash.py",
     "tests/sdk/test_producer.py",
-    "tests/cli/test_tier.py",
-    "tests/cli/test_restore.py",
+    "tests/cli/storage/test_tier.py",
+    "tests/cli/storage/test_restore.py",
 )
 
 

@@ -14,8 +14,8 @@ from tidelog_core.metadata.stored_cluster import select_topics
 
 from tidelog_cli.failures import EXIT_STATUS, CommandFailed, CommandGroup
 from tidelog_cli.help_names import Commands
-from tidelog_cli.jobs import JAVA_VERSION
 from tidelog_cli.options import choose_cluster
+from tidelog_cli.storage.jobs import JAVA_VERSION
 from tidelog_cli.stores import opened_metadata
 
 

@@ -11,9 +11,9 @@ from typing import Annotated
 import typer
 from tidelog_spark.jobs.compacting import SPLIT_BYTES, compact_all
 
-from tidelog_cli.job_compact import Force, Partitions, Topics, report_outcome, targets_of
 from tidelog_cli.options import Json
 from tidelog_cli.spark_jobs.command_line import run_job, spark_session
+from tidelog_cli.storage.job_compact import Force, Partitions, Topics, report_outcome, targets_of
 from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 

@@ -18,7 +18,11 @@ from tidelog_spark.jobs.table_lease import TableLease
 from tidelog_spark.jobs.table_places import check_location, table_url
 from tidelog_spark.jobs.task_runner import SparkTasks
 
-from tidelog_cli.export_options import (
+from tidelog_cli.failures import UsageError
+from tidelog_cli.options import Json, require_choice
+from tidelog_cli.output import print_json
+from tidelog_cli.spark_jobs.command_line import require_topics, run_job, spark_session
+from tidelog_cli.storage.export_options import (
     LATEST_NAME,
     ApplyErasures,
     BadRecords,
@@ -40,11 +44,7 @@ from tidelog_cli.export_options import (
     erase_request,
     require_packages,
 )
-from tidelog_cli.exported_erasures import erasable_of, erasure_document, report_erased
-from tidelog_cli.failures import UsageError
-from tidelog_cli.options import Json, require_choice
-from tidelog_cli.output import print_json
-from tidelog_cli.spark_jobs.command_line import require_topics, run_job, spark_session
+from tidelog_cli.storage.exported_erasures import erasable_of, erasure_document, report_erased
 from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 TABLE_FORMATS = ("parquet", "iceberg", "delta")

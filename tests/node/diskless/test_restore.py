@@ -21,7 +21,7 @@ from tests.support.node_process import NodeProcess
 from tests.support.outside_stores import node_with_outside_stores
 from tests.support.wire_client import WireClient
 
-pytestmark = pytest.mark.slow  # ``tests/cli/test_restore_chains.py`` has the small twins
+pytestmark = pytest.mark.slow  # ``tests/cli/storage/test_restore_chains.py`` has the small twins
 TOPIC = "t"
 PRODUCER = 7_000
 DEADLINE_SECONDS = 120.0

@@ -1,0 +1,1 @@
+"""Commands on topics, groups, transactions, nodes, settings and quotas, by Kafka's protocol."""

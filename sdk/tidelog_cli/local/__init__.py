@@ -1,0 +1,1 @@
+"""Commands that run a cluster, or its console, on this machine."""

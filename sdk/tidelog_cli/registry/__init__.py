@@ -1,0 +1,1 @@
+"""Commands on schemas, and the client of a schema registry."""

@@ -1,0 +1,1 @@
+"""Commands on users, tokens, ACLs and roles."""

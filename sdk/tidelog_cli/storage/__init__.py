@@ -1,0 +1,1 @@
+"""Commands on the tier and the stores of a cluster, and its jobs."""
