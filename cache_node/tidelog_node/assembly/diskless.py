@@ -86,14 +86,15 @@ def start_diskless(
     )
     stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
     _admit_while_there_is_room(serving, node_chain, gateway)
-    appends.reads.store = node_chain.client
     appends.is_full = lambda: node_chain.is_full
     serving.dispatch.add(appends.hot_route())
     logs.tier.other_workers.append(node_chain.worker_status)
     if logs.costs is not None:
         logs.costs.count_worker(node_chain.worker_status)
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
-    read = range_reader(settings.object_store_url, node_chain.client, node.executor)
+    lender = node_chain.lender()
+    read = range_reader(lender)
+    appends.reads.read_range = read
     ranges = RangeCache(read)
     cluster_id = node.view.image.cluster_id
     chains = ChainStore(node_chain.client, cluster_id, read=read)
@@ -108,7 +109,8 @@ def start_diskless(
     refill = LogRefill(node, ranges.read_within)
     feeds = ChainFeeds(
         store=node_chain.client,
-        lender=node_chain.lender(),
+        lender=lender,
+        read=read,
         cluster_id=cluster_id,
         refill=refill,
         catch_up=catch_up,

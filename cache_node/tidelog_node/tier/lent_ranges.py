@@ -16,7 +16,9 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Protocol
 
+from tidelog_core.errors import ObjectNotFound
 from tidelog_core.objects.folder import read_object_into
+from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.lent_memory import LentMemory, Loan
@@ -52,12 +54,22 @@ class RangeLender(Protocol):
 
 
 class FolderLender:
-    """Lends ranges of the objects in a folder, without a worker: threads read them."""
+    """Lends ranges of the objects in a folder: threads read them, without the worker.
 
-    def __init__(self, folder: Path, memory: LentMemory, executor: Executor) -> None:
+    Each is a small file. A message to the worker and back would cost several times its reading.
+    """
+
+    def __init__(
+        self, folder: Path, memory: LentMemory, executor: Executor, *, store: ObjectStore
+    ) -> None:
+        """``store`` is asked for objects that are not there.
+
+        It knows whether the folder is still the one with the objects.
+        """
         self._folder = folder
         self._memory = memory
         self._executor = executor
+        self._store = store
 
     async def lend(self, key: str, start: int, end: int) -> LentRange:
         """Return the range as ``RangeLender``."""
@@ -72,7 +84,10 @@ class FolderLender:
         reading = asyncio.get_running_loop().run_in_executor(
             self._executor, read_object_into, self._folder, key, start, view
         )
-        return await _lent(reading, view, loan)
+        try:
+            return await _lent(reading, view, loan)
+        except ObjectNotFound:
+            return _kept(await self._store.get_range(key, start, end))
 
 
 class WorkerLender:
@@ -95,13 +110,17 @@ class WorkerLender:
 
     async def _read(self, key: str, start: int, end: int, loan: Loan | None) -> LentRange:
         if loan is None:
-            return LentRange(memoryview(bytearray(await self._client.get_range(key, start, end))))
+            return _kept(await self._client.get_range(key, start, end))
         request = StoreRequest("get-range-into", (key, start, end, loan.position))
         reading = asyncio.create_task(self._size_of(request))
         return await _lent(reading, loan.view, loan)
 
     async def _size_of(self, request: StoreRequest) -> int:
         return int((await self._client.call(request))["found"])
+
+
+def _kept(data: bytes | memoryview) -> LentRange:
+    return LentRange(memoryview(bytearray(data)))
 
 
 async def _lent(reading: asyncio.Future[int], view: memoryview, loan: Loan | None) -> LentRange:

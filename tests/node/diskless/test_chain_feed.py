@@ -156,6 +156,7 @@ async def zone_of(
     zone.feeds = ChainFeeds(
         store=store,
         lender=StoreLender(store, memory),
+        read=store.get_range,
         cluster_id=CLUSTER,
         refill=LogRefill(node, store.get_range),
         catch_up=CatchUp(node, history=history, timeout_s=1.0),

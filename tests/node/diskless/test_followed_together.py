@@ -51,6 +51,7 @@ class Follower:
         self.feeds = ChainFeeds(
             store=self.store,
             lender=StoreLender(self.store),
+            read=self.store.get_range,
             cluster_id=CLUSTER,
             refill=LogRefill(node, self.store.get_range),
             catch_up=CatchUp(node, history=history, timeout_s=1.0),

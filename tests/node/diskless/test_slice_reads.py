@@ -42,8 +42,8 @@ async def test_slices_are_returned_in_the_order_asked_for_and_checked() -> None:
     places = [
         SlicePlace(at, size, crc32c(data[at : at + size])) for at, size in ((50, 9), (0, 3), (7, 4))
     ]
-    found = await read_places(store, "key", places)
+    found = await read_places(store.get_range, "key", places)
     assert found == [data[50:59], data[0:3], data[7:11]]
     for wrong in (places[0]._replace(crc32c=1), SlicePlace(199, 2, crc32c(data[199:]))):
         with pytest.raises(CorruptObject, match=f"slice at {wrong.position}"):
-            await read_places(store, "key", [places[1], wrong])
+            await read_places(store.get_range, "key", [places[1], wrong])

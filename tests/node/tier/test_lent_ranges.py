@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tidelog_core.errors import ObjectNotFound, TidelogError
+from tidelog_core.errors import InvalidObjectKey, ObjectNotFound, TidelogError, WrongObjectStore
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.lent_memory import LentMemory
@@ -70,7 +70,7 @@ async def lender(
 ) -> AsyncIterator[RangeLender]:
     with ThreadPoolExecutor(2) as executor:
         if request.param == "folder":
-            yield FolderLender(objects, memory, executor)
+            yield FolderLender(objects, memory, executor, store=client)
         else:
             yield WorkerLender(client, memory)
 
@@ -104,6 +104,27 @@ async def test_an_object_that_is_missing_takes_no_memory(
     with pytest.raises(ObjectNotFound, match="other"):
         await lender.lend("some/other", 0, 1_000)
     assert is_whole(memory)
+
+
+async def test_a_key_outside_of_the_store_is_refused(lender: RangeLender) -> None:
+    with pytest.raises(InvalidObjectKey):
+        await lender.lend("../object", 0, 10)
+
+
+async def test_the_store_decides_that_an_object_of_a_folder_is_missing(
+    objects: Path, memory: LentMemory
+) -> None:
+    """A file system that is not mounted does not look like the end of a chain."""
+    store = FolderObjectStore(objects)
+    assert await store.get(KEY) == OBJECT
+    with ThreadPoolExecutor(1) as executor:
+        lender = FolderLender(objects, memory, executor, store=store)
+        objects.rename(objects.with_name("elsewhere"))
+        objects.mkdir()
+        with pytest.raises(WrongObjectStore):
+            await lender.lend(KEY, 0, 10)
+    assert is_whole(memory)
+    await store.close()
 
 
 async def test_ranges_at_once_have_their_own_bytes(lender: RangeLender, memory: LentMemory) -> None:

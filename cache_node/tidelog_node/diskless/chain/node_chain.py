@@ -120,7 +120,7 @@ class NodeChain:
         """Return the reader of objects that followers need for a moment."""
         if self._folder is not None:
             memory = LentMemory(LENT_BYTES, is_shared=False)
-            return FolderLender(self._folder, memory, self._node.executor)
+            return FolderLender(self._folder, memory, self._node.executor, store=self.client)
         return WorkerLender(self.client, self._memory)
 
     async def worker_status(self) -> Mapping[str, Any] | None:

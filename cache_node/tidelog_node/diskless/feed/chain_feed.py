@@ -24,6 +24,7 @@ from tidelog_node.diskless.feed.chain_joins import ChainJoins
 from tidelog_node.diskless.feed.fed_replicas import RETRY_SECONDS, FedReplica, FedReplicas
 from tidelog_node.diskless.feed.followed_objects import FollowedObjects
 from tidelog_node.diskless.recovery.log_refill import LogRefill
+from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 from tidelog_node.tier.lent_ranges import LentRange, RangeLender
@@ -43,13 +44,14 @@ class ChainFeed:
         *,
         store: ObjectStore,
         lender: RangeLender,
+        read: RangeReader,
         cluster_id: str,
         refill: LogRefill,
         catch_up: CatchUp,
         on_moved: Callable[[Replica], None],
         joins: asyncio.Semaphore,
     ) -> None:
-        """``lender`` reads the objects one by one, ``store`` does the rest.
+        """``lender`` reads the objects one by one, ``read`` other ranges.
 
         ``on_moved`` is called after a replica's log has another end.
 
@@ -58,12 +60,12 @@ class ChainFeed:
         self.chain = chain
         self._replicas = FedReplicas(on_moved)
         self._objects = FollowedObjects(
-            chain, self._replicas, store=store, lender=lender, cluster_id=cluster_id
+            chain, self._replicas, store=store, lender=lender, read=read, cluster_id=cluster_id
         )
         self._joins = ChainJoins(
             chain,
             self._replicas,
-            chains=ChainStore(store, cluster_id),
+            chains=ChainStore(store, cluster_id, read=read),
             cluster_id=cluster_id,
             refill=refill,
             catch_up=catch_up,

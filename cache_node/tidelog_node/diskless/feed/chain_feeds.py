@@ -13,6 +13,7 @@ from tidelog_core.replication.follower_state import Append, FollowerState
 from tidelog_node.diskless.feed.chain_feed import ChainFeed
 from tidelog_node.diskless.feed.fed_replicas import FedReplica
 from tidelog_node.diskless.recovery.log_refill import LogRefill
+from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 from tidelog_node.tier.lent_ranges import RangeLender
@@ -28,6 +29,7 @@ class ChainFeeds:
         *,
         store: ObjectStore,
         lender: RangeLender,
+        read: RangeReader,
         cluster_id: str,
         refill: LogRefill,
         catch_up: CatchUp,
@@ -35,6 +37,7 @@ class ChainFeeds:
     ) -> None:
         self._store = store
         self._lender = lender
+        self._read = read
         self._cluster_id = cluster_id
         self._refill = refill
         self._catch_up = catch_up
@@ -75,6 +78,7 @@ class ChainFeeds:
             chain,
             store=self._store,
             lender=self._lender,
+            read=self._read,
             cluster_id=self._cluster_id,
             refill=self._refill,
             catch_up=self._catch_up,

@@ -26,6 +26,7 @@ from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.diskless.feed.fed_replicas import FedReplica, FedReplicas
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice, referenced_slice, stored_slice
+from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.slice_appends import placed
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
 from tidelog_node.tier.lent_ranges import LentRange, RangeLender
@@ -49,15 +50,16 @@ class FollowedObjects:
         *,
         store: ObjectStore,
         lender: RangeLender,
+        read: RangeReader,
         cluster_id: str,
     ) -> None:
-        """``lender`` reads the objects one by one, ``store`` does the rest."""
+        """``lender`` reads the objects one by one, ``read`` what they refer to."""
         self._chain = chain
         self._replicas = replicas
-        self._store = store
         self._lender = lender
+        self._read = read
         self._cluster_id = cluster_id
-        self._chains = ChainStore(store, cluster_id)
+        self._chains = ChainStore(store, cluster_id, read=read)
         self._first_bytes = FIRST_READ_BYTES  # that the next object's first request reads
 
     @property
@@ -141,7 +143,7 @@ class FollowedObjects:
         found: dict[StoredSlice, bytearray] = {}
         for key, some in of_object.items():
             places = [SlicePlace(one.position, one.size_bytes, one.crc32c) for one in some]
-            for one, data in zip(some, await read_places(self._store, key, places), strict=True):
+            for one, data in zip(some, await read_places(self._read, key, places), strict=True):
                 found[one] = placed(data, one, key=key)
         return found
 

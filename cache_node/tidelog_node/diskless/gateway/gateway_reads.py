@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from tidelog_core.errors import CorruptObject, NotLeaderOrFollower, ObjectNotFound, TidelogError
-from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.counters import GatewayTraffic
+from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_places
 
 READ_SECONDS_MAX = 10.0
@@ -23,7 +23,7 @@ class GatewayReads:
     """Reads slices of committed objects. For the node's event loop."""
 
     def __init__(self, traffic: GatewayTraffic) -> None:
-        self.store: ObjectStore | None = None  # of the chains; None: nothing is led yet
+        self.read_range: RangeReader | None = None  # None: nothing is led yet
         self._traffic = traffic
         self._usual_s = USUAL_SECONDS  # the average time of a read
 
@@ -33,13 +33,13 @@ class GatewayReads:
         Raises ``TimeoutError``, ``ObjectNotFound``, ``CorruptObject`` and the store's errors that
         do not pass.
         """
-        store = self.store
-        if store is None:
+        read = self.read_range
+        if read is None:
             raise NotLeaderOrFollower("this node leads nothing yet")
         async with asyncio.timeout(READ_SECONDS_MAX):
             while True:
                 try:
-                    return await self._read_once(store, key, places)
+                    return await self._read_once(read, key, places)
                 except (CorruptObject, ObjectNotFound):
                     raise
                 except TidelogError as error:
@@ -48,23 +48,23 @@ class GatewayReads:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_once(
-        self, store: ObjectStore, key: str, places: Sequence[SlicePlace]
+        self, read: RangeReader, key: str, places: Sequence[SlicePlace]
     ) -> list[bytearray]:
         """Read, and read once more if it takes long: a slow read keeps all behind it back."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        reads = {asyncio.create_task(read_places(store, key, places))}
+        reads = {asyncio.create_task(read_places(read, key, places))}
         try:
             hedge_s = max(HEDGE_SECONDS_MIN, HEDGE_PART * self._usual_s)
             done, _ = await asyncio.wait(reads, timeout=hedge_s)
             if not done:
                 self._traffic.hedge_count += 1
-                reads.add(asyncio.create_task(read_places(store, key, places)))
+                reads.add(asyncio.create_task(read_places(read, key, places)))
                 done, _ = await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
             found = done.pop().result()
         finally:
-            for read in reads:
-                read.cancel()
+            for one in reads:
+                one.cancel()
             await asyncio.gather(*reads, return_exceptions=True)
         self._usual_s += USUAL_WEIGHT * (loop.time() - began_s - self._usual_s)
         return found

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 from tidelog_core.errors import CorruptObject
-from tidelog_core.objects.store import ObjectStore
 
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 
@@ -33,14 +32,12 @@ class SlicePlace(NamedTuple):
         return self.position + self.size_bytes
 
 
-async def read_places(
-    store: ObjectStore, key: str, places: Sequence[SlicePlace]
-) -> list[bytearray]:
+async def read_places(read: RangeReader, key: str, places: Sequence[SlicePlace]) -> list[bytearray]:
     """Return the bytes of the slices, in the order of ``places``.
 
     Raises ``ObjectNotFound``, ``CorruptObject`` if a CRC does not match, and the store's errors.
     """
-    found = await read_unchecked(store.get_range, key, places)
+    found = await read_unchecked(read, key, places)
     for place, data in zip(places, found, strict=True):
         check_place(data, place, key=key)
     return found
