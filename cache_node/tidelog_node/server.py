@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import sys
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from tidelog_core.errors import is_out_of_resources
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 
 from tidelog_node.connections.connection import Connection
@@ -38,7 +38,6 @@ HELD_MAX = 1_000  # clients that came too fast, and are closed later; further on
 UNPACED = b"reno"  # a congestion control that every Linux has, and that sends at once
 PACED = b"bbr"  # those whose names begin so send by timers
 IPV4_IN_IPV6 = "::ffff:"  # how a socket of both families shows an IPv4 address
-_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Server:
@@ -183,7 +182,7 @@ class Server:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _OUT_OF_RESOURCES:
+                if not is_out_of_resources(error):
                     raise
                 logger.error("cannot accept connections", extra={"reason": str(error)})
                 self._loop.remove_reader(listener.fileno())

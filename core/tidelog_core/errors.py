@@ -6,6 +6,7 @@ Source: the error table of the Kafka protocol guide.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -555,6 +556,8 @@ class DelegationTokenExpired(TidelogError):
 
 # -- disks and stores --
 
+_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
 
 class StorageError(TidelogError):
     """The local disk failed; the partition is offline on this node until it is repaired."""
@@ -755,3 +758,11 @@ class SchemaJournalDamaged(TidelogError):
     def __init__(self, key: str) -> None:
         super().__init__(f"entry {key!r} of the schema journal is damaged or missing")
         self.key = key
+
+
+def is_out_of_resources(error: Exception) -> bool:
+    """Whether this process, or its machine, lacked descriptors or memory.
+
+    That often passes within seconds.
+    """
+    return isinstance(error, StorageError | OSError) and error.errno in _OUT_OF_RESOURCES

@@ -25,7 +25,7 @@ from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import topic_manifest_key
 from tidelog_core.tier.manifest import TopicManifest
 from tidelog_node.diskless.takeover import leader_takeover, pending_takeovers
-from tidelog_node.diskless.takeover.passed_leads import TRIES_MIN
+from tidelog_node.diskless.takeover.damaged_partitions import TRIES_MIN
 
 from tests.node.diskless.chained_log import new_chain
 from tests.node.diskless.takeover_node import TakeoverNode, create, takeover_node

@@ -41,6 +41,7 @@ from tidelog_core.errors import (
     StorageError,
     StoreUnavailable,
     TidelogError,
+    is_out_of_resources,
 )
 from tidelog_core.metadata.epoch_chains import ChainName, cut_tiered, describe_epoch
 from tidelog_core.metadata.leadership import advance_log_start, leadership_of
@@ -153,7 +154,7 @@ class LogRecovery:
         # Their last refill failed at a damaged or missing object: perhaps one of deleted records.
         self._without_deleted: set[PartitionName] = set()
         # Its records are damaged or missing in the bucket, or this disk does not take them.
-        self.damaged = Subscribers[[PartitionName]]()
+        self.damaged = Subscribers[[PartitionName, Exception]]()
         self.begun = Subscribers[[frozenset[int]]]()  # the brokers whose chains are read now
 
     async def recover(
@@ -345,13 +346,13 @@ class LogRecovery:
                 except (TidelogError, OSError) as error:
                     # Another node may have the records, or a disk that works.
                     if isinstance(error, CorruptObject | StorageError | OSError):
-                        self.damaged.notify(name)
+                        self.damaged.notify(name, error)
                     logger.error(
                         "diskless partition cannot be recovered, will retry",
                         extra={
                             "partition": str(replicas[name].partition),
                             "reason": str(error),
-                            "hint": getattr(error, "hint", ""),
+                            "hint": _hint_of(error),
                         },
                     )
 
@@ -457,3 +458,9 @@ def _ends_of(segments: TieredSegments, record: Partition) -> TierEnds:
         return TierEnds(tier.offset, tier.offset)
     before = segments.before(start)
     return TierEnds(start, -1 if before is None else min(before.end_offset, start))
+
+
+def _hint_of(error: Exception) -> str:
+    if is_out_of_resources(error):
+        return "raise the node's limit of open files, or see what uses up the machine's memory"
+    return getattr(error, "hint", "")

@@ -2,6 +2,9 @@
 
 Only an operator can help, by restoring an object. Until then each try reads chains and logs an
 error. Other failures pass by themselves, so their partitions are tried again soon.
+
+After some tries another broker gets the partition. A lack of file descriptors or memory concerns
+every partition of the node and often passes within seconds, so it has more tries.
 """
 
 from __future__ import annotations
@@ -10,6 +13,10 @@ from collections.abc import Iterable
 
 from tidelog_core.back_off import back_off_seconds
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
+from tidelog_core.errors import is_out_of_resources
+
+TRIES_MIN = 3  # failed ones: objects that were collected since are tiered by then
+SCARCE_TRIES_MIN = 5  # failed ones, the last for a lack of resources: some 15 seconds
 
 
 class DamagedPartitions:
@@ -18,13 +25,28 @@ class DamagedPartitions:
     def __init__(self) -> None:
         self._tries: dict[PartitionName, int] = {}  # failed ones in a row
         self._found: set[PartitionName] = set()  # in the try that goes on
+        self._scarce: dict[PartitionName, str] = {}  # why, if their last try lacked resources
 
     def __len__(self) -> int:
         return len(self._tries)
 
-    def note(self, name: PartitionName) -> None:
-        """Note that the partition was found damaged in this try."""
+    @property
+    def scarcity(self) -> str:
+        """What the last try of any of them lacked, empty if none lacked anything."""
+        return next(iter(self._scarce.values()), "")
+
+    def note(self, name: PartitionName, error: Exception) -> None:
+        """Note that the partition was found damaged in this try, or that its log failed."""
         self._found.add(name)
+        if is_out_of_resources(error):
+            self._scarce[name] = str(error)
+        else:
+            self._scarce.pop(name, None)
+
+    def is_hopeless(self, name: PartitionName) -> bool:
+        """Whether enough tries have failed: another broker may be able to lead the partition."""
+        needed = SCARCE_TRIES_MIN if name in self._scarce else TRIES_MIN
+        return self.tries(name) >= needed
 
     def tries(self, name: PartitionName) -> int:
         """Return how many attempts in a row have failed for the partition."""
@@ -34,6 +56,7 @@ class DamagedPartitions:
         """Note that the partitions are led, or that this node shall not lead them any more."""
         for name in names:
             self._tries.pop(name, None)
+            self._scarce.pop(name, None)
             self._found.discard(name)
 
     def delays(
@@ -52,5 +75,6 @@ class DamagedPartitions:
                 seconds = back_off_seconds(tries - 1, first=first, longest=longest)
             else:
                 self._tries.pop(name, None)
+                self._scarce.pop(name, None)
             after.setdefault(seconds, []).append(name)
         return after

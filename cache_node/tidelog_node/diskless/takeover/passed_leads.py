@@ -34,7 +34,6 @@ from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
-TRIES_MIN = 3  # failed ones: objects that were collected since are tiered by then
 PARTITIONS_MAX = 10_000
 
 

@@ -81,7 +81,9 @@ class PendingTakeovers:
             if partition is not None and failed is not None and failed.is_of(replica, partition):
                 continue  # Noted again when it is due.
             self._failed.pop(name, None)
-            if partition is not None:
+            if partition is None:
+                self.damaged.forget([name])
+            else:
                 groups.setdefault(_before(partition), {})[name] = replica
                 self._entering.add(name)
         return groups

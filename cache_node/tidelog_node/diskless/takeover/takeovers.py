@@ -48,7 +48,7 @@ from tidelog_node.diskless.takeover.leader_chain import (
     require_committed,
 )
 from tidelog_node.diskless.takeover.leader_takeover import LeaderTakeover, TakenPartitions
-from tidelog_node.diskless.takeover.passed_leads import TRIES_MIN, PassedLeads
+from tidelog_node.diskless.takeover.passed_leads import PassedLeads
 from tidelog_node.diskless.takeover.pending_takeovers import Before, PendingTakeovers
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
@@ -58,6 +58,7 @@ from tidelog_node.tier.manifests import BucketManifests
 logger = logging.getLogger(__name__)
 
 CHAINS_AT_ONCE_MAX = 8
+OUT_OF_RESOURCES_FAULT = "out-of-resources"
 
 
 class Takeovers:
@@ -102,7 +103,9 @@ class Takeovers:
         try:
             while True:
                 await wait_and_clear(self._pending.changed, None)
-                for before, group in self._pending.take().items():
+                taken = self._pending.take()
+                self._tell_scarcity()
+                for before, group in taken.items():
                     if before in self._open:
                         self._open[before] |= group
                         continue
@@ -139,21 +142,31 @@ class Takeovers:
             )
             if isinstance(error, CorruptObject):  # It may have records of any of the partitions.
                 for name in group:
-                    self._pending.damaged.note(name)
+                    self._pending.damaged.note(name, error)
         except Exception:
             # Any failure: the partitions have no leader until they are entered.
             logger.exception("diskless partitions not led yet, will retry")
         finally:
             self._close(before, group)
         self._pending.end(group, is_urgent=is_urgent)
+        self._tell_scarcity()
         await self._pass_on(group)
+        self._tell_scarcity()
+
+    def _tell_scarcity(self) -> None:
+        """Report a lack of descriptors or memory that keeps partitions from being led."""
+        reason = self._pending.damaged.scarcity
+        if reason:
+            self._node.health.report(OUT_OF_RESOURCES_FAULT, reason)
+        else:
+            self._node.health.clear(OUT_OF_RESOURCES_FAULT)
 
     async def _pass_on(self, group: dict[PartitionName, Replica]) -> None:
         """Give partitions that were found damaged again and again to other replicas."""
         damaged = [
             (replica.partition, partition)
             for name, replica in group.items()
-            if self._pending.damaged.tries(name) >= TRIES_MIN
+            if self._pending.damaged.is_hopeless(name)
             and (partition := self._pending.unentered(replica)) is not None
         ]
         self._pending.damaged.forget(await self._passed_leads.pass_on(damaged))
