@@ -197,6 +197,7 @@ class FolderObjectStore:
             try:
                 self._make_known(target.parent)
             except (FileNotFoundError, FileExistsError):
+                self._place.require()
                 continue  # It went between one step of making it and the next.
             try:
                 if is_new:
@@ -394,11 +395,17 @@ def read_object_into(folder: Path, key: str, start: int, memory: memoryview) -> 
 def _make_durable_folder(folder: Path, below: Path | None = None) -> None:
     """Create the folder and make its name durable, and those of the folders above it.
 
-    With ``below``, that folder's own name is known to be durable already.
+    With ``below``, that folder is there, and its own name is known to be durable already. It is not
+    made again. Raises ``FileNotFoundError`` if it is gone.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     if folder == below:
         return
+    if below is None:
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        parts = folder.relative_to(below).parts
+        for count in range(1, len(parts) + 1):
+            below.joinpath(*parts[:count]).mkdir(exist_ok=True)
     for parent in folder.parents:
         try:
             _fsync_folder(parent)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from tidelog_core.errors import (
@@ -205,6 +206,23 @@ async def test_a_folder_that_goes_during_a_write_leaves_its_outcome_unknown(
     with pytest.raises(OutcomeUnknown, match="'b' may be hidden later"):
         await store.put("b", b"2")
     assert (tmp_path / "elsewhere" / "b").read_bytes() == b"2"
+    await store.close()
+
+
+async def test_a_folder_that_goes_before_an_object_is_named_is_not_made_again(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "objects"
+    store = FolderObjectStore(folder)
+    await store.put("a", b"1")
+
+    def write_and_move(file: BinaryIO) -> None:
+        file.write(b"2")
+        folder.rename(tmp_path / "elsewhere")
+
+    with pytest.raises(WrongObjectStore):
+        await store.put_filled("new/below/b", write_and_move, timeout_s=10)
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
     await store.close()
 
 
