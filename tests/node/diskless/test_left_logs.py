@@ -198,8 +198,8 @@ async def stop_in_haste(folder: Path) -> TakeoverNode:
         await store(it, *(moved_away(it.stored(index)) for index in range(KEPT_COUNT)))
         await it.until(lambda: len(it.node.replicas._left.replicas()) == KEPT_COUNT)
         patch = pytest.MonkeyPatch()
-        patch.setattr(os, "fsync", Flushes(log_of(it).parent, seconds=0.3).fsync)
-        patch.setattr(replica_logs, "CLOSE_SECONDS_MAX", 0.1)
+        patch.setattr(os, "fsync", Flushes(log_of(it).parent, seconds=0.5).fsync)
+        patch.setattr(replica_logs, "CLOSE_SECONDS_MAX", 0.0)
     patch.undo()
     return it
 
@@ -219,7 +219,7 @@ async def test_a_stop_does_not_wait_for_all_logs_that_it_keeps(
     it = await stop_in_haste(tmp_path)
     data = tmp_path / "data"
     assert (data / "clean-shutdown").exists()
-    assert 0 < len(list(data.glob("t-*/clean-shutdown"))) < KEPT_COUNT
+    assert len(list(data.glob("t-*/clean-shutdown"))) < KEPT_COUNT
     assert [one for one in caplog.records if one.levelno >= logging.WARNING] == []
     async with takeover_node(tmp_path, it.objects) as again:
         assert len(again.node.replicas._left.replicas()) == KEPT_COUNT
@@ -249,6 +249,7 @@ async def test_a_start_recovers_logs_that_a_stop_has_not_flushed_on_other_thread
             opened.setdefault(Path(path).parent, set()).add(threading.get_ident())
         return open_file(path, *args, **named)
 
+    assert unflushed
     monkeypatch.setattr(os, "open", note)
     async with takeover_node(tmp_path, it.objects) as again:
         assert again.node.directories.was_clean
