@@ -115,6 +115,8 @@ class TierNode:
         self.telling = asyncio.create_task(self.changes.run())
         await self.tier.start()
         await self.tier.client.wait_ready(READY_TIMEOUT_S)
+        with contextlib.suppress(ObjectNotFound):  # Calls wait until the store is recognized.
+            await self.tier.client.head("none")
 
     async def stop(self) -> None:
         self.telling.cancel()
