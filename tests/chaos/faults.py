@@ -28,6 +28,8 @@ from tests.chaos.store_faults import (
     behaviour_of_store,
     lock_sqlite,
     misbehave,
+    mount,
+    unmount,
 )
 from tests.chaos.torn import forget_boot, tear
 from tests.faults.disk_faults import ALL_CALLS
@@ -98,6 +100,8 @@ class Faults:
             FaultKind.OBJECTS_LATE: self._objects,
             FaultKind.OBJECTS_LOST: self._objects,
             FaultKind.OBJECTS_CUT: self._objects,
+            FaultKind.OBJECTS_GONE: self._unmounted,
+            FaultKind.OBJECTS_EMPTY: self._unmounted,
             FaultKind.CONVERT: self._convert,
         }
 
@@ -107,6 +111,7 @@ class Faults:
 
     async def undo_all(self) -> None:
         """End whatever may still be on; every node runs on return."""
+        mount(self._cluster.objects_dir)
         for node in self._cluster.nodes.values():
             node.proxy.heal()
             node.clock.set_off(0.0)
@@ -350,6 +355,10 @@ class Faults:
         proxies = [node.object_proxy for node in self._targets(fault)]
         behaviour = behaviour_of_bucket(fault, lease_s=self._lease_s, chance=self._chance)
         return misbehave(proxies, behaviour)
+
+    async def _unmounted(self, fault: PlannedFault) -> Undo:
+        is_empty = fault.kind is FaultKind.OBJECTS_EMPTY
+        return await unmount(self._cluster.objects_dir, is_empty=is_empty)
 
 
 def _active_size_bytes(directory: Path) -> int:

@@ -47,6 +47,8 @@ class FaultKind(StrEnum):
     )
     OBJECTS_LOST = "objects-lost"  # requests are carried out, and their answers lost
     OBJECTS_CUT = "objects-cut"  # the bucket cannot be reached
+    OBJECTS_GONE = "objects-gone"  # the folder of the object store is gone
+    OBJECTS_EMPTY = "objects-empty"  # an empty folder is in its place
     CONVERT = "convert"  # a topic is to be diskless, or replicated again
 
 
@@ -81,7 +83,11 @@ BUCKET_LANE = (
     FaultKind.OBJECTS_LOST,
     FaultKind.OBJECTS_CUT,
 )
-_LANES = (PROCESS_LANE, NETWORK_LANE, STORE_LANE, CLIENT_LANE, CONVERSION_LANE, BUCKET_LANE)
+FOLDER_LANE = (FaultKind.OBJECTS_GONE, FaultKind.OBJECTS_EMPTY)
+_LANES = (
+    *(PROCESS_LANE, NETWORK_LANE, STORE_LANE, CLIENT_LANE, CONVERSION_LANE, BUCKET_LANE),
+    FOLDER_LANE,
+)
 # No node has what the others lack: any disk may go, all at once too.
 _DISKLESS_ONLY = frozenset({FaultKind.KILL_ALL, FaultKind.DISK_LOST})
 _LONG = frozenset({FaultKind.OBJECTS_STORM, FaultKind.OBJECTS_CUT})
@@ -125,8 +131,7 @@ def kinds_for(
         left_out.add(FaultKind.DISK_LOST)
     else:
         left_out.add(FaultKind.CONVERT)
-    if not has_bucket:
-        left_out |= set(BUCKET_LANE)
+    left_out |= set(FOLDER_LANE if has_bucket else BUCKET_LANE)
     if replication_factor == 1 and (is_converting or not is_diskless):
         left_out.add(FaultKind.TORN)  # Nobody else has what is lost.
     left_out |= {FaultKind.STORE_LOCK} if has_dynamodb else _DYNAMODB_ONLY
@@ -188,7 +193,8 @@ def _lane(
             if kind is FaultKind.TORN:
                 count = 1  # More than one at a time is more than replication promises.
             # A bucket that fails does so for every node, half of the times.
-            if kind is FaultKind.KILL_ALL or (kind in BUCKET_LANE and chance.random() < 0.5):
+            is_for_all = kind is FaultKind.KILL_ALL or kind in FOLDER_LANE
+            if is_for_all or (kind in BUCKET_LANE and chance.random() < 0.5):
                 count = node_count
             targets = chance.sample(range(1, node_count + 1), min(count, node_count))
             yield PlannedFault(kind, at_s, duration_s, tuple(sorted(targets)), chance.random())

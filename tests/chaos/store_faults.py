@@ -1,4 +1,8 @@
-"""Faults of the metadata store and of the bucket, as the proxies before them do them."""
+"""Faults of the metadata store and of the object store.
+
+The proxies before DynamoDB and the bucket do theirs. A folder of objects is moved away, as if its
+file system were not mounted any more.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,9 @@ import random
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from uuid import uuid4
+
+from tidelog_core.objects.key_rules import STAGING
 
 from tests.chaos.plan import FaultKind, PlannedFault
 from tests.support.store_proxy import HOLD_SECONDS, STORE_PASSES, StoreBehaviour, StoreProxy
@@ -45,6 +52,46 @@ def behaviour_of_bucket(
             hold_s = chance.choice((0.3, HOLD_SECONDS))
             return StoreBehaviour(lost_part=part, truncated_part=TRUNCATED_PART, hold_s=hold_s)
     return StoreBehaviour(is_cut=True)
+
+
+async def unmount(objects: Path, *, is_empty: bool) -> Undo:
+    """Move the folder of the objects away; the returned call moves it back.
+
+    ``is_empty``: an empty folder, which has been a store, is in its place.
+    """
+    if not objects.exists():
+
+        async def nothing() -> str:
+            return "no object yet"
+
+        return nothing
+    objects.rename(_away(objects))
+    if is_empty:
+        (objects / STAGING).mkdir(parents=True)
+
+    async def undo() -> str:
+        return mount(objects)
+
+    return undo
+
+
+def mount(objects: Path) -> str:
+    """Move the folder back, if it is away. What was written in its place is hidden from then on."""
+    away = _away(objects)
+    if not away.exists():
+        return ""
+    hidden = ""
+    if objects.exists():
+        beside = objects.with_name(f"hidden-{uuid4()}")
+        objects.rename(beside)
+        written = [path for path in beside.rglob("*") if path.is_file()]
+        hidden = f"{len(written)} files written in its place" if written else ""
+    away.rename(objects)
+    return hidden
+
+
+def _away(objects: Path) -> Path:
+    return objects.with_name("unmounted")
 
 
 def misbehave(proxies: Sequence[StoreProxy | None], behaviour: StoreBehaviour) -> Undo:

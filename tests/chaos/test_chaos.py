@@ -18,7 +18,7 @@ import pytest
 from tests.chaos.checker import Kind
 from tests.chaos.history import History
 from tests.chaos.options import ChaosOptions
-from tests.chaos.plan import BUCKET_LANE, CONVERSION_LANE, FaultKind
+from tests.chaos.plan import BUCKET_LANE, CONVERSION_LANE, FOLDER_LANE, FaultKind
 from tests.chaos.supervised import run_supervised
 from tools import ministack
 from tools.places import ToolAbsent
@@ -43,6 +43,7 @@ async def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) 
 @pytest.mark.timeout(900)
 async def test_diskless_topics_lose_nothing_with_every_disk(tmp_path: Path) -> None:
     kinds = (FaultKind.KILL_ALL, FaultKind.DISK_LOST, FaultKind.PAUSE, FaultKind.RESTART)
+    kinds += FOLDER_LANE
     await short_history(tmp_path / "chaos", kinds, is_diskless=True)
 
 

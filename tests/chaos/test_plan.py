@@ -9,6 +9,7 @@ import pytest
 
 from tests.chaos.plan import (
     BUCKET_LANE,
+    FOLDER_LANE,
     FaultKind,
     PlannedFault,
     kinds_for,
@@ -93,8 +94,10 @@ def test_topics_that_are_converted_keep_their_disks_when_all_nodes_are_killed(
 
 def test_a_bucket_fails_only_where_there_is_one_and_often_for_all_nodes() -> None:
     assert not set(BUCKET_LANE) & set(kinds_for(replication_factor=3, has_dynamodb=False))
+    assert set(FOLDER_LANE) <= set(kinds_for(replication_factor=3, has_dynamodb=False))
     kinds = kinds_for(replication_factor=3, has_dynamodb=False, has_bucket=True)
     assert set(BUCKET_LANE) <= set(kinds)
+    assert not set(FOLDER_LANE) & set(kinds)
     faults = [fault for seed in range(20) for lane in plan(seed, BUCKET_LANE) for fault in lane]
     everyone = sum(fault.targets == (1, 2, 3) for fault in faults)
     assert len(faults) / 3 < everyone < len(faults)
