@@ -39,6 +39,7 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
     TierUnavailable,
+    WrongObjectStore,
 )
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.tier.index_build import SegmentSource
@@ -265,6 +266,7 @@ _PLAIN_ERRORS: Mapping[str, type[TidelogError]] = {
         WalBuildFailed,
         WalFull,
         WalNotBuilt,
+        WrongObjectStore,
     )
 }
 

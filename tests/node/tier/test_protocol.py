@@ -19,6 +19,7 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
     TierUnavailable,
+    WrongObjectStore,
 )
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.tier.keys import SegmentKeys
@@ -84,6 +85,7 @@ def test_every_request_comes_back_as_it_was(tmp_path: Path) -> None:
         StorageError("why"),
         StoreUnavailable("why"),
         TierUnavailable("why"),
+        WrongObjectStore("why"),
     ],
 )
 def test_every_error_comes_back_as_it_was(error: TidelogError) -> None:
