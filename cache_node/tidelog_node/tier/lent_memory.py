@@ -79,7 +79,8 @@ class LentMemory:
             self._waiting.popleft()
 
     def _lent(self, size_bytes: int) -> Loan | None:
-        taken = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+        # A place without a page would keep free ones apart that are next to each other.
+        taken = max(1, -(-size_bytes // PAGE_BYTES)) * PAGE_BYTES
         for at, (start, end) in enumerate(self._free):
             if end - start >= taken:
                 self._free[at : at + 1] = [(start + taken, end)] if end - start > taken else []

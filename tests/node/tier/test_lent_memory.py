@@ -56,6 +56,21 @@ def test_the_lowest_free_place_is_lent(memory: LentMemory) -> None:
     assert again.position == PAGE_BYTES
 
 
+def test_loans_of_no_bytes_leave_the_memory_in_one_piece(memory: LentMemory) -> None:
+    """An object that is empty, though none should be, is read with one."""
+    before = memory.lend(PAGE_BYTES)
+    empty = memory.lend(0)
+    assert before
+    assert empty
+    assert not empty.view
+    before.give_back()
+    around = memory.lend(2 * PAGE_BYTES)
+    assert around
+    empty.give_back()
+    around.give_back()
+    assert is_whole(memory)
+
+
 def test_what_does_not_fit_is_not_lent(memory: LentMemory) -> None:
     assert memory.lend(SIZE_BYTES + 1) is None
     first = memory.lend(SIZE_BYTES - PAGE_BYTES)
