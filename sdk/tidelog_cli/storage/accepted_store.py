@@ -22,7 +22,8 @@ def accept_store(
     another store only if the objects are lost for good, or if you moved to an empty one on purpose:
     records in the former store are not found in this one. A node that refuses the store takes it
     within seconds. A node that has checked the former store goes on writing to that one until it
-    is restarted.
+    is restarted. Then restart all nodes: only then do they write the manifests of their topics to
+    this store, and nothing can be restored from it without them.
     """
     locations = locate_stores(data_dir, metadata, objects)
     accepted = asyncio.run(_accept(locations.metadata, locations.objects))
@@ -31,7 +32,7 @@ def accept_store(
         return
     note(f"object store before: {accepted.before or 'none was known'}")
     note(f"object store now: {accepted.now} in {locations.objects}")
-    note("restart the nodes that were running with the former store")
+    note("restart the nodes, all that were running before")
 
 
 async def _accept(metadata_url: str, objects_url: str) -> Accepted:
