@@ -111,6 +111,8 @@ async def run_readers(folder: Path, seed: int, rounds: int) -> None:
         )
         readers = Readers(node, replica, random)
         questions = (readers.scan, readers.read_somewhere, readers.look_up)
+        # As much as stays on the disk, so that each round evicts some.
+        readers.produced += b"".join(node.produce_segments(replica, 2))
         for _ in range(rounds):
             readers.produced += b"".join(node.produce_segments(replica, random.randrange(1, 4)))
             readers.produced += node.produce(replica, 2)
