@@ -128,17 +128,19 @@ async def _lent(reading: asyncio.Future[int], view: memoryview, loan: Loan | Non
     try:
         size_bytes = await asyncio.shield(reading)
     except BaseException:
-        if loan is not None:
-            _give_back_after(reading, loan)
+        _end_after(reading, loan)
         raise
     return LentRange(view[:size_bytes], loan)
 
 
-def _give_back_after(reading: asyncio.Future[int], loan: Loan) -> None:
+def _end_after(reading: asyncio.Future[int], loan: Loan | None) -> None:
+    """End the loan once nothing is read into it any more."""
+
     def end(reading: asyncio.Future[int]) -> None:
         if not reading.cancelled():
             reading.exception()  # Nobody else looks at it.
-        loan.give_back()
+        if loan is not None:
+            loan.give_back()
 
     if reading.done():
         end(reading)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
-from tidelog_core.errors import InvalidObjectKey, ObjectNotFound, TidelogError, WrongObjectStore
+from tidelog_core.errors import (
+    InvalidObjectKey,
+    ObjectNotFound,
+    StoreUnavailable,
+    TidelogError,
+    WrongObjectStore,
+)
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.lent_memory import LentMemory
@@ -178,3 +186,44 @@ async def test_a_worker_that_is_killed_keeps_no_memory(
     found = await lender.lend(KEY, 0, 1_000)
     assert found.data == OBJECT[:1_000]
     found.release()
+
+
+class OneAnswer(Executor):
+    """An executor whose calls all have the answer that a test gives."""
+
+    def __init__(self) -> None:
+        self.answer: Future[Any] = Future()
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        return self.answer
+
+
+@pytest.mark.parametrize("has_room", [True, False], ids=["lent", "elsewhere"])
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_failure_that_nobody_waits_for_any_more_is_no_fault_of_the_program(
+    objects: Path, memory: LentMemory, turns: int, *, has_room: bool
+) -> None:
+    """The reader gives up before the read fails, at the same time, or afterwards."""
+    loop, executor, said = asyncio.get_running_loop(), OneAnswer(), list[dict[str, Any]]()
+    loop.set_exception_handler(lambda _, context: said.append(context))
+    store = FolderObjectStore(objects)
+    others = None if has_room else memory.lend(SIZE_BYTES)
+    lender = FolderLender(objects, memory, executor, store=store)
+    reading = asyncio.create_task(lender.lend(KEY, 0, 10))
+    await asyncio.sleep(0)
+    loop.call_soon(executor.answer.set_exception, StoreUnavailable("away"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises((StoreUnavailable, asyncio.CancelledError)):
+        await reading
+    for _ in range(6):
+        await asyncio.sleep(0)
+    if others is not None:
+        others.give_back()
+    assert is_whole(memory)
+    del reading
+    executor.answer = Future()
+    gc.collect()
+    assert said == []
+    await store.close()
