@@ -62,6 +62,33 @@ async def test_listeners_are_told_what_comes_and_goes(
     assert log.told[-1] == ("revoked", everything)
 
 
+class SlowLog(Log):
+    """Takes several heartbeats' time to give partitions back."""
+
+    async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        super().on_partitions_revoked(partitions)
+        await asyncio.sleep(0.5)
+
+
+async def test_a_slow_listener_causes_no_rebalance_more(
+    node: NodeProcess, new_topic: Callable[..., str], name: str
+) -> None:
+    """Heartbeats before the join show the rebalance that the join is for."""
+    topic = new_topic(4)
+    log = SlowLog()
+    reader = Reader(node.address, topic, name, assignors="range")
+    reader.consumer.subscribe([topic], listener=log)
+    async with reader:
+        await eventually_async(is_divided(4, reader), "alone")
+        async with Reader(node.address, topic, name, assignors="range") as second:
+            await eventually_async(is_divided(4, reader, second), "two share")
+            await asyncio.sleep(0.5)  # Another rebalance would have begun.
+            told = list(log.told)
+    everything = {0, 1, 2, 3}
+    assert told[:2] == [("assigned", everything), ("revoked", everything)]
+    assert len(told) == 3
+
+
 async def test_a_listener_may_seek_and_commit(node: NodeProcess, topic: str, name: str) -> None:
     async with Producer(node.address) as producer:
         for _ in range(20):

@@ -79,6 +79,7 @@ class ClassicMembership(Membership):
         self._last_assignment: tuple[TopicPartition, ...] = ()
         self._last_generation = NO_GENERATION
         self._assigned_counts: Mapping[str, int] | None = None  # as leader, last seen
+        self._is_preparing = False  # It joins next, whatever heartbeats and commits show.
         self._hand_over_count = 0  # rebalances in a row that took partitions away
         self._hand_over_backoff = cluster.backoff()
 
@@ -106,7 +107,7 @@ class ClassicMembership(Membership):
         if code in _LOST:
             self._lose(code)
         elif code is ErrorCode.rebalance_in_progress:
-            self._request_rebalance("a commit showed a rebalance")
+            self._note_rebalance("a commit showed a rebalance")
 
     async def leave(self, reason: str) -> None:
         """Leave the group, unless the membership is static."""
@@ -144,11 +145,16 @@ class ClassicMembership(Membership):
             return
         self._coordinator.note(code)
         if code is ErrorCode.rebalance_in_progress:
-            self._request_rebalance("the group rebalances")
+            self._note_rebalance("the group rebalances")
         elif code in _LOST:
             self._lose(code)
         elif not code.retriable:
             self._fail(error_for(code, None, about=f"group {self._coordinator.group_id!r}"))
+
+    def _note_rebalance(self, reason: str) -> None:
+        """Join the group's rebalance, unless that comes next anyway."""
+        if not self._is_preparing:
+            self._request_rebalance(reason)
 
     def _lose(self, code: ErrorCode) -> None:
         if code is ErrorCode.unknown_member_id:
@@ -159,9 +165,13 @@ class ClassicMembership(Membership):
 
     async def _rebalance(self) -> None:
         """Join until the assignment is stable; retriable errors are retried."""
-        if self._hand_over_count > _QUICK_JOINS_MAX:  # A leader may change its mind each time.
-            await asyncio.sleep(self._hand_over_backoff.next_s())
-        await self._prepare()
+        self._is_preparing = True
+        try:
+            if self._hand_over_count > _QUICK_JOINS_MAX:  # A leader may change its mind each time.
+                await asyncio.sleep(self._hand_over_backoff.next_s())
+            await self._prepare()
+        finally:
+            self._is_preparing = False
         backoff = self._cluster.backoff()
         quick_count = 0
         while True:
