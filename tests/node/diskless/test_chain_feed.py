@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tidelog_core import turns
 from tidelog_core.diskless.wal.build import ObjectName, WalSlice
 from tidelog_core.diskless.wal.footer import SUFFIX_SIZE_BYTES
 from tidelog_core.diskless.wal.keys import wal_key
@@ -242,6 +243,33 @@ async def test_a_feed_that_is_far_behind_needs_no_more_memory_than_there_is(
         # What was read ahead is given back a little later.
         whole = await memory.lend_in_turn(memory.size_bytes)
         whole.give_back()
+
+
+async def test_others_have_their_turn_between_the_slices_of_an_object(
+    zone: Zone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+    zone.tell()
+    await zone.until()
+    chained, entry = zone.chained, zone.chained.chains[-1]
+    first = chained.log.log_end_offset
+    slices = []
+    for start in range(first, first + 4):
+        chained.log.append_as_leader(batch(1), leader_epoch=entry.leader_epoch)
+        chained.log.advance_high_watermark(start + 1)
+        slices.append(WalSlice(*NAME, entry.leader_epoch, bytes(chained.bytes_from(start))))
+    at = chained.ends[entry.chain]
+    name = ObjectName(CLUSTER, entry.chain, at, at, 0, 0)
+    await zone.store.put(wal_key(CLUSTER, entry.chain, at), build_data_object(name, slices).data)
+    chained.ends[entry.chain] = at + 1
+    seen = set()
+    zone.tell()
+    async with asyncio.timeout(10):
+        while zone.log.high_watermark < first + 4:
+            seen.add(zone.log.log_end_offset)
+            await asyncio.sleep(0)
+    assert seen >= set(range(first, first + 4))
+    zone.assert_same()
 
 
 async def test_of_objects_that_are_mostly_for_others_only_the_own_part_is_read(

@@ -23,6 +23,7 @@ from tidelog_core.diskless.wal.keys import wal_key
 from tidelog_core.errors import CorruptObject, StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.turns import Turn
 
 from tidelog_node.diskless.feed.fed_replicas import FedReplica, FedReplicas
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice, referenced_slice, stored_slice
@@ -60,6 +61,7 @@ class FollowedObjects:
         self._read = read
         self._cluster_id = cluster_id
         self._chains = ChainStore(store, cluster_id, read=read)
+        self._turn = Turn()
         self._first_bytes = FIRST_READ_BYTES  # that the next object's first request reads
 
     @property
@@ -118,6 +120,7 @@ class FollowedObjects:
             if one.is_reference and one not in foreign and self._wants(name, one) is not None:
                 foreign = await self._read_referenced(self._wanted_references(found, at))
             await self._take(name, one, head, key, foreign)
+            await self._turn.step()  # All of an object, and of those read ahead, may take long.
 
     def _wanted_references(self, found: Slices, at: int) -> list[StoredSlice]:
         """Return the references from ``at`` on that replicas want, as many as memory allows.
