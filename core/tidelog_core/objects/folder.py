@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import io
 import itertools
 import os
 import stat
@@ -239,7 +240,7 @@ class FolderObjectStore:
     def _read(self, key: str, start: int, end: int | None) -> bytes:
         found = None if self._place.is_known else self._place.find()
         try:
-            data = read_object(self._folder, key, start, end)
+            data = _read_object(self._folder, key, start, end)
         except ObjectNotFound:
             self._place.require()
             raise
@@ -356,36 +357,34 @@ def require_folder(folder: Path) -> None:
         raise StoreNotFound("object store", folder)
 
 
-def read_object(folder: Path, key: str, start: int, end: int | None) -> bytes:
-    """Return bytes ``[start, end)`` of an object in a store's folder. For any thread.
-
-    ``None``: to its end. Raises ``ObjectNotFound``, ``StoreUnavailable``.
-    """
-    check_key(key)
-    try:
-        with (folder / key).open("rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            end = size if end is None else min(end, size)
-            return _read_exactly(file.fileno(), start, max(0, end - start))
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise ObjectNotFound(key) from None
-    except OSError as error:
-        raise StoreUnavailable(f"object {key!r} cannot be read: {error}") from error
-
-
 def read_object_into(folder: Path, key: str, start: int, memory: memoryview) -> int:
     """Read an object from ``start`` on into the memory; return the number of bytes.
 
-    They are fewer than the memory has only at the end of the object. For any thread. Raises as
-    ``read_object``.
+    They are fewer than the memory has only at the end of the object. For any thread. Raises
+    ``ObjectNotFound``, ``StoreUnavailable``.
     """
+    with _opened(folder, key) as file:
+        done = 0
+        while count := os.preadv(file.fileno(), [memory[done:]], start + done):
+            done += count  # One call reads at most about 2 GiB.
+        return done
+
+
+def _read_object(folder: Path, key: str, start: int, end: int | None) -> bytes:
+    """Return bytes ``[start, end)`` of an object; ``None``: to its end."""
+    with _opened(folder, key) as file:
+        size = os.fstat(file.fileno()).st_size
+        end = size if end is None else min(end, size)
+        return _read_exactly(file.fileno(), start, max(0, end - start))
+
+
+@contextmanager
+def _opened(folder: Path, key: str) -> Iterator[io.FileIO]:
+    """Open an object. Errors of the block too become ``ObjectNotFound`` or ``StoreUnavailable``."""
     check_key(key)
     try:
         with (folder / key).open("rb", buffering=0) as file:
-            done = 0
-            while count := os.preadv(file.fileno(), [memory[done:]], start + done):
-                done += count  # One call reads at most about 2 GiB.
-            return done
+            yield file
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise ObjectNotFound(key) from None
     except OSError as error:

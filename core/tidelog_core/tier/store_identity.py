@@ -35,7 +35,7 @@ from tidelog_core.metadata.records import (
     put,
     segment_collection,
 )
-from tidelog_core.metadata.store import Item, KeyRange, MetadataStore, Write
+from tidelog_core.metadata.store import ABSENT, Item, KeyRange, MetadataStore, Write
 from tidelog_core.metadata.update import update
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import cluster_manifest_key, store_identity_key
@@ -134,7 +134,7 @@ async def accept_store(objects: ObjectStore, metadata: MetadataStore, cluster_id
         known = None if item is None else KnownObjectStore.from_item(item)
         if known is not None and known.store_id == store_id:
             return store_id, None
-        version = 0 if known is None else known.version
+        version = ABSENT if known is None else known.version
         write = put(KnownObjectStore(store_id=store_id, version=version), is_logged=False)
         return None if known is None else known.store_id, write
 
