@@ -1,8 +1,9 @@
 """The compose file: checked by Compose's own loader, and run by podman-compose on podman.
 
 compose-go is the loader of Docker Compose, built from the Go proxy. podman is a container engine;
-it needs root, and Debian's packages ``podman``, ``runc`` and ``netavark``. Its containers are in a
-network namespace of their own, so their ports are free whatever else runs.
+it needs root, and Debian's packages ``podman``, ``runc`` and ``netavark``; ``tools.iptables`` has
+what netavark runs. Its containers are in a network namespace of their own, so their ports are free
+whatever else runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tools import container
+from tools.iptables import folder_of_iptables
 from tools.places import ROOT, TOOLS_DIR, ToolAbsent, require, run
 
 FILE = ROOT / "infra" / "container" / "compose.yaml"
@@ -67,6 +69,7 @@ def install_engine() -> None:
     runc = require("runc")
     if not Path("/usr/lib/podman/netavark").exists():
         raise ToolAbsent("netavark is not on this machine: install it")
+    folder_of_iptables()
     FOLDER.mkdir(parents=True, exist_ok=True)
     _RUNTIME.write_text(_RUNTIME_PROGRAM.format(python=sys.executable, runc=runc))
     _RUNTIME.chmod(0o755)
@@ -111,6 +114,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str]:
         **os.environ,
         "CONTAINERS_CONF": str(_CONTAINERS),
         "CONTAINERS_STORAGE_CONF": str(_STORAGE),
+        "PATH": f"{os.environ['PATH']}{os.pathsep}{folder_of_iptables()}",
         "PYTHONPATH": str(_PACKAGES),
     }
     return subprocess.run(
