@@ -124,12 +124,7 @@ async def _start(
     stack.callback(server.stop_accepting)
     tasks = Background(stop)
     stack.push_async_callback(tasks.close)
-    for work in (
-        node.view.run(node.static_config.metadata_poll_interval_ms / 1000),
-        cluster.tls.run(node.static_config.ssl_reload_interval_ms / 1000),
-        *serving.background(),
-        *watching,
-    ):
+    for work in (*cluster.background(), *serving.background(), *watching):
         tasks.add(work)
     if serving.share_exchange is not None:
         stack.push_async_callback(serving.share_exchange.close)

@@ -35,9 +35,10 @@ LIBRARIES = (
 )
 PARTS = (
     *("assembly.coordinators", "assembly.logins", "audit.publisher", "authentication.login"),
-    *("authorization.guarded_routes", "client_metrics", "coordinator", "handlers.groups"),
+    *("authentication.tls_clients", "authorization.guarded_routes", "client_metrics"),
+    *("connections.kernel_tls_transport", "coordinator", "handlers.groups"),
     *("handlers.transactions", "monitoring.exposition", "registry.callers"),
-    *("tier.worker", "tracing.otlp_tracer", "transactions.coordinator"),
+    *("security.listener_tls", "tier.worker", "tracing.otlp_tracer", "transactions.coordinator"),
 )
 MODULES_MAX = 800  # 1,290 before parts were loaded when they are used
 

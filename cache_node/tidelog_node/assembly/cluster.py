@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
@@ -28,13 +30,16 @@ from tidelog_node.membership.membership import new_membership
 from tidelog_node.node_context import NodeContext
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.registration import ensure_cluster, register_broker
-from tidelog_node.security.listener_tls import ListenerTls
+from tidelog_node.security.listeners import Listeners
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.security.node_trust import NodeTrust
 from tidelog_node.security.pem_reader import PemReader
 from tidelog_node.security.token_secret import load_token_secret
 from tidelog_node.settings import NodeSettings
 from tidelog_node.tracing.tracer import Tracer
+
+if TYPE_CHECKING:
+    from tidelog_node.security.listener_tls import ListenerTls
 
 logger = logging.getLogger(__name__)
 
@@ -45,13 +50,20 @@ class Cluster:
 
     node: NodeContext
     trust: NodeTrust
-    tls: ListenerTls
+    tls: ListenerTls | None  # ``None``: no listener for clients has TLS
     token_secret: TokenSecret | None  # None: there are no delegation tokens
     member: ClusterMember
     directories: LogDirectories
     unrestored: UnrestoredLogs
     clock_watch: ClockWatch
     stores: tuple[MetadataStore, ...]  # all that the node has open
+
+    def background(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield the work that keeps the view and certificates up to date while the node runs."""
+        config = self.node.static_config
+        yield self.node.view.run(config.metadata_poll_interval_ms / 1000)
+        if self.tls is not None:
+            yield self.tls.run(config.ssl_reload_interval_ms / 1000)
 
     async def register(self, endpoints: tuple[BrokerEndpoint, ...], *, rack: str | None) -> None:
         """Register this process in the cluster, and wait until the view shows it."""
@@ -76,8 +88,7 @@ async def open_cluster(
     stack.callback(directories.close)
     executor = ThreadPoolExecutor(static_config.background_threads, "tidelog-files")
     stack.callback(executor.shutdown)
-    tls = ListenerTls(settings.listeners.clients, executor)
-    await tls.load()
+    tls = await _listener_tls(settings.listeners, executor)
     token_secret = await load_token_secret(static_config, executor)
     store = open_metadata_store(settings.metadata_store_url, may_be_new=True)
     stack.push_async_callback(store.close)
@@ -148,6 +159,16 @@ async def open_cluster(
         clock_watch,
         stores=(store, lease_store, renewal_store),
     )
+
+
+async def _listener_tls(listeners: Listeners, executor: Executor) -> ListenerTls | None:
+    """Return the contexts of the listeners with TLS, if there are any. Raises ``InvalidConfig``."""
+    if not any(one.protocol.has_tls for one in listeners.clients):
+        return None
+    # Only now: most nodes have none.
+    from tidelog_node.assembly.tls_clients import load_listener_tls
+
+    return await load_listener_tls(listeners, executor)
 
 
 async def _store_first_user(

@@ -76,7 +76,7 @@ async def start_registry(
     server = RegistryServer(
         api,
         _desk(settings, cluster, serving),
-        lambda: cluster.tls.context(listener.name),
+        lambda: None if cluster.tls is None else cluster.tls.context(listener.name),
         hosts=KnownHosts.of(settings.host_names),
         records=CallRecords(traffic, audit, is_mandatory=node.static_config.audit_mandatory),
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tidelog_core.audit.events import AUDIT_TOPIC, AuditKind
@@ -21,7 +22,8 @@ from tidelog_node.authentication.login_log import LoginLog
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.connections.listener_transports import ListenerTransports
-from tidelog_node.connections.read_watch import ReadWatch
+from tidelog_node.connections.tls_transport import TlsBuffers
+from tidelog_node.connections.transport import TransportFactory, plain_transport
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.groups.share.partitions import SharePartitions
 from tidelog_node.groups.share.service import ShareService
@@ -38,7 +40,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.routes import Route
-from tidelog_node.security.kernel_tls import listeners_with_kernel_tls
 from tidelog_node.server import LoginFactory, Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.throttling.connection_limits import ConnectionLimits
@@ -204,6 +205,7 @@ def _server(
     node, config = cluster.node, cluster.node.static_config
     nodes = NodeSessions(cluster.trust)
     stack.callback(nodes.start(node.view))
+    buffers = cache(TlsBuffers)  # made for the first connection with TLS
     return Server(
         dispatch,
         request_bytes_max=config.socket_request_max_bytes,
@@ -214,12 +216,11 @@ def _server(
         send_buffer_bytes=config.socket_send_buffer_bytes,
         nodes_listener=settings.listeners.nodes.name,
         make_transport=ListenerTransports(
-            settings.listeners,
-            tls=cluster.tls,
+            settings.listeners.nodes.name,
             trust=cluster.trust,
             nodes=nodes,
-            logins=log,
-            kernel_tls=_start_kernel_tls(stack, settings),
+            buffers=buffers,
+            of_clients=_client_transports(stack, cluster, settings, log, buffers),
         ),
         begin_login=begin_login,
         limits=ConnectionLimits(
@@ -259,6 +260,23 @@ def _logins(cluster: Cluster, dispatch: Dispatch, settings: NodeSettings, log: L
         return _Logins(service.begin, keys)
     expiry = logins.token_expiry(node, logins.token_admin(cluster))
     return _Logins(service.begin, keys, expiry)
+
+
+def _client_transports(
+    stack: AsyncExitStack,
+    cluster: Cluster,
+    settings: NodeSettings,
+    log: LoginLog,
+    buffers: Callable[[], TlsBuffers],
+) -> TransportFactory:
+    """Return what makes the transports of clients."""
+    if cluster.tls is None:
+        return plain_transport
+    from tidelog_node.assembly.tls_clients import build_tls_clients
+
+    return build_tls_clients(
+        stack, settings.listeners, tls=cluster.tls, logins=log, buffers=buffers
+    )
 
 
 def _relayed(
@@ -313,16 +331,6 @@ def _publisher(node: NodeContext, audit: AuditLog | None) -> AuditPublisher | No
 
     count = node.static_config.audit_topic_num_partitions
     return AuditPublisher(node, audit, topic_admin(node), partition_count=count)
-
-
-def _start_kernel_tls(stack: AsyncExitStack, settings: NodeSettings) -> dict[str, ReadWatch]:
-    """Return the listeners with kernel TLS, and the watch of their connections' reads."""
-    names = listeners_with_kernel_tls(settings.listeners.clients)
-    if not names:
-        return {}
-    watch = ReadWatch()
-    stack.callback(watch.close)
-    return dict.fromkeys(names, watch)
 
 
 def _share_exchange(node: NodeContext, throttle: Throttle) -> ShareExchange | None:

@@ -54,13 +54,13 @@ class CallerDesk:
     def __init__(
         self,
         listener: Listener,
-        tls: ListenerTls,
+        tls: ListenerTls | None,
         *,
         passwords: PasswordChecks,
         access: Access | None,
         logins: Logins,
     ) -> None:
-        """``access`` is ``None`` if the node has no authorizer."""
+        """``tls`` is ``None`` if no listener has TLS, ``access`` if the node has no authorizer."""
         self._listener = listener
         self._tls = tls
         self._passwords = passwords
@@ -81,6 +81,7 @@ class CallerDesk:
                 raise RegistryRefusal(503, f"{error}: try again") from None
             session.become(Principal(USER_KIND, login.user))
         elif self._listener.protocol.has_tls:
+            assert self._tls is not None, "it is made for each such listener"
             try:
                 session.become(self._tls.principal(self._listener.name, request.certificate))
             except PermissionError as error:

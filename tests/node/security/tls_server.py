@@ -9,14 +9,17 @@ import struct
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import cache
 
 from tidelog_core.config import ListenerConfig
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_node.answers import Answer
 from tidelog_node.authentication.login_log import LoginLog
+from tidelog_node.authentication.tls_clients import TlsClients
 from tidelog_node.connections.kernel_tls_transport import SPENT_BYTES
 from tidelog_node.connections.listener_transports import ListenerTransports
 from tidelog_node.connections.read_watch import ReadWatch
+from tidelog_node.connections.tls_transport import TlsBuffers
 from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.security.listener_tls import ListenerTls
 from tidelog_node.security.listeners import Listener, Listeners, SecurityProtocol
@@ -51,6 +54,7 @@ async def tls_server(
         tls = ListenerTls([listener], executor)
         await tls.load()
         trust = NodeTrust(generate_identity(1), ClusterView(MemoryMetadataStore(latency=0)))
+        buffers = cache(TlsBuffers)
         server = Server(
             handle,
             request_bytes_max=1_000_000,
@@ -60,13 +64,18 @@ async def tls_server(
             idle_seconds_max=30,
             send_buffer_bytes=0,
             make_transport=ListenerTransports(
-                Listeners(clients=(listener,)),
-                tls=tls,
+                Listeners(clients=(listener,)).nodes.name,
                 trust=trust,
                 nodes=NodeSessions(trust),
-                logins=LoginLog(),
-                kernel_tls={} if watch is None else {NAME: watch},
-                spent_bytes=spent_bytes,
+                buffers=buffers,
+                of_clients=TlsClients(
+                    [listener],
+                    tls=tls,
+                    logins=LoginLog(),
+                    buffers=buffers,
+                    kernel_tls={} if watch is None else {NAME: watch},
+                    spent_bytes=spent_bytes,
+                ),
             ),
         )
         port = server.bind(listener).port
