@@ -54,8 +54,9 @@ MODULES = (
     *(
         f"{_CORE}/replication/{name}.py"
         for name in (
-            *("follower_progress", "follower_state", "leader_commits", "leader_conversion"),
-            *("leader_hand_over", "leader_state", "led_log", "pending_acks", "proposals", "rules"),
+            *("follower_state", "leader/follower_progress", "leader/leader_commits"),
+            *("leader/leader_conversion", "leader/leader_hand_over", "leader/leader_state"),
+            *("leader/led_log", "leader/pending_acks", "leader/proposals", "leader/rules"),
         )
     ),
     *(

@@ -26,7 +26,7 @@ from tidelog_core.cost.counts import (
     ZONE_TRANSFER,
 )
 from tidelog_core.cost.counts import FUNCTION_CALL as FUNCTION_CALL_ITEM
-from tidelog_core.replication.lease_times import BRISK_RENEW_MS
+from tidelog_core.replication.leases.lease_times import BRISK_RENEW_MS
 
 from tools.aws_cost import (
     CHANGE_READS,

@@ -22,7 +22,7 @@ from tidelog_core.config import GroupConfig, ListenerConfig, NodeConfig, TopicCo
 from tidelog_core.log import append_checks
 from tidelog_core.model import INT32_MAX, INT64_MAX
 from tidelog_core.quotas import quota_entity
-from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.leases.lease_times import LeaseTimes
 from tidelog_core.security import roles as role_members
 from tidelog_core.security import scram_credentials
 from tidelog_node import cluster_settings, fetch_sessions

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tidelog_core.replication.placement import ReplicaPlacer
+from tidelog_core.replication.placement.placer import ReplicaPlacer
 
 from bench.day.scenario import REPLICAS, ZONES, Scenario
 

@@ -27,8 +27,8 @@ from tidelog_core.metadata.stores.dynamodb_attempts import (
     DELAY_MAX,
     turn_delay_s_max,
 )
-from tidelog_core.replication.election_coordinators import STEP_IN_DELAY_MS
-from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.leases.election_coordinators import STEP_IN_DELAY_MS
+from tidelog_core.replication.leases.lease_times import LeaseTimes
 from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
 
 POLL_S = NodeConfig().metadata_poll_interval_ms / 1000

@@ -18,7 +18,7 @@ from tidelog_core.cost.counts import (
     OBJECT_STORAGE,
     ZONE_TRANSFER,
 )
-from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.leases.lease_times import LeaseTimes
 
 from bench.day import bill
 from bench.day.cluster import build

@@ -14,9 +14,9 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import LeaderElector
-from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.leases.lease_times import LeaseTimes
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 from tidelog_core.replication.partition_writer import write_changes
-from tidelog_core.replication.peer_leases import PeerLeases
 from tidelog_node.membership.lease_keeper import LeaseKeeper
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.node_loop import NodeLoop

@@ -13,7 +13,7 @@ from collections import Counter
 import numpy as np
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.metadata.stores.dynamodb_units import transaction_write_units
-from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.leases.lease_times import LeaseTimes
 
 from bench.day import contention, flows, table_load
 from bench.day.cluster import Bools, Cluster, Floats, Ints, any_replica, build, total_by

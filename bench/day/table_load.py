@@ -19,8 +19,8 @@ from tidelog_core.metadata.stores.dynamodb_units import (
     eventual_read_units,
     read_units,
 )
-from tidelog_core.replication.lease_times import LeaseTimes
-from tidelog_core.replication.lease_watch import WATCHERS_MIN, unhurried_interval_ms
+from tidelog_core.replication.leases.lease_times import LeaseTimes
+from tidelog_core.replication.leases.lease_watch import WATCHERS_MIN, unhurried_interval_ms
 from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX
 from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
 

@@ -79,7 +79,7 @@ from random import SystemRandom
 
 from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.fetch_epochs import INITIAL_EPOCH, NO_SESSION, epoch_after
-from tidelog_core.replication.follower_progress import FollowerContact
+from tidelog_core.replication.leader.follower_progress import FollowerContact
 
 from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.wire.fetch import FetchPartition, FetchTopic, ForgottenTopic

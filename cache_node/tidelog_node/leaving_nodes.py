@@ -13,7 +13,7 @@ from tidelog_core.errors import InvalidRequest
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import opened_metadata_store
-from tidelog_core.replication.heirs import wants_diskless
+from tidelog_core.replication.placement.heirs import wants_diskless
 
 NAMED_MAX = 5  # partitions in a message
 

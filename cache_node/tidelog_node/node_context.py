@@ -18,7 +18,7 @@ from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.replication.peer_leases import PeerLeases
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 
 from tidelog_node.counters import NodeCounters
 from tidelog_node.dialing.dialer import Dialer

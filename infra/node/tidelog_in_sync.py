@@ -44,8 +44,8 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import Broker, BrokerLease, broker_lease_key
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.replication.lease_times import LEASE_MS
-from tidelog_core.replication.own_lease import RELEASED
+from tidelog_core.replication.leases.lease_times import LEASE_MS
+from tidelog_core.replication.leases.own_lease import RELEASED
 from tidelog_health import Health, Probe
 from tidelog_instance import METADATA_URL, InstanceMetadata
 

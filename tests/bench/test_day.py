@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 import pytest
-from tidelog_core.replication.election_coordinators import STEP_IN_DELAY_MS
-from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.leases.election_coordinators import STEP_IN_DELAY_MS
+from tidelog_core.replication.leases.lease_times import LeaseTimes
 
 from bench.day import bill, contention, diskless, limits, report, rivals, table_load
 from bench.day.cluster import build

@@ -11,7 +11,6 @@ from tidelog_core.metadata.records import Broker, BrokerLease, Partition
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import LeaderElector
-from tidelog_core.replication.follower_progress import FollowerProgress
 from tidelog_core.replication.follower_state import (
     FetchAnswer,
     FollowerState,
@@ -19,9 +18,10 @@ from tidelog_core.replication.follower_state import (
     ReplicaLog,
     Truncate,
 )
-from tidelog_core.replication.leader_state import LeaderState
-from tidelog_core.replication.own_lease import OwnLease
-from tidelog_core.replication.peer_leases import PeerLeases
+from tidelog_core.replication.leader.follower_progress import FollowerProgress
+from tidelog_core.replication.leader.leader_state import LeaderState
+from tidelog_core.replication.leases.own_lease import OwnLease
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 
 from tests.simulation.faults import Plan, draw_pattern_plan, draw_plan
 from tests.simulation.node import Machines, Token

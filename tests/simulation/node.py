@@ -37,7 +37,6 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.store import ABSENT, ItemKey
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import LeaderElector, leave_isr
-from tidelog_core.replication.election_coordinators import ElectionCoordinators
 from tidelog_core.replication.follower_state import (
     Append,
     AskOffsets,
@@ -47,13 +46,14 @@ from tidelog_core.replication.follower_state import (
     ReplicaFetch,
     Truncate,
 )
-from tidelog_core.replication.leader_state import LeaderState
-from tidelog_core.replication.lease_times import LeaseTimes
-from tidelog_core.replication.observed_time import ReadingPlan
-from tidelog_core.replication.own_lease import OwnLease
+from tidelog_core.replication.leader.leader_state import LeaderState
+from tidelog_core.replication.leader.rules import ReplicationRules
+from tidelog_core.replication.leases.election_coordinators import ElectionCoordinators
+from tidelog_core.replication.leases.lease_times import LeaseTimes
+from tidelog_core.replication.leases.observed_time import ReadingPlan
+from tidelog_core.replication.leases.own_lease import OwnLease
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
-from tidelog_core.replication.peer_leases import PeerLeases
-from tidelog_core.replication.rules import ReplicationRules
 from tidelog_core.replication.tier_start import (
     TruncateFully,
     start_before_following,

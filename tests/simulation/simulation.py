@@ -9,12 +9,12 @@ from random import Random
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import PartitionChange
-from tidelog_core.replication.reassignment import (
+from tidelog_core.replication.leader.rules import ReplicationRules
+from tidelog_core.replication.placement.reassignment import (
     cancel_reassignment,
     is_reassigning,
     start_reassignment,
 )
-from tidelog_core.replication.rules import ReplicationRules
 
 from tests.simulation.checker import Checker, Violation
 from tests.simulation.clients import Consumer, Producer

@@ -12,8 +12,8 @@ from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.replication.lease_times import LeaseTimes
-from tidelog_core.replication.peer_leases import PeerLeases
+from tidelog_core.replication.leases.lease_times import LeaseTimes
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 from tidelog_core.subscribers import Subscribers
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.node_context import NodeContext, NodeMembership

@@ -8,10 +8,13 @@ from uuid import UUID
 
 from tidelog_core.admin.assignment import spread
 from tidelog_core.metadata.records import Partition
-from tidelog_core.replication.diskless_balance import balancing_moves
-from tidelog_core.replication.diskless_followers import DisklessFollowers, count_followings
-from tidelog_core.replication.heirs import heir_of, replicas_with
-from tidelog_core.replication.placement import ReplicaPlacer
+from tidelog_core.replication.placement.diskless_balance import balancing_moves
+from tidelog_core.replication.placement.diskless_followers import (
+    DisklessFollowers,
+    count_followings,
+)
+from tidelog_core.replication.placement.heirs import heir_of, replicas_with
+from tidelog_core.replication.placement.placer import ReplicaPlacer
 
 ROUNDS_MAX = 30
 

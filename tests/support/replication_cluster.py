@@ -7,10 +7,10 @@ from uuid import UUID
 
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.records import AckedBy, Broker, BrokerLease, Partition, StepDownReason
-from tidelog_core.replication.leader_state import LeaderState
-from tidelog_core.replication.lease_times import LeaseTimes
-from tidelog_core.replication.peer_leases import PeerLeases
-from tidelog_core.replication.rules import ReplicationRules
+from tidelog_core.replication.leader.leader_state import LeaderState
+from tidelog_core.replication.leader.rules import ReplicationRules
+from tidelog_core.replication.leases.lease_times import LeaseTimes
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 
 TOPIC_ID = UUID(int=1)
 TIMES = LeaseTimes(lease_ms=9_000, renew_ms=3_000)

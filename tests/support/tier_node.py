@@ -29,7 +29,7 @@ from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.model import FileSlice, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.records.batch import iter_headers, patch
-from tidelog_core.replication.heirs import wants_diskless
+from tidelog_core.replication.placement.heirs import wants_diskless
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import verify_segment
 from tidelog_core.tier.keys import segment_keys

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.image.cluster_image import ClusterImage
-from tidelog_core.replication.heirs import wants_diskless
+from tidelog_core.replication.placement.heirs import wants_diskless
 from tidelog_core.retention.deleted_topics import has_marks
 
 from tidelog_node.assembly.cluster import Cluster

@@ -27,7 +27,7 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import leave_isr
-from tidelog_core.replication.own_lease import RELEASED
+from tidelog_core.replication.leases.own_lease import RELEASED
 from tidelog_core.replication.partition_writer import write_changes
 
 from tidelog_node.dialing.dialer import Dialer

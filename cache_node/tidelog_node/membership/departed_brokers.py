@@ -14,7 +14,7 @@ import logging
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflict
 from tidelog_core.metadata.records import Broker
 from tidelog_core.metadata.store import Write
-from tidelog_core.replication.departed_brokers import removable_brokers
+from tidelog_core.replication.placement.departed_brokers import removable_brokers
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership

@@ -37,7 +37,7 @@ from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election_coordinators import ElectionCoordinators
+from tidelog_core.replication.leases.election_coordinators import ElectionCoordinators
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.turns import Turn
 from tidelog_core.waiting import wait_and_clear

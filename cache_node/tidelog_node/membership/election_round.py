@@ -16,7 +16,7 @@ from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election_coordinators import ElectionCoordinators
+from tidelog_core.replication.leases.election_coordinators import ElectionCoordinators
 from tidelog_core.turns import Turn
 
 from tidelog_node.membership.membership import Membership

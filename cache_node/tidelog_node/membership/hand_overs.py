@@ -17,7 +17,7 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import move_lead
 from tidelog_core.replication.partition_writer import write_changes
-from tidelog_core.replication.reassignment import ask_to_lead
+from tidelog_core.replication.placement.reassignment import ask_to_lead
 
 from tidelog_node.node_context import NodeContext
 

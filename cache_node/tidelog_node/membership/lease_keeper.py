@@ -13,8 +13,8 @@ node renews, reads the cluster and serves again.
 In a node the keeper runs on its own thread (``lease_thread``), so that a blocked event loop does
 not cost the lease. It stops renewing when that loop has not turned for ``LeaseTimes.stall_ms``: a
 node that hangs must lose its leaderships. ``NodeLoop`` is its access to the node's loop.
-``replication.own_lease`` says which thread may call which methods of ``OwnLease``, and why no lock
-is needed.
+``replication.leases.own_lease`` says which thread may call which methods of ``OwnLease``, and why
+no lock is needed.
 
 Why a hanging node cannot act on an old state:
 
@@ -48,8 +48,8 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.location import never_lost
 from tidelog_core.metadata.records import BrokerLease, broker_lease_key, put
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.replication.observed_lease import NOBODY, read_leases
-from tidelog_core.replication.own_lease import RELEASED, OwnLease
+from tidelog_core.replication.leases.observed_lease import NOBODY, read_leases
+from tidelog_core.replication.leases.own_lease import RELEASED, OwnLease
 
 from tidelog_node.counters import NodeCounters
 from tidelog_node.membership.membership import Membership

@@ -19,7 +19,7 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over, move_lead
-from tidelog_core.replication.reassignment import asked_leader
+from tidelog_core.replication.placement.reassignment import asked_leader
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.diskless_spreading import DisklessSpreading

@@ -19,11 +19,11 @@ from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition, StepDownReason
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.election import LeaderElector
-from tidelog_core.replication.lease_times import LeaseTimes, lease_times
-from tidelog_core.replication.observed_lease import WrongSuspicion
-from tidelog_core.replication.observed_time import ReadingPlan
-from tidelog_core.replication.own_lease import OwnLease
-from tidelog_core.replication.peer_leases import PeerLeases
+from tidelog_core.replication.leases.lease_times import LeaseTimes, lease_times
+from tidelog_core.replication.leases.observed_lease import WrongSuspicion
+from tidelog_core.replication.leases.observed_time import ReadingPlan
+from tidelog_core.replication.leases.own_lease import OwnLease
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.membership.peer_clocks import PeerClocks

@@ -24,8 +24,8 @@ from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import BROKER_LEASE_COLLECTION, Broker
 from tidelog_core.metadata.store import Item, MetadataStore
-from tidelog_core.replication.lease_watch import ReadingPace
-from tidelog_core.replication.observed_lease import NOBODY, read_leases
+from tidelog_core.replication.leases.lease_watch import ReadingPace
+from tidelog_core.replication.leases.observed_lease import NOBODY, read_leases
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.counters import NodeCounters

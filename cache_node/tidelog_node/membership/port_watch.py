@@ -3,7 +3,7 @@
 A node holds one idle connection to every broker that leads any. It ends when the process does, and
 the next attempts are refused: nothing listens at the port. A few of them within some 100 ms say
 that the process is gone. It is no proof: a filter between two nodes does the same, and a process
-may start again at once. ``replication.peer_ports`` says how often such a guess may be wrong.
+may start again at once. ``replication.leases.peer_ports`` says how often such a guess may be wrong.
 
 Perhaps it is this node that is cut off. So other brokers are dialed at the first refusal
 (``_find_witness``).

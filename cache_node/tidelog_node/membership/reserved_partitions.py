@@ -14,8 +14,8 @@ from collections.abc import Mapping, Set
 
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.peer_leases import PeerLeases
-from tidelog_core.replication.reassignment import end_reassignment, is_reassigning
+from tidelog_core.replication.leases.peer_leases import PeerLeases
+from tidelog_core.replication.placement.reassignment import end_reassignment, is_reassigning
 
 RESERVED_REPLICAS = 3  # Kafka's offsets.topic.replication.factor
 

@@ -17,11 +17,11 @@ from tidelog_core.errors import NotLeaderOrFollower, TidelogError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.records import Partition
-from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.follower_state import FollowerState
-from tidelog_core.replication.leader_state import LeaderState
+from tidelog_core.replication.leader.follower_progress import FollowerContact
+from tidelog_core.replication.leader.leader_state import LeaderState
+from tidelog_core.replication.leader.rules import ReplicationRules
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
-from tidelog_core.replication.rules import ReplicationRules
 
 
 class AckWaiter(Protocol):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 
 from tidelog_core.metadata.records import Partition
+from tidelog_core.replication.leader.rules import ReplicationRules
 from tidelog_core.replication.partition_state import RoleChange
-from tidelog_core.replication.rules import ReplicationRules
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.node_context import NodeContext

@@ -14,7 +14,7 @@ from tidelog_core.errors import InvalidRequest
 from tidelog_core.metadata.coordination.transactions import TransactionRecord
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.model import TopicPartition
-from tidelog_core.replication.heirs import wants_diskless
+from tidelog_core.replication.placement.heirs import wants_diskless
 
 from tidelog_node.node_context import NodeContext
 from tidelog_node.transactions import state

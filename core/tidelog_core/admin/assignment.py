@@ -8,8 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from tidelog_core.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker
-from tidelog_core.replication.diskless_followers import DisklessFollowers, count_followings
-from tidelog_core.replication.placement import (
+from tidelog_core.replication.placement.diskless_followers import (
+    DisklessFollowers,
+    count_followings,
+)
+from tidelog_core.replication.placement.placer import (
     ReplicaPlacer,
     Replicas,
     require_valid_replicas,

@@ -14,9 +14,9 @@ from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
-from tidelog_core.replication.heirs import heir_of
-from tidelog_core.replication.peer_leases import PeerLeases
-from tidelog_core.replication.reassignment import (
+from tidelog_core.replication.leases.peer_leases import PeerLeases
+from tidelog_core.replication.placement.heirs import heir_of
+from tidelog_core.replication.placement.reassignment import (
     ask_to_lead,
     asked_leader,
     target_replicas,

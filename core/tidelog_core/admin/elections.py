@@ -20,7 +20,7 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import hand_over
-from tidelog_core.replication.peer_leases import PeerLeases
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 
 
 def elect_preferred(partition: Partition, peers: PeerLeases) -> PartitionChange | None:

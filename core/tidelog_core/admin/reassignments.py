@@ -12,8 +12,8 @@ from tidelog_core.metadata.records import Partition, check
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import change_followers, move_lead
-from tidelog_core.replication.placement import require_valid_replicas
-from tidelog_core.replication.reassignment import (
+from tidelog_core.replication.placement.placer import require_valid_replicas
+from tidelog_core.replication.placement.reassignment import (
     cancel_reassignment,
     is_reassigning,
     start_reassignment,

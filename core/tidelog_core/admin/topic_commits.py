@@ -29,7 +29,7 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
-from tidelog_core.replication.heirs import DISKLESS_ENABLE
+from tidelog_core.replication.placement.heirs import DISKLESS_ENABLE
 from tidelog_core.retention.deleted_topics import remove_partitions
 
 K = TypeVar("K")

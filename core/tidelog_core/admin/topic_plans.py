@@ -28,9 +28,9 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import AckedBy, DeletedTopic, Partition, Topic
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from tidelog_core.replication.diskless_followers import DisklessFollowers
-from tidelog_core.replication.heirs import DISKLESS_ENABLE, wants_diskless
-from tidelog_core.replication.placement import ReplicaPlacer
+from tidelog_core.replication.placement.diskless_followers import DisklessFollowers
+from tidelog_core.replication.placement.heirs import DISKLESS_ENABLE, wants_diskless
+from tidelog_core.replication.placement.placer import ReplicaPlacer
 
 USE_DEFAULT = -1
 # A larger request is taken for a mistake: it would need thousands of commits, and a node

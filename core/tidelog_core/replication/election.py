@@ -52,10 +52,13 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election_coordinators import COORDINATOR_PLACES, STEP_IN_DELAY_MS
-from tidelog_core.replication.heirs import heir_of, replicas_with
-from tidelog_core.replication.peer_leases import PeerLeases
-from tidelog_core.replication.reassignment import is_reassigning, target_replicas
+from tidelog_core.replication.leases.election_coordinators import (
+    COORDINATOR_PLACES,
+    STEP_IN_DELAY_MS,
+)
+from tidelog_core.replication.leases.peer_leases import PeerLeases
+from tidelog_core.replication.placement.heirs import heir_of, replicas_with
+from tidelog_core.replication.placement.reassignment import is_reassigning, target_replicas
 
 PREFERRED_STABLE_MS = 300_000  # Kafka's leader.imbalance.check.interval.seconds
 REPLICAS_KEPT = 2  # of a partition of the cluster's own topics that has no live replica

@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 from tidelog_core.metadata.image.readings import is_readable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.follower_state import FollowerState
-from tidelog_core.replication.leader_state import LeaderState
-from tidelog_core.replication.pending_acks import ReleasedAck
-from tidelog_core.replication.rules import ReplicationRules
+from tidelog_core.replication.leader.leader_state import LeaderState
+from tidelog_core.replication.leader.pending_acks import ReleasedAck
+from tidelog_core.replication.leader.rules import ReplicationRules
 from tidelog_core.replication.tier_start import ReplicaLog
 
 Token = TypeVar("Token")

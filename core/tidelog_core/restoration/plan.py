@@ -29,8 +29,8 @@ from tidelog_core.diskless.bucket.chains import ChainedPartition, ChainSurvey
 from tidelog_core.errors import InvalidConfig, InvalidTopic
 from tidelog_core.metadata.records import AckedBy, Partition, SegmentMeta, Topic
 from tidelog_core.model import INT32_MAX
-from tidelog_core.replication.heirs import DISKLESS_ENABLE
-from tidelog_core.replication.placement import ReplicaPlacer, Replicas
+from tidelog_core.replication.placement.heirs import DISKLESS_ENABLE
+from tidelog_core.replication.placement.placer import ReplicaPlacer, Replicas
 from tidelog_core.restoration.chain_tail import ChainTail, join_tail
 from tidelog_core.restoration.selection import Remark, Selection
 from tidelog_core.restoration.survey import Survey, SurveyedTopic

@@ -32,9 +32,9 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import ANONYMOUS, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.replication.lease_times import lease_times
-from tidelog_core.replication.observed_lease import read_leases
-from tidelog_core.replication.peer_leases import PeerLeases
+from tidelog_core.replication.leases.lease_times import lease_times
+from tidelog_core.replication.leases.observed_lease import read_leases
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 from tidelog_core.security.authorization import Client
 
 from tidelog_functions.admin.caller import (

@@ -8,7 +8,7 @@ from typing import Any
 from tidelog_core.admin.partition_changes import change_partitions
 from tidelog_core.admin.reassignments import reassignment
 from tidelog_core.model import TopicPartition
-from tidelog_core.replication.reassignment import ongoing_reassignment
+from tidelog_core.replication.placement.reassignment import ongoing_reassignment
 
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call

@@ -9,9 +9,9 @@ from tidelog_core.admin.drain import drain_diskless, drain_leader
 from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import BrokerLease, Partition
 from tidelog_core.model import NO_LEADER
-from tidelog_core.replication.lease_times import LeaseTimes
-from tidelog_core.replication.peer_leases import PeerLeases
-from tidelog_core.replication.reassignment import target_replicas
+from tidelog_core.replication.leases.lease_times import LeaseTimes
+from tidelog_core.replication.leases.peer_leases import PeerLeases
+from tidelog_core.replication.placement.reassignment import target_replicas
 
 
 def peers_of(*live: int) -> PeerLeases:

@@ -3,8 +3,8 @@ from __future__ import annotations
 from tidelog_core.errors import NotLeaderOrFollower
 from tidelog_core.metadata.image.readings import stand_in
 from tidelog_core.metadata.records import Partition
+from tidelog_core.replication.leader.rules import ReplicationRules
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
-from tidelog_core.replication.rules import ReplicationRules
 
 from tests.support.replication_cluster import make_partition
 from tests.support.sim_log import SimLog, Tier

@@ -21,7 +21,7 @@ from tidelog_core.metadata.records import Cluster, Partition, put
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.replication.follower_state import Append
-from tidelog_core.replication.rules import ReplicationRules
+from tidelog_core.replication.leader.rules import ReplicationRules
 from tidelog_node.diskless.feed import chain_feed, chain_joins, followed_objects
 from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
 from tidelog_node.diskless.recovery.log_refill import LogRefill

@@ -11,7 +11,7 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, Partition, put
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.follower_state import Append
-from tidelog_core.replication.rules import ReplicationRules
+from tidelog_core.replication.leader.rules import ReplicationRules
 from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
 from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.follower.catch_up import CatchUp

@@ -23,7 +23,7 @@ from tidelog_core.metadata.records import Cluster, Partition, put
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectMeta
 from tidelog_core.records.header import iter_headers
-from tidelog_core.replication.rules import ReplicationRules
+from tidelog_core.replication.leader.rules import ReplicationRules
 from tidelog_node.diskless.recovery import log_refill, slice_appends
 from tidelog_node.diskless.recovery.chain_slices import (
     StoredSlice,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import Partition
-from tidelog_core.replication.heirs import heir_of
+from tidelog_core.replication.placement.heirs import heir_of
 
 from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
 from tests.support.virtual_time import run

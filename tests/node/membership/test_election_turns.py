@@ -14,8 +14,8 @@ from tidelog_core.metadata.records import Broker, Partition, Topic, put
 from tidelog_core.metadata.store import ABSENT, ItemKey, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_core.replication.election import LeaderElector
-from tidelog_core.replication.lease_times import LeaseTimes
-from tidelog_core.replication.own_lease import OwnLease
+from tidelog_core.replication.leases.lease_times import LeaseTimes
+from tidelog_core.replication.leases.own_lease import OwnLease
 from tidelog_node.membership import election_round
 from tidelog_node.membership.election_loop import ElectionLoop
 from tidelog_node.membership.election_round import ElectionRound

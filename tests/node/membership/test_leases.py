@@ -11,8 +11,8 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import OutcomeUnknown
 from tidelog_core.metadata.records import BROKER_LEASE_COLLECTION, BrokerLease, put
 from tidelog_core.metadata.store import Write
-from tidelog_core.replication.lease_times import lease_times
-from tidelog_core.replication.own_lease import RELEASED
+from tidelog_core.replication.leases.lease_times import lease_times
+from tidelog_core.replication.leases.own_lease import RELEASED
 from tidelog_node.membership.lease_keeper import read_lease, wait_until_gone
 from tidelog_node.membership.run_mark import (
     UNSETTLED,

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.location import loss_of
 from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.replication.election import LeaderElector
-from tidelog_core.replication.lease_times import LeaseTimes
+from tidelog_core.replication.leases.lease_times import LeaseTimes
 from tidelog_node.membership.lease_keeper import LeaseKeeper
 from tidelog_node.membership.lease_thread import LeaseThread
 from tidelog_node.membership.membership import Membership

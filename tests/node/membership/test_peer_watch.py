@@ -14,7 +14,7 @@ from tidelog_core.metadata.records import (
     broker_lease_key,
 )
 from tidelog_core.metadata.store import ANY_VERSION, Write
-from tidelog_core.replication.lease_watch import WATCHERS_MIN, unhurried_interval_ms
+from tidelog_core.replication.leases.lease_watch import WATCHERS_MIN, unhurried_interval_ms
 
 from tests.node.membership.virtual_cluster import (
     LEASE_S,

@@ -16,7 +16,7 @@ import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
-from tidelog_core.replication.reassignment import target_replicas
+from tidelog_core.replication.placement.reassignment import target_replicas
 from tidelog_node.membership import diskless_spreading
 from tidelog_node.membership.diskless_spreading import AWAY_MS_MAX
 

@@ -49,9 +49,9 @@ from tidelog_core.metadata.store import (
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import ChangeReason
 from tidelog_core.replication.election import move_lead
-from tidelog_core.replication.heirs import wants_diskless
 from tidelog_core.replication.partition_writer import write_changes
-from tidelog_core.replication.reassignment import asked_leader
+from tidelog_core.replication.placement.heirs import wants_diskless
+from tidelog_core.replication.placement.reassignment import asked_leader
 from tidelog_core.waiting import wait_and_clear
 from tidelog_node.diskless.chain.store_watch import StoreWatch
 from tidelog_node.membership.member import ClusterMember

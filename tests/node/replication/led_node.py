@@ -20,7 +20,7 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import AckedBy, Partition, Topic
 from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
-from tidelog_core.replication.heirs import wants_diskless
+from tidelog_core.replication.placement.heirs import wants_diskless
 from tidelog_node.answers import Reply
 from tidelog_node.handlers.admin.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.fetch.handler import FetchHandler

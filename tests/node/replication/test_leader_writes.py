@@ -12,9 +12,9 @@ import pytest
 from tidelog_core import turns
 from tidelog_core.admin.topic_admin import TopicAdmin
 from tidelog_core.admin.topic_plans import NewTopic
-from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS
-from tidelog_core.replication.lease_times import LeaseTimes
-from tidelog_core.replication.peer_leases import PeerLeases
+from tidelog_core.replication.leases.election_coordinators import ISR_SHRINK_DELAY_MS
+from tidelog_core.replication.leases.lease_times import LeaseTimes
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.upkeep.log_changes import LogChanges
 

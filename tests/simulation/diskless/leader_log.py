@@ -15,7 +15,7 @@ from tidelog_core.log.producers.producer_snapshot import decode_snapshot, encode
 from tidelog_core.log.producers.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.header import BatchHeader, pack_batch, patch
-from tidelog_core.replication.pending_acks import PendingAcks
+from tidelog_core.replication.leader.pending_acks import PendingAcks
 
 from tests.simulation.diskless.checker import Entry, entry_of
 from tests.support.chain_model.checkpoint import CheckpointedPartition

@@ -17,11 +17,11 @@ from uuid import UUID
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.records import BrokerLease, Partition
 from tidelog_core.replication.election import LeaderElector
-from tidelog_core.replication.lease_times import LeaseTimes
-from tidelog_core.replication.observed_lease import WrongSuspicion
-from tidelog_core.replication.observed_time import ReadingPlan
-from tidelog_core.replication.own_lease import OwnLease
-from tidelog_core.replication.peer_leases import PeerLeases
+from tidelog_core.replication.leases.lease_times import LeaseTimes
+from tidelog_core.replication.leases.observed_lease import WrongSuspicion
+from tidelog_core.replication.leases.observed_time import ReadingPlan
+from tidelog_core.replication.leases.own_lease import OwnLease
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 
 from tests.simulation.overload.store import Connection, LockedStore, Outcome, Record
 from tests.simulation.world import World

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.records import AckedBy, Partition
-from tidelog_core.replication.adaptive_timeouts import AdaptiveTimeouts
-from tidelog_core.replication.peer_leases import PeerLeases
+from tidelog_core.replication.leases.adaptive_timeouts import AdaptiveTimeouts
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 
 from tests.simulation.overload.node import TIMES, Machine, OverloadedNode
 from tests.simulation.overload.store import LockedStore

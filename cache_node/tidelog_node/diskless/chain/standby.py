@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from tidelog_core.errors import InvalidConfig, TidelogError
 from tidelog_core.metadata.image.cluster_image import ClusterImage
-from tidelog_core.replication.heirs import wants_diskless
+from tidelog_core.replication.placement.heirs import wants_diskless
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.node_context import NodeContext

@@ -28,7 +28,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import move_lead
 from tidelog_core.replication.partition_writer import write_changes
-from tidelog_core.replication.reassignment import is_reassigning, unasked
+from tidelog_core.replication.placement.reassignment import is_reassigning, unasked
 
 from tidelog_node.node_context import NodeContext
 

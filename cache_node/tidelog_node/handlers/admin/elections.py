@@ -19,7 +19,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
-from tidelog_core.replication.peer_leases import PeerLeases
+from tidelog_core.replication.leases.peer_leases import PeerLeases
 
 from tidelog_node.handlers.administration import admin_outcome
 from tidelog_node.node_context import NodeContext

@@ -20,7 +20,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
-from tidelog_core.replication.reassignment import (
+from tidelog_core.replication.placement.reassignment import (
     ongoing_reassignment,
 )
 

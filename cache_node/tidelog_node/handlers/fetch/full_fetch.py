@@ -6,7 +6,7 @@ Source: KIP-74 (size limits), KIP-227 (sessions).
 from __future__ import annotations
 
 from tidelog_core.fetch_epochs import NO_SESSION
-from tidelog_core.replication.follower_progress import FollowerContact
+from tidelog_core.replication.leader.follower_progress import FollowerContact
 
 from tidelog_node.answers import Reply
 from tidelog_node.fetch_sessions import FetchSession, may_keep

@@ -27,8 +27,8 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.unified_log import RemoteRead
 from tidelog_core.log.values import LogRead
-from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.follower_state import find_divergence
+from tidelog_core.replication.leader.follower_progress import FollowerContact
 
 from tidelog_node.authorization.access import Access
 from tidelog_node.counters import NodeCounters

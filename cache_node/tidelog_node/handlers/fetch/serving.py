@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import NO_SESSION
-from tidelog_core.replication.follower_progress import FollowerContact
+from tidelog_core.replication.leader.follower_progress import FollowerContact
 
 from tidelog_node.answers import Reply
 from tidelog_node.authorization.access import Access

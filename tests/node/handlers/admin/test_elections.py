@@ -12,7 +12,7 @@ import pytest
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.records import BrokerLease, put
 from tidelog_core.model import NO_LEADER, TopicPartition
-from tidelog_core.replication.own_lease import RELEASED
+from tidelog_core.replication.leases.own_lease import RELEASED
 
 from tests.node.handlers.control_plane import Node, cluster
 

@@ -1,0 +1,1 @@
+"""Leases: a broker's own, and what readings of the others' say about who is alive."""

@@ -1,0 +1,1 @@
+"""Which brokers get a partition's replicas, and which leads a diskless partition next."""
