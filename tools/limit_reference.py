@@ -6,18 +6,11 @@ from collections.abc import Iterator
 
 from tidelog_cli import passwords
 from tidelog_cli.administration import topic_plan
-from tidelog_core.admin import (
-    acls,
-    client_metrics,
-    client_quotas,
-    configs,
-    delegation_tokens,
-    groups,
-    names,
-    roles,
-    scram_users,
-    topic_plans,
-)
+from tidelog_core.admin import names
+from tidelog_core.admin.groups import group_admin
+from tidelog_core.admin.security import acls, delegation_tokens, roles, scram_users
+from tidelog_core.admin.settings import client_metrics, client_quotas, configs
+from tidelog_core.admin.topics import topic_plans
 from tidelog_core.config import GroupConfig, ListenerConfig, NodeConfig, TopicConfig, settings_of
 from tidelog_core.log import append_checks
 from tidelog_core.model import INT32_MAX, INT64_MAX
@@ -166,7 +159,7 @@ def _records() -> Iterator[Row]:
 
 
 def _groups() -> Iterator[Row]:
-    yield "a group's id", _size(groups.GROUP_ID_SIZE_BYTES_MAX), "refused, INVALID_GROUP_ID"
+    yield "a group's id", _size(group_admin.GROUP_ID_SIZE_BYTES_MAX), "refused, INVALID_GROUP_ID"
     yield "members of a classic group", _setting("group.max.size"), FULL_GROUP
     yield "members of a consumer group", _setting("group.consumer.max.size"), FULL_GROUP
     yield "members of a share group", _setting("group.share.max.size"), FULL_GROUP

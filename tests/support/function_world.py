@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
 
-from tidelog_core.admin.topic_commits import Deletion, deletion_writes
-from tidelog_core.admin.topic_plans import plan_deletion
+from tidelog_core.admin.topics.topic_commits import Deletion, deletion_writes
+from tidelog_core.admin.topics.topic_plans import plan_deletion
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.endpoints import plaintext_endpoints

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter, defaultdict
 from uuid import UUID
 
-from tidelog_core.admin.assignment import spread
+from tidelog_core.admin.topics.assignment import spread
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.placement.diskless_balance import balancing_moves
 from tidelog_core.replication.placement.diskless_followers import (

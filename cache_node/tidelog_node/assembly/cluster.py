@@ -182,7 +182,7 @@ async def _store_first_user(
     if not user or user in view.image.scram_users.by_user:
         return
     # Only now: few nodes need it, and none of them twice.
-    from tidelog_core.admin.first_user import ensure_first_user
+    from tidelog_core.admin.security.first_user import ensure_first_user
 
     if not location:
         raise InvalidConfig(["bootstrap.admin.user needs bootstrap.admin.password.location"])

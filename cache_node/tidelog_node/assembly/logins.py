@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tidelog_core.admin.delegation_tokens import DelegationTokenAdmin, TokenTimes
+from tidelog_core.admin.security.delegation_tokens import DelegationTokenAdmin, TokenTimes
 from tidelog_core.security.oauthbearer import OAUTHBEARER_MECHANISM
 from tidelog_core.setting_values.urls import parse_jwks_url
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tidelog_core.admin.config_resources import ConfigResourceType
+from tidelog_core.admin.settings.config_resources import ConfigResourceType
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.audit.events import Activity, Resource
 from tidelog_core.errors import ErrorCode

@@ -18,8 +18,8 @@ from time import monotonic
 from kio.schema.produce.v12.request import PartitionProduceData, ProduceRequest, TopicProduceData
 from tidelog.wire.connection import Connection
 from tidelog.wire.requests import PRODUCE
-from tidelog_core.admin.topic_admin import TopicAdmin
-from tidelog_core.admin.topic_plans import NewTopic
+from tidelog_core.admin.topics.topic_admin import TopicAdmin
+from tidelog_core.admin.topics.topic_plans import NewTopic
 from tidelog_core.audit.events import AUDIT_TOPIC, EventSource, encode_event
 from tidelog_core.errors import (
     ErrorCode,

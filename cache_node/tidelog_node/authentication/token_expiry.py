@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from tidelog_core.admin.delegation_tokens import DelegationTokenAdmin
+from tidelog_core.admin.security.delegation_tokens import DelegationTokenAdmin
 from tidelog_core.errors import TidelogError
 
 from tidelog_node.node_context import NodeContext

@@ -9,7 +9,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.admin.offset_pages import read_offsets
+from tidelog_core.admin.groups.offset_pages import read_offsets
 from tidelog_core.errors import (
     GroupIdNotFound,
     NonEmptyGroup,

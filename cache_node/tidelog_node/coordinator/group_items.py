@@ -15,7 +15,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
-from tidelog_core.admin.stored_groups import list_pages
+from tidelog_core.admin.groups.stored_groups import list_pages
 from tidelog_core.errors import VersionConflict
 from tidelog_core.metadata.coordination.groups import (
     GROUP_COLLECTION_PREFIX,

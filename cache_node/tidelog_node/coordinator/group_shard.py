@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.admin.stored_groups import read_group, read_groups
+from tidelog_core.admin.groups.stored_groups import read_group, read_groups
 from tidelog_core.errors import CoordinatorNotAvailable, CorruptItem
 from tidelog_core.metadata.coordination.member_pages import StoredGroup
 from tidelog_core.metadata.store import MetadataStore

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidelog_core.admin.offset_pages import (
+from tidelog_core.admin.groups.offset_pages import (
     PAGES_PER_COMMIT,
     PageKey,
     by_page,
@@ -28,8 +28,8 @@ from tidelog_core.admin.offset_pages import (
     read_page,
     read_pages,
 )
-from tidelog_core.admin.pending_offsets import drop_pending, pending_items
-from tidelog_core.admin.share_offsets import forget, list_share_partitions
+from tidelog_core.admin.groups.pending_offsets import drop_pending, pending_items
+from tidelog_core.admin.groups.share_offsets import forget, list_share_partitions
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     OutcomeUnknown,

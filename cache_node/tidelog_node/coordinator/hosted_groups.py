@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
-from tidelog_core.admin.groups import validate_group_id
+from tidelog_core.admin.groups.group_admin import validate_group_id
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     NotCoordinator,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.admin.share_offsets import (
+from tidelog_core.admin.groups.share_offsets import (
     RecordOrCorruptItem,
     begin_at,
     is_begun,

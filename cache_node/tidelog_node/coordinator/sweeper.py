@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tidelog_core.admin.share_offsets import forget, list_share_partitions
+from tidelog_core.admin.groups.share_offsets import forget, list_share_partitions
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.coordination.groups import GroupOffsets
 from tidelog_core.metadata.coordination.share_partitions import share_partition_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from tidelog_core.admin.failures import admin_error_code
-from tidelog_core.admin.topic_admin import TopicAdmin
+from tidelog_core.admin.topics.topic_admin import TopicAdmin
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.node_context import NodeContext

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
-from tidelog_core.admin.diskless_topics import ENABLE
-from tidelog_core.admin.topic_plans import NewTopic
+from tidelog_core.admin.settings.diskless_topics import ENABLE
+from tidelog_core.admin.topics.topic_plans import NewTopic
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import InvalidConfig, TidelogError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tidelog_core.admin.topic_admin import TopicAdmin
+from tidelog_core.admin.topics.topic_admin import TopicAdmin
 from tidelog_core.errors import CoordinatorNotAvailable, TidelogError
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidelog_core.admin.offset_pages import read_pages
+from tidelog_core.admin.groups.offset_pages import read_pages
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.coordination.groups import GroupOffsets
 from tidelog_core.model import TopicPartition

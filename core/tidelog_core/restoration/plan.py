@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidelog_core.admin.configs import new_topic_configs
 from tidelog_core.admin.names import is_internal, validate_topic_name
-from tidelog_core.admin.topic_plans import PARTITIONS_MAX, TopicPlan
+from tidelog_core.admin.settings.configs import new_topic_configs
+from tidelog_core.admin.topics.topic_plans import PARTITIONS_MAX, TopicPlan
 from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.bucket.chains import ChainedPartition, ChainSurvey
 from tidelog_core.errors import InvalidConfig, InvalidTopic

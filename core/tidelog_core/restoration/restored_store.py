@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidelog_core.admin.topic_commits import commit_topic
+from tidelog_core.admin.topics.topic_commits import commit_topic
 from tidelog_core.errors import StoreNotEmpty, VersionConflict
 from tidelog_core.metadata import records
 from tidelog_core.metadata.image.cluster_image import NO_VERSION

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from tidelog_core.admin.drain import drain_diskless, drain_leader, needs_drain
-from tidelog_core.admin.partition_changes import change_partitions
+from tidelog_core.admin.partitions.drain import drain_diskless, drain_leader, needs_drain
+from tidelog_core.admin.partitions.partition_changes import change_partitions
 from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition

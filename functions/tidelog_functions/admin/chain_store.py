@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from uuid import uuid4
 
-from tidelog_core.admin.diskless_topics import ENABLE
+from tidelog_core.admin.settings.diskless_topics import ENABLE
 from tidelog_core.diskless.chain.expiring_rules import check_keeps_chains
 from tidelog_core.diskless.chain.start_probe import check_creates_once
 from tidelog_core.errors import InvalidConfig, TidelogError

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Self
 
-from tidelog_core.admin.config_admin import ConfigAdmin
-from tidelog_core.admin.groups import GroupAdmin
-from tidelog_core.admin.topic_admin import TopicAdmin
+from tidelog_core.admin.groups.group_admin import GroupAdmin
+from tidelog_core.admin.settings.config_admin import ConfigAdmin
+from tidelog_core.admin.topics.topic_admin import TopicAdmin
 from tidelog_core.clock import steady_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.cost.overview import CostReader

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tidelog_core.admin.configs import Alteration, AlterOperation, check_names
-from tidelog_core.admin.describe import (
+from tidelog_core.admin.groups.group_admin import validate_group_id
+from tidelog_core.admin.settings.configs import Alteration, AlterOperation, check_names
+from tidelog_core.admin.settings.describe import (
     ConfigEntry,
     ConfigSource,
     NodeLayers,
@@ -15,7 +16,6 @@ from tidelog_core.admin.describe import (
     describe_node,
     describe_topic,
 )
-from tidelog_core.admin.groups import validate_group_id
 
 from tidelog_functions.admin.chain_store import require_chains
 from tidelog_functions.admin.cluster import AdminCluster

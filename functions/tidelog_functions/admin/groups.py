@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 from uuid import UUID
 
-from tidelog_core.admin.share_offsets import RecordOrCorruptItem
+from tidelog_core.admin.groups.share_offsets import RecordOrCorruptItem
 from tidelog_core.errors import CorruptItem, InvalidRequest
 from tidelog_core.metadata.coordination.consumer_groups import ConsumerMember
 from tidelog_core.metadata.coordination.groups import CommittedOffset, GroupMember

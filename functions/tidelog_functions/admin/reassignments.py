@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog_core.admin.partition_changes import change_partitions
-from tidelog_core.admin.reassignments import reassignment
+from tidelog_core.admin.partitions.partition_changes import change_partitions
+from tidelog_core.admin.partitions.reassignments import reassignment
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.placement.reassignment import ongoing_reassignment
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any
 
-from tidelog_core.admin.diskless_topics import with_diskless_default
-from tidelog_core.admin.topic_plans import USE_DEFAULT, NewTopic, WiderTopic
+from tidelog_core.admin.settings.diskless_topics import with_diskless_default
+from tidelog_core.admin.topics.topic_plans import USE_DEFAULT, NewTopic, WiderTopic
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
 from tidelog_core.model import NO_LEADER, TopicPartition
 from tidelog_core.security.acl import ResourceType

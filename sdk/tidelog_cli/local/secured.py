@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.settings.properties_file import read_properties
-from tidelog_core.admin.first_user import MECHANISM, ensure_first_user
+from tidelog_core.admin.security.first_user import MECHANISM, ensure_first_user
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.model import USER_KIND

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_core.admin.topic_plans import plan_deletion
+from tidelog_core.admin.topics.topic_plans import plan_deletion
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.wal.build import WalSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName

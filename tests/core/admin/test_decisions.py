@@ -9,10 +9,15 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.admin.assignment import placer, spread
-from tidelog_core.admin.configs import Alteration, AlterOperation, alter_topic_configs
 from tidelog_core.admin.names import Collisions, validate_topic_name
-from tidelog_core.admin.topic_plans import NewTopic, TopicPlanner, default_topic, plan_deletion
+from tidelog_core.admin.settings.configs import Alteration, AlterOperation, alter_topic_configs
+from tidelog_core.admin.topics.assignment import placer, spread
+from tidelog_core.admin.topics.topic_plans import (
+    NewTopic,
+    TopicPlanner,
+    default_topic,
+    plan_deletion,
+)
 from tidelog_core.config import NodeConfig, TopicConfig, parse_config, settings_of, topic_config
 from tidelog_core.errors import InvalidConfig, InvalidReplicationFactor, InvalidTopic
 from tidelog_core.metadata.endpoints import plaintext_endpoints

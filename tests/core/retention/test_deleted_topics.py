@@ -7,8 +7,8 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tidelog_core.admin.topic_commits import Deletion, commit_deletions
-from tidelog_core.admin.topic_plans import plan_deletion
+from tidelog_core.admin.topics.topic_commits import Deletion, commit_deletions
+from tidelog_core.admin.topics.topic_plans import plan_deletion
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import ChainTombstone, DeletedTopic, Partition, Topic
 from tidelog_core.metadata.store import (

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 import pytest
-from tidelog_core.admin.acls import AclAdmin
-from tidelog_core.admin.roles import RoleAdmin, RoleChange
+from tidelog_core.admin.security.acls import AclAdmin
+from tidelog_core.admin.security.roles import RoleAdmin, RoleChange
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.cost.counts import HOUR_MS
 from tidelog_core.cost.entries import Addition, Limits, Tally

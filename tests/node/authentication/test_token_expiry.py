@@ -7,7 +7,11 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tidelog_core.admin.delegation_tokens import DelegationTokenAdmin, TokenRequest, TokenTimes
+from tidelog_core.admin.security.delegation_tokens import (
+    DelegationTokenAdmin,
+    TokenRequest,
+    TokenTimes,
+)
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.endpoints import plaintext_endpoints

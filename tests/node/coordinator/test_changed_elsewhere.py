@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.admin.groups import GroupAdmin
+from tidelog_core.admin.groups.group_admin import GroupAdmin
 from tidelog_core.errors import (
     GroupIdNotFound,
     InvalidGroupId,

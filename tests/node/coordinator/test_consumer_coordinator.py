@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.admin.groups import GroupAdmin
+from tidelog_core.admin.groups.group_admin import GroupAdmin
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import NonEmptyGroup, StoreUnavailable
 from tidelog_core.metadata.coordination.consumer_groups import (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
-from tidelog_core.admin.stored_groups import list_pages, read_group, read_groups
+from tidelog_core.admin.groups.stored_groups import list_pages, read_group, read_groups
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, TidelogError, VersionConflict
 from tidelog_core.metadata.coordination.consumer_groups import (
     HASH_OF_NO_TOPICS,

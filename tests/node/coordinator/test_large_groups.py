@@ -10,7 +10,7 @@ import pytest
 from kio.schema.consumer_group_describe.v1 import request as consumer_describe
 from kio.schema.describe_groups.v6 import request as describe
 from kio.schema.errors import ErrorCode
-from tidelog_core.admin.stored_groups import read_group
+from tidelog_core.admin.groups.stored_groups import read_group
 from tidelog_core.metadata.coordination.groups import group_collection, pack_classic
 from tidelog_core.metadata.store import ItemKey, Write
 from tidelog_node import request_turns

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from tidelog_core import turns as core_turns
-from tidelog_core.admin.offset_pages import read_offsets
+from tidelog_core.admin.groups.offset_pages import read_offsets
 from tidelog_core.metadata.coordination.groups import CommittedOffset
 from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.admin.groups import GroupAdmin
-from tidelog_core.admin.share_offsets import RecordOrCorruptItem
+from tidelog_core.admin.groups.group_admin import GroupAdmin
+from tidelog_core.admin.groups.share_offsets import RecordOrCorruptItem
 from tidelog_core.errors import (
     CorruptItem,
     GroupIdNotFound,

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from kio.serial import entity_writer
-from tidelog_core.admin.delegation_tokens import DelegationTokenAdmin, TokenTimes
+from tidelog_core.admin.security.delegation_tokens import DelegationTokenAdmin, TokenTimes
 from tidelog_core.config import NodeConfig
 from tidelog_core.message_reader import read_from
 from tidelog_core.message_schemas import load_request_schema, load_response_schema

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tidelog_core import turns
-from tidelog_core.admin.topic_admin import TopicAdmin
-from tidelog_core.admin.topic_plans import NewTopic
+from tidelog_core.admin.topics.topic_admin import TopicAdmin
+from tidelog_core.admin.topics.topic_plans import NewTopic
 from tidelog_core.replication.leases.election_coordinators import ISR_SHRINK_DELAY_MS
 from tidelog_core.replication.leases.lease_times import LeaseTimes
 from tidelog_core.replication.leases.peer_leases import PeerLeases

@@ -6,8 +6,8 @@ import gc
 from pathlib import Path
 
 import pytest
-from tidelog_core.admin.topic_admin import TopicAdmin
-from tidelog_core.admin.topic_plans import NewTopic
+from tidelog_core.admin.topics.topic_admin import TopicAdmin
+from tidelog_core.admin.topics.topic_plans import NewTopic
 from tidelog_core.model import TopicPartition
 from tidelog_node.logs.log_opener import OPEN_HERE_MAX
 from tidelog_node.replica import Replica

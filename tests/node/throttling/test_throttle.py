@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tidelog_core.admin.client_quotas import QuotaAdmin, QuotaAlteration
+from tidelog_core.admin.settings.client_quotas import QuotaAdmin, QuotaAlteration
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
-from tidelog_core.admin.groups import GroupAdmin
+from tidelog_core.admin.groups.group_admin import GroupAdmin
 from tidelog_core.errors import InvalidProducerEpoch, NotCoordinator
 from tidelog_core.log.values import TransactionCoordinatorFenced
 from tidelog_core.metadata.coordination.groups import CommittedOffset

@@ -11,7 +11,7 @@ from kio.schema.alter_client_quotas.v1 import request as alter_request
 from kio.schema.alter_client_quotas.v1 import response as alter_response
 from kio.schema.describe_client_quotas.v1 import request as describe_request
 from kio.schema.describe_client_quotas.v1 import response as describe_response
-from tidelog_core.admin.client_quotas import (
+from tidelog_core.admin.settings.client_quotas import (
     EntityFilter,
     QuotaAdmin,
     QuotaAlteration,

@@ -20,11 +20,12 @@ from kio.schema.incremental_alter_configs.v1 import request as incremental_reque
 from kio.schema.incremental_alter_configs.v1 import response as incremental_response
 from kio.schema.list_config_resources.v1 import request as list_request
 from kio.schema.list_config_resources.v1 import response as list_response
-from tidelog_core.admin.client_metrics import ClientMetricsAdmin
-from tidelog_core.admin.config_admin import ConfigAdmin
-from tidelog_core.admin.config_resources import ConfigResourceType
-from tidelog_core.admin.configs import Alteration, AlterOperation, check_names
-from tidelog_core.admin.describe import (
+from tidelog_core.admin.names import validate_topic_name
+from tidelog_core.admin.settings.client_metrics import ClientMetricsAdmin
+from tidelog_core.admin.settings.config_admin import ConfigAdmin
+from tidelog_core.admin.settings.config_resources import ConfigResourceType
+from tidelog_core.admin.settings.configs import Alteration, AlterOperation, check_names
+from tidelog_core.admin.settings.describe import (
     CONFIG_TYPE_NUMBERS,
     ConfigEntry,
     NodeLayers,
@@ -34,8 +35,7 @@ from tidelog_core.admin.describe import (
     describe_node,
     describe_topic,
 )
-from tidelog_core.admin.diskless_topics import ENABLE
-from tidelog_core.admin.names import validate_topic_name
+from tidelog_core.admin.settings.diskless_topics import ENABLE
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     ErrorCode,

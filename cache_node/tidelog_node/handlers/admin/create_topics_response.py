@@ -14,9 +14,9 @@ from typing import Any, get_args, get_type_hints
 
 from kio.index import load_response_schema
 from kio.schema.create_topics.v7 import response as create_response
-from tidelog_core.admin.describe import NodeLayers, describe_topic
 from tidelog_core.admin.failures import admin_error_code
-from tidelog_core.admin.topic_plans import TopicPlan
+from tidelog_core.admin.settings.describe import NodeLayers, describe_topic
+from tidelog_core.admin.topics.topic_plans import TopicPlan
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.wire_messages import write_message

@@ -7,8 +7,8 @@ from enum import IntEnum
 
 from kio.schema.elect_leaders.v2 import request as elect_request
 from kio.schema.elect_leaders.v2 import response as elect_response
-from tidelog_core.admin.elections import elect_preferred, elect_unclean
-from tidelog_core.admin.partition_changes import change_partitions
+from tidelog_core.admin.partitions.elections import elect_preferred, elect_unclean
+from tidelog_core.admin.partitions.partition_changes import change_partitions
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     ElectionNotNeeded,

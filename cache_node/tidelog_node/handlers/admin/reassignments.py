@@ -9,8 +9,8 @@ from kio.schema.alter_partition_reassignments.v1 import response as alter_respon
 from kio.schema.list_partition_reassignments.v0 import request as list_request
 from kio.schema.list_partition_reassignments.v0 import response as list_response
 from tidelog_core.admin.failures import admin_error_code
-from tidelog_core.admin.partition_changes import Decide, change_partitions
-from tidelog_core.admin.reassignments import reassignment
+from tidelog_core.admin.partitions.partition_changes import Decide, change_partitions
+from tidelog_core.admin.partitions.reassignments import reassignment
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     ErrorCode,

@@ -16,10 +16,10 @@ from kio.schema.create_topics.v7 import request as create_request
 from kio.schema.delete_topics.v5 import request as delete_request_v5
 from kio.schema.delete_topics.v6 import request as delete_request
 from kio.schema.delete_topics.v6 import response as delete_response
-from tidelog_core.admin.describe import NodeLayers
 from tidelog_core.admin.failures import admin_error_code
-from tidelog_core.admin.topic_commits import Deletion
-from tidelog_core.admin.topic_plans import NewTopic, WiderTopic, wanted_partition_count
+from tidelog_core.admin.settings.describe import NodeLayers
+from tidelog_core.admin.topics.topic_commits import Deletion
+from tidelog_core.admin.topics.topic_plans import NewTopic, WiderTopic, wanted_partition_count
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import (
     ErrorCode,

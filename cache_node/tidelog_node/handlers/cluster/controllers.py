@@ -15,7 +15,7 @@ from kio.schema.describe_quorum.v2 import response as quorum_response
 from kio.schema.update_features.v0 import request as features_request_v0
 from kio.schema.update_features.v1 import response as features_response
 from kio.schema.update_features.v2 import request as features_request
-from tidelog_core.admin.topic_plans import CLUSTER_METADATA_TOPIC
+from tidelog_core.admin.topics.topic_plans import CLUSTER_METADATA_TOPIC
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, UnknownTopicOrPartition
 

@@ -16,7 +16,7 @@ from kio.schema.delete_acls.v3 import request as delete_request
 from kio.schema.delete_acls.v3 import response as delete_response
 from kio.schema.describe_acls.v3 import request as describe_request
 from kio.schema.describe_acls.v3 import response as describe_response
-from tidelog_core.admin.acls import AclAdmin, find_acls
+from tidelog_core.admin.security.acls import AclAdmin, find_acls
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import InvalidRequest, SecurityDisabled, StoreUnavailable, TidelogError
 from tidelog_core.security.acl import (

@@ -20,8 +20,8 @@ from kio.schema.expire_delegation_token.v2 import request as expire_request
 from kio.schema.expire_delegation_token.v2 import response as expire_response
 from kio.schema.renew_delegation_token.v2 import request as renew_request
 from kio.schema.renew_delegation_token.v2 import response as renew_response
-from tidelog_core.admin.delegation_tokens import DelegationTokenAdmin, TokenRequest
 from tidelog_core.admin.failures import admin_error_code
+from tidelog_core.admin.security.delegation_tokens import DelegationTokenAdmin, TokenRequest
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.security.delegation_tokens import DelegationToken

@@ -5,7 +5,7 @@ Without ``authorizer.class.name`` roles would mean nothing, so nobody can see or
 
 from __future__ import annotations
 
-from tidelog_core.admin.roles import RoleAdmin, RoleChange, find_roles
+from tidelog_core.admin.security.roles import RoleAdmin, RoleChange, find_roles
 from tidelog_core.errors import StoreUnavailable, TidelogError
 from tidelog_core.role_messages import (
     ALTER_ROLES_KEY,

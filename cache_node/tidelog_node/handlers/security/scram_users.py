@@ -8,7 +8,7 @@ from kio.schema.alter_user_scram_credentials.v0 import request as alter_request
 from kio.schema.alter_user_scram_credentials.v0 import response as alter_response
 from kio.schema.describe_user_scram_credentials.v0 import request as describe_request
 from kio.schema.describe_user_scram_credentials.v0 import response as describe_response
-from tidelog_core.admin.scram_users import (
+from tidelog_core.admin.security.scram_users import (
     ScramDeletion,
     ScramUpsertion,
     ScramUserAdmin,

@@ -14,7 +14,7 @@ from kio.schema.delete_share_group_offsets.v0 import request as delete_request
 from kio.schema.delete_share_group_offsets.v0 import response as delete_response
 from kio.schema.describe_share_group_offsets.v0 import request as describe_request
 from kio.schema.describe_share_group_offsets.v0 import response as describe_response
-from tidelog_core.admin.share_offsets import RecordOrCorruptItem
+from tidelog_core.admin.groups.share_offsets import RecordOrCorruptItem
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import CorruptItem, ErrorCode, TidelogError
 from tidelog_core.metadata.coordination.share_partitions import NO_START_OFFSET

@@ -9,8 +9,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
-from tidelog_core.admin import acls as acl_admin
-from tidelog_core.admin.acls import AclAdmin, find_acls
+from tidelog_core.admin.security import acls as acl_admin
+from tidelog_core.admin.security.acls import AclAdmin, find_acls
 from tidelog_core.errors import CorruptItem, InvalidRequest, PolicyViolation
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put

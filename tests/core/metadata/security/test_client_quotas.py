@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tidelog_core.admin import client_quotas as quota_admin
-from tidelog_core.admin.client_quotas import QuotaAdmin, QuotaAlteration
+from tidelog_core.admin.settings import client_quotas as quota_admin
+from tidelog_core.admin.settings.client_quotas import QuotaAdmin, QuotaAlteration
 from tidelog_core.errors import CorruptItem, InvalidRequest, TidelogError
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Cluster, put

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
-from tidelog_core.admin import roles as role_admin
-from tidelog_core.admin.roles import RoleAdmin, RoleChange, find_roles
+from tidelog_core.admin.security import roles as role_admin
+from tidelog_core.admin.security.roles import RoleAdmin, RoleChange, find_roles
 from tidelog_core.errors import (
     DuplicateResource,
     InvalidRequest,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_core.admin import acls as acl_admin
+from tidelog_core.admin.security import acls as acl_admin
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
 

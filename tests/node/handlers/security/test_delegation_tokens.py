@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_core.admin.acls import AclAdmin
-from tidelog_core.admin.delegation_tokens import RENEWERS_MAX
+from tidelog_core.admin.security.acls import AclAdmin
+from tidelog_core.admin.security.delegation_tokens import RENEWERS_MAX
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, StoreUnavailable
 from tidelog_core.model import ANONYMOUS, Principal

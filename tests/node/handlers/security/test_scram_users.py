@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_core.admin.scram_users import USER_NAME_SIZE_BYTES_MAX
+from tidelog_core.admin.security.scram_users import USER_NAME_SIZE_BYTES_MAX
 from tidelog_core.errors import AuthenticationFailed, ErrorCode
 from tidelog_core.metadata.security.scram_users import decoy_secret_key, scram_credential_key
 from tidelog_core.metadata.store import ANY_VERSION, Write

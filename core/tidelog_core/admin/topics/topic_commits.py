@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tidelog_core.admin.batch_changes import TOO_LATE, commit_together
-from tidelog_core.admin.topic_plans import TopicPlan
+from tidelog_core.admin.topics.topic_plans import TopicPlan
 from tidelog_core.errors import (
     RequestTimedOut,
     TidelogError,

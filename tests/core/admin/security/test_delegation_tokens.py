@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tidelog_core.admin import delegation_tokens
-from tidelog_core.admin.delegation_tokens import (
+from tidelog_core.admin.security import delegation_tokens
+from tidelog_core.admin.security.delegation_tokens import (
     NAMES_SIZE_BYTES_MAX,
     RENEWERS_MAX,
     TIME_MAX_MS,

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
-from tidelog_core.admin.configs import (
+from tidelog_core.admin.partitions.reassignments import reassignment
+from tidelog_core.admin.settings.configs import (
     Alteration,
     AlterOperation,
     alter_topic_configs,
     new_topic_configs,
     replace_topic_configs,
 )
-from tidelog_core.admin.reassignments import reassignment
-from tidelog_core.admin.topic_plans import NewTopic, TopicPlan, TopicPlanner
+from tidelog_core.admin.topics.topic_plans import NewTopic, TopicPlan, TopicPlanner
 from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.endpoints import plaintext_endpoints

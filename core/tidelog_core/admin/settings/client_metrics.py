@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
-from tidelog_core.admin.configs import Alteration, altered_configs
+from tidelog_core.admin.settings.configs import Alteration, altered_configs
 from tidelog_core.config import ClientMetricsConfig, settings_of
 from tidelog_core.errors import InvalidConfig, InvalidRequest, PolicyViolation, StoreUnavailable
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides, client_metrics_key

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tidelog_core.admin.diskless_topics import (
+from tidelog_core.admin.settings.diskless_topics import (
     check_conversion,
     kept_setting,
     problems_of_diskless,

@@ -14,7 +14,9 @@ from functools import partial
 from typing import TypeVar
 
 from tidelog_core.admin.batch_changes import RETRY_DELAY_MAX
-from tidelog_core.admin.configs import (
+from tidelog_core.admin.groups.group_admin import validate_group_id
+from tidelog_core.admin.names import is_internal
+from tidelog_core.admin.settings.configs import (
     Alteration,
     alter_group_configs,
     alter_node_configs,
@@ -23,8 +25,6 @@ from tidelog_core.admin.configs import (
     validate_group_configs,
     validate_node_configs,
 )
-from tidelog_core.admin.groups import validate_group_id
-from tidelog_core.admin.names import is_internal
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable, UnknownTopicOrPartition, VersionConflict
 from tidelog_core.metadata import records

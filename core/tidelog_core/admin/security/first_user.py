@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from tidelog_core.admin.scram_users import ScramUpsertion, ScramUserAdmin
+from tidelog_core.admin.security.scram_users import ScramUpsertion, ScramUserAdmin
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.store import MetadataStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tidelog_core.admin.configs import validate_node_configs
+from tidelog_core.admin.settings.configs import validate_node_configs
 from tidelog_core.config import GroupConfig, NodeConfig, TopicConfig, settings_of
 from tidelog_core.errors import InvalidRequest
 from tidelog_core.setting import Setting

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from tidelog_core.admin.batch_changes import commit_together
-from tidelog_core.admin.scram_users import ensure_decoy_secret
+from tidelog_core.admin.security.scram_users import ensure_decoy_secret
 from tidelog_core.errors import (
     DelegationTokenAuthDisabled,
     DelegationTokenExpired,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence, Set
 
-from tidelog_core.admin.partition_changes import Decide
+from tidelog_core.admin.partitions.partition_changes import Decide
 from tidelog_core.errors import InvalidReplicationFactor
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, check

@@ -17,8 +17,8 @@ from typing import TypeVar
 from uuid import UUID, uuid4
 
 from tidelog_core.admin.batch_changes import Commit, change_each
-from tidelog_core.admin.topic_commits import Deletion, commit_deletions, commit_topics
-from tidelog_core.admin.topic_plans import (
+from tidelog_core.admin.topics.topic_commits import Deletion, commit_deletions, commit_topics
+from tidelog_core.admin.topics.topic_plans import (
     NewTopic,
     TopicPlan,
     TopicPlanner,

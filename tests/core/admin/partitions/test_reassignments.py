@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from uuid import UUID
 
-from tidelog_core.admin.reassignments import reassignment
+from tidelog_core.admin.partitions.reassignments import reassignment
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, Topic, put
 from tidelog_core.replication.partition_writer import write_changes

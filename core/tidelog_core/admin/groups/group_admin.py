@@ -38,15 +38,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 from uuid import UUID
 
-from tidelog_core.admin.offset_pages import (
+from tidelog_core.admin.groups.offset_pages import (
     PAGES_PER_COMMIT,
     by_page,
     read_offsets,
     read_page,
     read_pages,
 )
-from tidelog_core.admin.pending_offsets import drop_pending
-from tidelog_core.admin.share_offsets import (
+from tidelog_core.admin.groups.pending_offsets import drop_pending
+from tidelog_core.admin.groups.share_offsets import (
     RecordOrCorruptItem,
     begin_at,
     forget,
@@ -54,7 +54,7 @@ from tidelog_core.admin.share_offsets import (
     list_share_partitions,
     read_share_partitions,
 )
-from tidelog_core.admin.stored_groups import list_pages, read_group, read_groups
+from tidelog_core.admin.groups.stored_groups import list_pages, read_group, read_groups
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import (
     CoordinatorNotAvailable,

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidelog_core.admin import assignment
-from tidelog_core.admin.configs import new_topic_configs
 from tidelog_core.admin.names import Collisions, is_internal, validate_topic_name
+from tidelog_core.admin.settings.configs import new_topic_configs
+from tidelog_core.admin.topics import assignment
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     InvalidPartitions,

@@ -10,9 +10,14 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from tidelog_core.admin.topic_admin import TopicAdmin
-from tidelog_core.admin.topic_commits import Deletion
-from tidelog_core.admin.topic_plans import NEW_PARTITIONS_MAX, NewTopic, TopicPlan, WiderTopic
+from tidelog_core.admin.topics.topic_admin import TopicAdmin
+from tidelog_core.admin.topics.topic_commits import Deletion
+from tidelog_core.admin.topics.topic_plans import (
+    NEW_PARTITIONS_MAX,
+    NewTopic,
+    TopicPlan,
+    WiderTopic,
+)
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     InvalidPartitions,
@@ -303,7 +308,7 @@ async def test_clients_that_need_topics_at_once_have_them_created_together(tmp_p
 async def test_each_call_that_needs_topics_is_held_to_the_limit_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog_core.admin.topic_plans.NEW_PARTITIONS_MAX", 30)
+    monkeypatch.setattr("tidelog_core.admin.topics.topic_plans.NEW_PARTITIONS_MAX", 30)
 
     async with cluster(tmp_path) as made:
         calls = [[f"c{call}-{number}" for number in range(20)] for call in range(4)]

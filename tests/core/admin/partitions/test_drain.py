@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from tidelog_core.admin.drain import drain_diskless, drain_leader
+from tidelog_core.admin.partitions.drain import drain_diskless, drain_leader
 from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import BrokerLease, Partition
 from tidelog_core.model import NO_LEADER

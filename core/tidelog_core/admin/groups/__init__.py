@@ -1,0 +1,1 @@
+"""Groups: their administration beside a coordinator, and their stored members and offsets."""

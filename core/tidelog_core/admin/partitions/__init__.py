@@ -1,0 +1,1 @@
+"""Leaders and replicas of partitions, changed for an administrator."""

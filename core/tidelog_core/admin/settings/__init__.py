@@ -1,0 +1,1 @@
+"""Settings of topics, groups, clients and nodes: which are allowed, and how they are described."""
