@@ -9,7 +9,7 @@ import pytest
 from tidelog_core.metadata.schema_records import schema_context_key, schema_text_key
 from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.journal.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 
 from tests.aws.test_dynamodb_store import new_table, opened

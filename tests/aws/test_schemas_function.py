@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.folder import FolderObjectStore
-from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.journal.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.invocation import FunctionSettings, NodeConfig

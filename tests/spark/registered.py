@@ -12,7 +12,7 @@ from typing import Any
 import fastavro
 from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
-from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.journal.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.schema_registry.settings import RegistryConfig, RegistrySettings
 from tidelog_core.schemas.model import Compatibility, Schema, SchemaType

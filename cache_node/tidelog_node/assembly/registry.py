@@ -27,7 +27,7 @@ from tidelog_node.security.listeners import is_loopback
 from tidelog_node.settings import NodeSettings
 
 if TYPE_CHECKING:
-    from tidelog_core.schema_registry.journal import RegistryJournal
+    from tidelog_core.schema_registry.journal.journal import RegistryJournal
 
     from tidelog_node.registry.callers import CallerDesk
     from tidelog_node.registry.http_server import RegistryServer
@@ -51,8 +51,8 @@ async def start_registry(
     if settings.registry_port is None:
         return
     # Only now: a node without a registry does without aiohttp and its API.
-    from tidelog_core.schema_registry.api import RegistryApi
-    from tidelog_core.schema_registry.journal import RegistryJournal
+    from tidelog_core.schema_registry.api.registry_api import RegistryApi
+    from tidelog_core.schema_registry.journal.journal import RegistryJournal
     from tidelog_core.schema_registry.registry import SchemaRegistry
 
     from tidelog_node.registry.call_records import CallRecords

@@ -10,7 +10,7 @@ from tidelog_core.metadata.schema_records import (
     schema_journal_key,
 )
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.schema_registry.journal_checkpoints import JournalHealth
+from tidelog_core.schema_registry.journal.journal_checkpoints import JournalHealth
 from tidelog_core.schema_registry.reading import record_of
 from tidelog_core.schemas.subject_names import SubjectName
 from tidelog_core.turns import Turn

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidelog_core.audit.events import Activity, Resource
-from tidelog_core.schema_registry.audited_changes import Change, Operation
-from tidelog_core.schema_registry.call_kinds import CallKind, kind_of
-from tidelog_core.schema_registry.calls import Answer
+from tidelog_core.schema_registry.api.audited_changes import Change, Operation
+from tidelog_core.schema_registry.api.call_kinds import CallKind, kind_of
+from tidelog_core.schema_registry.api.calls import Answer
 from tidelog_core.schemas.refusals import RegistryRefusal
 
 from tidelog_node.audit.audit_log import AuditLog

@@ -2,7 +2,7 @@
 
 The registry has the security of one listener for clients. If clients log in there, a caller sends
 the same name and password by HTTP's Basic authentication; if they have certificates, the
-certificate says who calls. ``schema_registry.rights`` says which ACLs count.
+certificate says who calls. ``schema_registry.api.rights`` says which ACLs count.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from tidelog_core.errors import AuthenticationFailed
 from tidelog_core.model import USER_KIND, Principal
-from tidelog_core.schema_registry.calls import AllPermissions, Permissions, Right
-from tidelog_core.schema_registry.rights import of_cluster, of_subject
+from tidelog_core.schema_registry.api.calls import AllPermissions, Permissions, Right
+from tidelog_core.schema_registry.api.rights import of_cluster, of_subject
 from tidelog_core.schemas.refusals import RegistryRefusal
 from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.plain import PlainLogin

@@ -19,9 +19,9 @@ from contextlib import suppress
 from typing import Protocol
 
 from aiohttp import web
-from tidelog_core.schema_registry.api import RegistryApi, interrupted
-from tidelog_core.schema_registry.audited_changes import Change
-from tidelog_core.schema_registry.calls import Answer, Call, Permissions
+from tidelog_core.schema_registry.api.audited_changes import Change
+from tidelog_core.schema_registry.api.calls import Answer, Call, Permissions
+from tidelog_core.schema_registry.api.registry_api import RegistryApi, interrupted
 from tidelog_core.schemas.refusals import TIMEOUT_ERROR, RegistryRefusal
 
 from tidelog_node.counters import SchemaTraffic

@@ -36,9 +36,9 @@ from tidelog_core.metadata.store import (
 )
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.restoration.selection import Remark
-from tidelog_core.schema_registry.journal_gaps import import_scopes, jumped
-from tidelog_core.schema_registry.journal_objects import JournalEntry
-from tidelog_core.schema_registry.journal_reading import (
+from tidelog_core.schema_registry.journal.journal_gaps import import_scopes, jumped
+from tidelog_core.schema_registry.journal.journal_objects import JournalEntry
+from tidelog_core.schema_registry.journal.journal_reading import (
     FoundJournal,
     list_journal,
     read_journal,

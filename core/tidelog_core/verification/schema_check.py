@@ -9,8 +9,8 @@ from tidelog_core.metadata.schema_records import (
 )
 from tidelog_core.metadata.store import Item, ItemKey, KeyRange, MetadataStore
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.schema_registry.journal_reading import read_journal, read_texts
-from tidelog_core.schema_registry.journal_repair import compare
+from tidelog_core.schema_registry.journal.journal_reading import read_journal, read_texts
+from tidelog_core.schema_registry.journal.journal_repair import compare
 from tidelog_core.tier.keys import schema_key, schemas_prefix
 from tidelog_core.verification.segment_check import Problem
 

@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from tidelog_core.errors import StoreUnavailable, TidelogError
 from tidelog_core.metadata.records import Cluster, cluster_key
-from tidelog_core.schema_registry.api import RegistryApi, interrupted
-from tidelog_core.schema_registry.audited_changes import Change
-from tidelog_core.schema_registry.calls import Answer, Call, Right
-from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.api.audited_changes import Change
+from tidelog_core.schema_registry.api.calls import Answer, Call, Right
+from tidelog_core.schema_registry.api.registry_api import RegistryApi, interrupted
+from tidelog_core.schema_registry.api.rights import NeededAcl, of_cluster, of_subject
+from tidelog_core.schema_registry.journal.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry
-from tidelog_core.schema_registry.rights import NeededAcl, of_cluster, of_subject
 from tidelog_core.schemas.refusals import STORE_ERROR, TIMEOUT_ERROR
 from tidelog_core.software_version import tidelog_version
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import Cluster, cluster_key
 from tidelog_core.objects.location import opened_object_store
-from tidelog_core.schema_registry.bucket_items import BucketIndex, read_index
+from tidelog_core.schema_registry.journal.bucket_items import BucketIndex, read_index
 from tidelog_core.schema_registry.reading import RegistryReader
 from tidelog_core.schemas.model import Schema
 from tidelog_core.schemas.refusals import RegistryRefusal

@@ -35,8 +35,8 @@ def accept_loss(
 
 async def _accept(key: str, metadata_url: str, objects_url: str) -> None:
     from tidelog_core.objects.location import opened_object_store
-    from tidelog_core.schema_registry.accepted_loss import accept_loss as accept
-    from tidelog_core.schema_registry.accepted_loss import newest_loss
+    from tidelog_core.schema_registry.journal.accepted_loss import accept_loss as accept
+    from tidelog_core.schema_registry.journal.accepted_loss import newest_loss
 
     async with (
         opened_object_store(objects_url) as objects,

@@ -12,7 +12,7 @@ from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.records import Cluster, cluster_key
 from tidelog_core.metadata.schema_records import SubjectVersion
 from tidelog_core.objects.location import opened_object_store
-from tidelog_core.schema_registry.bucket_items import BucketIndex, read_index
+from tidelog_core.schema_registry.journal.bucket_items import BucketIndex, read_index
 from tidelog_core.schema_registry.reading import RegistryReader
 from tidelog_core.schemas.languages import Known
 from tidelog_core.schemas.model import Schema

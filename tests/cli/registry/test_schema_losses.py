@@ -9,7 +9,7 @@ from pathlib import Path
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
-from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.journal.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry, Wanted
 from tidelog_core.tier.keys import schema_key
 

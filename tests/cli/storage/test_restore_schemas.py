@@ -39,7 +39,7 @@ def record(*fields: str) -> dict[str, str]:
     return {"schema": json.dumps({"type": "record", "name": "R", "fields": made})}
 
 
-@pytest.mark.slow  # It starts two nodes; tests/core/schema_registry/test_journal.py runs always.
+@pytest.mark.slow  # It starts two nodes; tests/core/schema_registry/journal/test_journal.py runs always.
 def test_a_schema_that_was_answered_survives_the_loss_of_node_and_metadata(
     tmp_path: Path,
 ) -> None:

@@ -12,8 +12,8 @@ import pytest
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_core.schema_registry import journal, journal_checkpoints
-from tidelog_core.schema_registry.journal import RegistryJournal
+from tidelog_core.schema_registry.journal import journal, journal_checkpoints
+from tidelog_core.schema_registry.journal.journal import RegistryJournal
 from tidelog_core.schema_registry.registry import SchemaRegistry
 
 from tests.contracts.metadata_update import Open

@@ -12,7 +12,7 @@ import pytest
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.schema_registry.registry import PAUSE_SECONDS_MAX
 
-from tests.core.schema_registry.journals import A, B, C, id_of, registry_on
+from tests.core.schema_registry.journal.journals import A, B, C, id_of, registry_on
 from tests.support.memory_store import MemoryMetadataStore
 
 CALLS_MAX = {"put": 2, "get": 2, "head": 2, "commit": 2}  # of a change, after any kill

@@ -14,12 +14,12 @@ from tidelog_core.audit.events import Activity, AuditEvent, AuditKind
 from tidelog_core.metadata.store import Check, Write
 from tidelog_core.model import USER_KIND, Principal
 from tidelog_core.objects.memory import MemoryObjectStore
-from tidelog_core.schema_registry.api import RegistryApi
-from tidelog_core.schema_registry.audited_changes import Change, Operation, change_of
-from tidelog_core.schema_registry.call_kinds import CallKind, kind_of
-from tidelog_core.schema_registry.calls import Permissions, Right
-from tidelog_core.schema_registry.journal import RegistryJournal
-from tidelog_core.schema_registry.journal_checkpoints import JournalHealth
+from tidelog_core.schema_registry.api.audited_changes import Change, Operation, change_of
+from tidelog_core.schema_registry.api.call_kinds import CallKind, kind_of
+from tidelog_core.schema_registry.api.calls import Permissions, Right
+from tidelog_core.schema_registry.api.registry_api import RegistryApi
+from tidelog_core.schema_registry.journal.journal import RegistryJournal
+from tidelog_core.schema_registry.journal.journal_checkpoints import JournalHealth
 from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_node.audit import audit_log
 from tidelog_node.audit.audit_log import AuditLog

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
-from tidelog_core.schema_registry.api import RegistryApi
-from tidelog_core.schema_registry.calls import AllPermissions, Permissions
+from tidelog_core.schema_registry.api.calls import AllPermissions, Permissions
+from tidelog_core.schema_registry.api.registry_api import RegistryApi
 from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_node.registry import http_server
 from tidelog_node.registry.callers import RequestOfCaller, unauthorized

@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-from tidelog_core.schema_registry.api import RegistryApi
+from tidelog_core.schema_registry.api.registry_api import RegistryApi
 from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_node.assembly import registry as assembly
 from tidelog_node.assembly.registry import listen_once_open
