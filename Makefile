@@ -17,7 +17,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 	tests/node/connections tests/node/test_data_plane.py \
 	tests/node/replication/test_answers_in_turns.py \
 	tests/node/replication/test_following_sessions.py \
-	tests/node/test_recovery.py tests/node/test_wire_fetch.py tests/node/test_wire_produce.py
+	tests/node/test_recovery.py tests/node/wire/test_fetch.py tests/node/wire/test_produce.py
 # The tests that differ where the kernel has TLS.
 KTLS_TESTS := tests/node/connections/test_kernel_tls_transport.py tests/node/connections/test_key_updates.py \
 	tests/node/security/test_tls_large_requests.py tests/node/security/test_kernel_tls.py \

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tidelog_node.cluster_size import ask_for_nodes
+from tidelog_node.local_cluster.cluster_size import ask_for_nodes
 
 from bench.command_line import parser_of
 from tools.ports import free_ports

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 from tidelog_core.config import NodeConfig
-from tidelog_node.server import UNPACED
+from tidelog_node.connections.server import UNPACED
 
 MIB = 1 << 20
 

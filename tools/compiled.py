@@ -62,8 +62,9 @@ MODULES = (
     *(
         f"{_NODE}/{name}.py"
         for name in (
-            *("answers", "counters", "dispatch", "fetch_lists", "fetch_sessions"),
-            *("low_water_mark", "replica", "replicas", "routes", "session"),
+            *("answers", "counters", "dispatch", "low_water_mark", "replicas/replica"),
+            *("replicas/replica_manager", "replicas/role", "replicas/role_changes"),
+            *("requests/routes", "requests/session"),
         )
     ),
     *(
@@ -82,8 +83,8 @@ MODULES = (
     *(
         f"{_NODE}/handlers/fetch/{name}.py"
         for name in (
-            *("full_fetch", "handler", "listed_fetch", "reading", "served_fetch", "serving"),
-            "session_fetch",
+            *("fetch_lists", "fetch_sessions", "full_fetch", "handler", "listed_fetch", "reading"),
+            *("served_fetch", "serving", "session_fetch"),
         )
     ),
     *(
@@ -97,8 +98,6 @@ MODULES = (
         f"{_NODE}/throttling/{name}.py"
         for name in ("client_limits", "meters", "rate_limit", "request_timer", "throttle")
     ),
-    f"{_NODE}/replication/role.py",
-    f"{_NODE}/replication/role_changes.py",
     *(
         f"{_NODE}/wire/{name}.py"
         for name in ("fetch", "fetch_answer", "fetch_list", "primitives", "produce")

@@ -18,11 +18,12 @@ from tidelog_core.quotas import quota_entity
 from tidelog_core.replication.leases.lease_times import LeaseTimes
 from tidelog_core.security import roles as role_members
 from tidelog_core.security import scram_credentials
-from tidelog_node import cluster_settings, fetch_sessions
 from tidelog_node.authentication import bearer_tokens, login
 from tidelog_node.client_metrics import forwarder, instances
 from tidelog_node.diskless.chain.node_chain import LENT_BYTES
 from tidelog_node.handlers.client_metrics import DECOMPRESSED_RATIO_MAX
+from tidelog_node.handlers.fetch import fetch_sessions
+from tidelog_node.local_cluster import cluster_settings
 from tidelog_node.monitoring import group_lag, http_server
 from tidelog_node.throttling import meters
 from tidelog_node.transactions import hosted_transactions

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 
-from tidelog_node import lazy_modules
-from tidelog_node.early_signals import let_signals_end
-from tidelog_node.init_process import leave_first_process
+from tidelog_node.processes import lazy_modules
+from tidelog_node.processes.early_signals import let_signals_end
+from tidelog_node.processes.init_process import leave_first_process
 
 
 def main() -> int:
@@ -17,7 +17,7 @@ def main() -> int:
     gc.disable()  # until the node serves: a start creates thousands of classes and no garbage
     lazy_modules.install()
     # Only now: each counts for what is imported after it.
-    from tidelog_node import lazy_methods
+    from tidelog_node.processes import lazy_methods
 
     lazy_methods.install()
     from tidelog_node.process import run

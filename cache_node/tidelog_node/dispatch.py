@@ -29,10 +29,16 @@ from tidelog_core.message_schemas import load_request_schema, load_response_sche
 
 from tidelog_node.answers import Answer, CloseConnection, ControlReply, PendingReply, Reply
 from tidelog_node.counters import NodeCounters
-from tidelog_node.partition_pace import MANY_ELEMENTS, NotYet, PartitionPace
-from tidelog_node.request_turns import LargeRequest, LargeRequests
-from tidelog_node.routes import EncodedResponse, HotRoute, RequestContext, Route, is_encoded
-from tidelog_node.session import NO_NODE, Session
+from tidelog_node.fairness.partition_pace import MANY_ELEMENTS, NotYet, PartitionPace
+from tidelog_node.fairness.request_turns import LargeRequest, LargeRequests
+from tidelog_node.requests.routes import (
+    EncodedResponse,
+    HotRoute,
+    RequestContext,
+    Route,
+    is_encoded,
+)
+from tidelog_node.requests.session import NO_NODE, Session
 from tidelog_node.throttling.counted_work import counted
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import (

@@ -21,7 +21,7 @@ from tidelog_core.errors import InvalidConfig, TidelogError
 from tidelog_core.log.checkpoint import DISK_FULL
 from tidelog_core.log_format import configure_logging
 
-from tidelog_node.ending_signals import on_ending_signals
+from tidelog_node.processes.ending_signals import on_ending_signals
 from tidelog_node.settings import HTTP_ON, NodeSettings, parse_settings
 
 logger = logging.getLogger(__name__)

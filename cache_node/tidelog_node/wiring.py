@@ -15,18 +15,18 @@ from functools import partial
 
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 
+from tidelog_node.assembly.background import Background
 from tidelog_node.assembly.cluster import open_cluster
 from tidelog_node.assembly.coordination import Coordination
 from tidelog_node.assembly.late_diskless import LateDiskless
 from tidelog_node.assembly.logs import open_logs, start_replication, start_rewriting, start_upkeep
 from tidelog_node.assembly.monitoring import Monitoring, start_monitoring
 from tidelog_node.assembly.serving import build_serving
-from tidelog_node.background import Background
-from tidelog_node.introduction import introduce
-from tidelog_node.membership.registration import keep_registered
+from tidelog_node.connections.server import Server
+from tidelog_node.membership.introduction import introduce
+from tidelog_node.membership.kept_registration import keep_registered
 from tidelog_node.monitoring.readiness import Phase
 from tidelog_node.security.listeners import Listeners
-from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 
 logger = logging.getLogger(__name__)

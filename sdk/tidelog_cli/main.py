@@ -15,7 +15,7 @@ def app() -> None:
     if before is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     _open_streams()
-    from tidelog_node.init_process import leave_first_process
+    from tidelog_node.processes.init_process import leave_first_process
 
     leave_first_process()
     from typer.main import get_command

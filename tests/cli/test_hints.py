@@ -12,7 +12,7 @@ from tidelog.settings.names import NAMED
 from tidelog_core.config import NodeConfig, TopicConfig, settings_of
 from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.tier_compaction.swap import PartitionClaimed
-from tidelog_node.registration import BrokerIdTaken
+from tidelog_node.membership.registration import BrokerIdTaken
 
 from tests.support.command import called
 from tests.support.source_texts import PACKAGES

@@ -33,7 +33,7 @@ raise ValueError("nobody catches\\nthis")
 def line_of(message: str, *args: object, exc_info: Any = None, **extra: object) -> str:
     record = logging.makeLogRecord(
         {
-            "name": "tidelog_node.server",
+            "name": "tidelog_node.connections.server",
             "levelname": "WARNING",
             "msg": message,
             "args": args,
@@ -58,7 +58,7 @@ def test_a_json_line_has_time_level_process_logger_message_and_fields() -> None:
         "timestamp": "2026-01-01T00:00:00.500Z",
         "level": "WARNING",
         "process": "node-1",
-        "logger": "tidelog_node.server",
+        "logger": "tidelog_node.connections.server",
         "message": "segment copied",
         "partition": "t-0",
         "base_offset": 7,

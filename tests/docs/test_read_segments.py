@@ -22,7 +22,7 @@ from tidelog_core.records.control import (
 from tidelog_core.tier.index_build import RewriteFacts
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import replaced_segment
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 from tests.support.docs_reader import SCRIPT, only, read_all, reader, run
 from tests.support.node_process import NodeProcess

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.message_schemas import load_request_schema
-from tidelog_node.request_turns import HOLD_SECONDS_MAX
+from tidelog_node.fairness.request_turns import HOLD_SECONDS_MAX
 
 from tests.node.answer_times import AnswerTimes
 from tests.node.large_requests import (

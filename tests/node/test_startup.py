@@ -17,7 +17,7 @@ from tidelog_core.metadata.records import BROKER_COLLECTION, Broker
 from tidelog_core.metadata.store import Item
 from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.registration import register_broker
+from tidelog_node.membership.registration import register_broker
 from tidelog_node.settings import parse_settings
 
 from tests.support.node_process import READY_SECONDS_MAX, NodeProcess

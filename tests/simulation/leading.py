@@ -25,12 +25,12 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.model import TopicPartition
 from tidelog_node.answers import PendingReply
 from tidelog_node.disk.data_disk import DataDisk
-from tidelog_node.fetch_sessions import FetchSessions
+from tidelog_node.handlers.fetch.fetch_sessions import FetchSessions
 from tidelog_node.handlers.fetch.handler import FetchHandler
 from tidelog_node.handlers.fetch.serving import FetchServing
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica, ReplicaWaiter
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica import Replica, ReplicaWaiter
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 

@@ -59,7 +59,7 @@ from tidelog_core.replication.tier_start import (
     start_before_following,
     start_before_leading,
 )
-from tidelog_node.fetch_sessions import FetchSessions
+from tidelog_node.handlers.fetch.fetch_sessions import FetchSessions
 from tidelog_node.handlers.fetch.handler import FetchHandler
 from tidelog_node.wire.fetch import FetchRequest
 

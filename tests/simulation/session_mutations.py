@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from tidelog_node.fetch_sessions import FetchSession, FetchSessions, SessionPartition
+from tidelog_node.handlers.fetch.fetch_sessions import FetchSession, FetchSessions, SessionPartition
 from tidelog_node.handlers.fetch.handler import FetchHandler
-from tidelog_node.replica import ReplicaWaiter
+from tidelog_node.replicas.replica import ReplicaWaiter
 from tidelog_node.wire.fetch import FetchRequest, FetchTopic, ForgottenTopic
 
 from tests.simulation.following import SimFetcher

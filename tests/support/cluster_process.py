@@ -17,8 +17,8 @@ SECONDS_MAX = 40.0
 CLUSTER_PROGRAM = """
 import sys
 from pathlib import Path
-from tidelog_node.cluster_settings import ClusterSettings
-from tidelog_node.supervisor import run_cluster
+from tidelog_node.local_cluster.cluster_settings import ClusterSettings
+from tidelog_node.local_cluster.supervisor import run_cluster
 settings = ClusterSettings(data_dir=Path(sys.argv[1]), port=int(sys.argv[2]), node_count=3)
 sys.exit(run_cluster(settings, announce=lambda line: print(line, flush=True)))
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_node.diskless.chain.node_chain import NodeChain
-from tidelog_node.registration import ensure_cluster
+from tidelog_node.membership.registration import ensure_cluster
 
 from tests.support.node_context import node_context
 

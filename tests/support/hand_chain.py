@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 DISKLESS = {"diskless.enable": "true", "remote.storage.enable": "true"}  # settings of a topic
 

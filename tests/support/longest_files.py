@@ -36,7 +36,7 @@ LONGEST_FILES = (
     "tests/node/tier/test_retention_loop.py",
     "tests/cli/records/test_records.py",
     "tests/node/transactions/test_clients.py",
-    "tests/node/test_wire_fetch.py",
+    "tests/node/wire/test_fetch.py",
     "tests/sdk/test_log_truncation.py",
     "tests/node/test_recovery.py",
     "tests/sdk/test_transactions.py",

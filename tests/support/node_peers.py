@@ -10,7 +10,7 @@ from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint, plaintext_endp
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
-from tidelog_node.registration import register_broker
+from tidelog_node.membership.registration import register_broker
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 from tidelog_node.security.node_trust import NodeTrust
 

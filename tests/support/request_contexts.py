@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidelog_core.metadata.endpoints import PLAINTEXT
-from tidelog_node.routes import RequestContext
-from tidelog_node.session import NO_NODE, Session
+from tidelog_node.requests.routes import RequestContext
+from tidelog_node.requests.session import NO_NODE, Session
 
 
 def a_session(port: int = 40_000, *, listener: str = PLAINTEXT, node_id: int = NO_NODE) -> Session:

@@ -36,9 +36,9 @@ from tidelog_core.tier.keys import segment_keys
 from tidelog_node.erasure.evicting_eraser import EvictingEraser
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.registration import ensure_cluster, register_broker
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.membership.registration import ensure_cluster, register_broker
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.tier.service import TierService
 from tidelog_node.upkeep.log_changes import LogChanges
 

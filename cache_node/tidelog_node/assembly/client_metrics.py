@@ -13,7 +13,7 @@ from tidelog_node.client_metrics.instances import ClientInstances
 from tidelog_node.counters import ClientMetricsTraffic
 from tidelog_node.handlers.client_metrics import ClientMetricsHandlers
 from tidelog_node.node_context import NodeContext
-from tidelog_node.routes import Route
+from tidelog_node.requests.routes import Route
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ from tidelog_node.logs.restore import UnrestoredLogs, restore_logs
 from tidelog_node.membership.lease_thread import LeaseThread
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.membership.membership import new_membership
+from tidelog_node.membership.registration import ensure_cluster, register_broker
 from tidelog_node.node_context import NodeContext
 from tidelog_node.node_health import NodeHealth
-from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.security.listeners import Listeners
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.security.node_trust import NodeTrust

@@ -18,7 +18,7 @@ from tidelog_node.assembly.coordination import Coordination
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.authorization.access import Access
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
-from tidelog_node.late_routes import LateHandler, Load, Make
+from tidelog_node.requests.late_routes import LateHandler, Load, Make
 from tidelog_node.throttling.throttle import Throttle
 
 Table = tuple[tuple[Load, tuple[tuple[int, int, int], ...]], ...]

@@ -20,8 +20,8 @@ from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 from tidelog_node.assembly.logs import Logs
-from tidelog_node.late_routes import imported
 from tidelog_node.node_context import NodeContext
+from tidelog_node.requests.late_routes import imported
 
 if TYPE_CHECKING:
     from tidelog_node.assembly.coordinators import Coordinators

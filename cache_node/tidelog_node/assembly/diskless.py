@@ -10,10 +10,10 @@ from tidelog_core.diskless.takeover.successors import SuccessorSearch
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.location import parse_object_location
 
+from tidelog_node.assembly.background import Background
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import GATEWAY_DIR, Logs
 from tidelog_node.assembly.serving import Serving
-from tidelog_node.background import Background
 from tidelog_node.diskless.chain.abandoned_chains import AbandonedChains, abandoned_after_ms
 from tidelog_node.diskless.chain.checkpoints import ChainCheckpoints
 from tidelog_node.diskless.chain.collection import ChainCollection
@@ -41,7 +41,7 @@ from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.handlers.produce.gateway_append import GatewayAppends
 from tidelog_node.node_context import NodeContext
 from tidelog_node.peers import Peers
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.settings import NodeSettings
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.manifests import BucketManifests

@@ -25,7 +25,7 @@ from tidelog_node.assembly.logs import GATEWAY_DIR, Logs
 from tidelog_node.assembly.serving import Serving
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.follower.kept_notes import KeptNotes
-from tidelog_node.late_routes import imported
+from tidelog_node.requests.late_routes import imported
 from tidelog_node.settings import NodeSettings
 
 if TYPE_CHECKING:

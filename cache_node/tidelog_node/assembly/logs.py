@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from tidelog_core.config import NodeConfig
 from tidelog_core.log.segments.open_files import OpenFiles
 
+from tidelog_node.assembly.background import Background
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.costs import build_costs
-from tidelog_node.background import Background
 from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.costs.recorder import CostRecorder
 from tidelog_node.disk.data_disk import DataDisk, DiskWatch
@@ -21,8 +21,8 @@ from tidelog_node.erasure.rewriting_eraser import RewritingEraser
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.replication.lead_checks import LeadChecks
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.settings import NodeSettings

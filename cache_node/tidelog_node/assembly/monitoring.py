@@ -19,9 +19,9 @@ from tidelog_core.software_version import tidelog_version
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.coordination import Coordination
 from tidelog_node.assembly.logs import Logs
+from tidelog_node.connections.server import Server
 from tidelog_node.monitoring.readiness import Readiness
 from tidelog_node.security.listeners import is_loopback
-from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.tracing.tracer import Tracer
 

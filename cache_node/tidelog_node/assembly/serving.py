@@ -22,6 +22,7 @@ from tidelog_node.authentication.login_log import LoginLog
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.connections.listener_transports import ListenerTransports
+from tidelog_node.connections.server import LoginFactory, Server
 from tidelog_node.connections.tls_transport import TlsBuffers
 from tidelog_node.connections.transport import TransportFactory, plain_transport
 from tidelog_node.dispatch import Dispatch
@@ -37,10 +38,9 @@ from tidelog_node.handlers.produce.handler import ProduceHandler
 from tidelog_node.handlers.share.acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share.fetch import ShareFetchHandler
 from tidelog_node.node_context import NodeContext
-from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.replication.closest import RackAwareness
-from tidelog_node.routes import Route
-from tidelog_node.server import LoginFactory, Server
+from tidelog_node.requests.node_sessions import NodeSessions
+from tidelog_node.requests.routes import Route
 from tidelog_node.settings import NodeSettings
 from tidelog_node.throttling.connection_limits import ConnectionLimits
 from tidelog_node.throttling.share_exchange import ShareExchange
@@ -316,7 +316,7 @@ def _watched(
 
         routes = audit_routes(routes, audit, is_mandatory=node.static_config.audit_mandatory)
     if node.tracer is not None:
-        from tidelog_node.traced_routes import trace_routes
+        from tidelog_node.requests.traced_routes import trace_routes
 
         routes = trace_routes(routes, node.tracer)
     return routes

@@ -21,7 +21,7 @@ from tidelog_core.model import ANONYMOUS
 from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.authorization import Client
 
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 EVENTS_MAX = 10_000
 SUMS_MAX = 10_000

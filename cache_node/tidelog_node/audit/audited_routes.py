@@ -20,8 +20,8 @@ from tidelog_core.message_schemas import load_response_schema
 from tidelog_node.answers import CloseConnection
 from tidelog_node.audit.audit_log import AuditLog
 from tidelog_node.audit.changes import CHANGING_APIS, ChangingApi
-from tidelog_node.routes import RequestContext, Route
-from tidelog_node.session import NO_NODE
+from tidelog_node.requests.routes import RequestContext, Route
+from tidelog_node.requests.session import NO_NODE
 
 
 def audit_routes(routes: Iterable[Route], log: AuditLog, *, is_mandatory: bool) -> list[Route]:

@@ -11,7 +11,7 @@ from tidelog_core.audit.events import AuditKind
 from tidelog_core.metadata.image.cluster_view import ClusterView
 
 from tidelog_node.audit.audit_log import AuditLog
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 
 class TransferRecorder:

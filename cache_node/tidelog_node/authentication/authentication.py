@@ -30,7 +30,7 @@ from tidelog_core.security.oauthbearer import OAUTHBEARER_MECHANISM
 
 from tidelog_node.answers import CloseConnection
 from tidelog_node.authentication.exchanges import Exchange, Mechanisms
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 ROUNDS_MAX = 16  # requests and tokens of one authentication; the longest needs 6
 REAUTHENTICATION_SECONDS_MIN = 1.0  # between the starts of two

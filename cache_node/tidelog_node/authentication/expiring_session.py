@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tidelog_node.answers import Answer
 from tidelog_node.authentication.authentication import Authentication
 from tidelog_node.connections.frame_receiver import FrameHandler
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 API_KEY = struct.Struct(">h")
 

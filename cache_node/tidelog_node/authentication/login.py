@@ -29,7 +29,7 @@ from tidelog_node.authentication.expiring_session import ExpiringSession
 from tidelog_node.authentication.login_frames import LoginFrames, LoginMemory
 from tidelog_node.connections.frame_receiver import FrameHandler
 from tidelog_node.connections.transport import Transport
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 logger = logging.getLogger(__name__)
 

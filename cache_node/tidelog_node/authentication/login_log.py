@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from tidelog_core.security.plain import KnownPasswords, PlainLogin, check_passwo
 from tidelog_core.security.scram import ScramCredentials
 
 from tidelog_node.answers import CloseConnection
-from tidelog_node.host_lock import HostLock
+from tidelog_node.fairness.host_lock import HostLock
 
 CHECKS_WAITING_MAX = 1_000  # they take 5 to 10 seconds
 CHECKS_OF_HOST_MAX = 100

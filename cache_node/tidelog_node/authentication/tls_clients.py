@@ -16,10 +16,10 @@ from tidelog_node.connections.kernel_tls_transport import SPENT_BYTES, KernelTls
 from tidelog_node.connections.read_watch import ReadWatch
 from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import PlainTransport, Transport
+from tidelog_node.requests.session import Session
 from tidelog_node.security.handshake_failures import explain_failure
 from tidelog_node.security.listener_tls import ListenerTls
 from tidelog_node.security.listeners import Listener
-from tidelog_node.session import Session
 
 CERTIFICATE = "certificate"  # how a client has proved who it is
 

@@ -27,7 +27,7 @@ from tidelog_core.security.roles import GROUP_KIND
 
 from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.authorization.topic_viewer import TopicViewer
-from tidelog_node.session import NO_NODE, Session
+from tidelog_node.requests.session import NO_NODE, Session
 
 if TYPE_CHECKING:
     from tidelog_core.model import Principal

@@ -21,8 +21,8 @@ from tidelog_core.security.operations import REFUSAL_CODES, operation_needed
 
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.refusals import NOTHING, element_class, refusal, refused
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.fairness.request_turns import RequestTurn
+from tidelog_node.requests.routes import RequestContext, Route
 
 _TOPIC_FIELDS = ("name", "topic", "topic_name")
 

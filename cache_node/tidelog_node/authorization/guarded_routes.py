@@ -17,8 +17,8 @@ from tidelog_node.authorization.guard import Guard, GuardedCall
 from tidelog_node.authorization.token_guards import TOKEN_GUARDS
 from tidelog_node.authorization.topic_guards import TOPIC_GUARDS
 from tidelog_node.authorization.transaction_guards import TRANSACTION_GUARDS
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.fairness.request_turns import RequestTurn
+from tidelog_node.requests.routes import RequestContext, Route
 
 GUARDS: Mapping[int, Guard] = {
     **TOPIC_GUARDS,

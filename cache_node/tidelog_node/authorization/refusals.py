@@ -14,7 +14,7 @@ from typing import Any, cast, get_args, get_origin, get_type_hints
 
 from tidelog_core.errors import ErrorCode
 
-from tidelog_node.request_turns import RequestTurn
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.wire.messages import build
 
 _NAMES = frozenset(

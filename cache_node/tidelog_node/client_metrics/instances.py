@@ -20,7 +20,7 @@ from tidelog_node.client_metrics.subscriptions import (
     subscription_id,
 )
 from tidelog_node.counters import ClientMetricsTraffic
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 INSTANCES_MAX = 16_384  # Kafka's
 EXPIRY_MS_MIN = 60_000

@@ -26,7 +26,7 @@ from tidelog_core.setting_values.client_match import (
 )
 
 from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 INTERVAL_MS_MAX = 300_000  # of a client with no subscription, and the default of one
 ATTRIBUTE_SIZE_MAX = 249  # characters of a client's id and software: a client makes them up

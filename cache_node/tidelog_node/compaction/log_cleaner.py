@@ -40,6 +40,7 @@ from tidelog_core.compaction.cleaner import CleaningTask, plan_cleaning
 from tidelog_core.compaction.rewrite import DeleteRule
 from tidelog_core.compaction.sealed_files import CleanedGroup
 from tidelog_core.compaction.selection import Cleanable, find_cleanable, next_check_ms
+from tidelog_core.due_queue import DueQueue
 from tidelog_core.errors import CorruptRecordBatch, StorageError, TidelogError
 from tidelog_core.log.cleaned_segments import SegmentsChanged
 from tidelog_core.log.cleaning import CleaningSource
@@ -48,10 +49,9 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.compaction.rewriter_process import put_in_place, rewrite
-from tidelog_node.due_queue import DueQueue
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.worker_version import VersionWatch
+from tidelog_node.processes.worker_version import VersionWatch
+from tidelog_node.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 

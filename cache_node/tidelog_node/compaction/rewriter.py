@@ -24,9 +24,9 @@ from tidelog_core.erasure.log_files import ErasingTask, erase_groups
 from tidelog_core.errors import TidelogError
 
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
-from tidelog_node.piped_messages import read_message, write_message
+from tidelog_node.processes.piped_messages import read_message, write_message
+from tidelog_node.processes.worker_version import require_same_version
 from tidelog_node.tier.bandwidth import Bandwidth
-from tidelog_node.worker_version import require_same_version
 
 NICENESS = 10  # behind the node and its tier worker; see nice(2)
 THROTTLE_BYTES = 256 * 1024  # read or written between two checks of the clock

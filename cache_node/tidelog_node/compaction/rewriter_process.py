@@ -15,8 +15,8 @@ from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.local_log import LocalLog
 
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
-from tidelog_node.piped_messages import encode_message, receive_message
-from tidelog_node.worker_version import VersionWatch, version_argument
+from tidelog_node.processes.piped_messages import encode_message, receive_message
+from tidelog_node.processes.worker_version import VersionWatch, version_argument
 
 LINGER_SECONDS_MAX = 10.0  # after its last message
 

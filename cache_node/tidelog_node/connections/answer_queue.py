@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from tidelog_node.answers import ControlReply, PendingReply, Reply, Segment, bytes_in_memory
-from tidelog_node.request_memory import Claimant, RequestMemory
+from tidelog_node.fairness.request_memory import Claimant, RequestMemory
 
 COUNTED_ANSWER_BYTES_MIN = 65_536  # fewer bytes of a connection's answers are not counted
 

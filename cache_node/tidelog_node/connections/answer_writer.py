@@ -15,7 +15,7 @@ from tidelog_node.answers import bytes_in_memory
 from tidelog_node.connections.answer_queue import AnswerQueue
 from tidelog_node.connections.segment_sender import ColdBytes, SegmentSender
 from tidelog_node.disk import page_cache
-from tidelog_node.request_memory import Claimant
+from tidelog_node.fairness.request_memory import Claimant
 
 
 class WritingConnection(Claimant, Protocol):

@@ -38,7 +38,7 @@ from tidelog_node.connections.loop_buffers import LoopBuffers
 from tidelog_node.connections.mute import Mute
 from tidelog_node.connections.segment_sender import SegmentSender
 from tidelog_node.connections.transport import Transport
-from tidelog_node.session import Again, Session
+from tidelog_node.requests.session import Again, Session
 
 logger = logging.getLogger(__name__)
 

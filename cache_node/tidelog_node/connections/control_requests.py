@@ -10,7 +10,7 @@ from typing import Protocol
 
 from tidelog_node.answers import CloseConnection
 from tidelog_node.connections.answer_queue import AnswerQueue
-from tidelog_node.request_memory import RequestMemory
+from tidelog_node.fairness.request_memory import RequestMemory
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from tidelog_node.answers import Answer, CloseConnection
 from tidelog_node.connections.kept_frames import HEAD_BYTES, REQUEST_BYTES_MIN, KeptFrames
 from tidelog_node.connections.loop_buffers import LoopBuffers
 from tidelog_node.connections.transport import Transport
-from tidelog_node.partition_pace import NotYet
-from tidelog_node.session import Session
+from tidelog_node.fairness.partition_pace import NotYet
+from tidelog_node.requests.session import Session
 
 EXPECTED_BYTES_MIN = 131_072  # of a larger request the transport gets the number of missing bytes
 FAST_SECONDS = 0.05  # between two receives; a slower client's progress is to be seen

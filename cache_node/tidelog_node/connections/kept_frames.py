@@ -11,7 +11,7 @@ import struct
 
 from tidelog_node.answers import CloseConnection
 from tidelog_node.connections.loop_buffers import SCRATCH_BYTES
-from tidelog_node.request_memory import RECORDS_API_KEY, Claimant, RequestMemory
+from tidelog_node.fairness.request_memory import RECORDS_API_KEY, Claimant, RequestMemory
 
 KEPT_BYTES_MAX = 4_194_304  # a larger buffer is released once its frame is handled
 KEPT_BYTES_MIN = 4_096

@@ -10,9 +10,9 @@ from functools import partial
 from tidelog_node.connections.node_transport import NodeTransport
 from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import Transport, TransportFactory, plain_transport
-from tidelog_node.node_sessions import NodeSessions
+from tidelog_node.requests.node_sessions import NodeSessions
+from tidelog_node.requests.session import Session
 from tidelog_node.security.node_trust import NodeTrust
-from tidelog_node.session import Session
 
 
 class ListenerTransports:

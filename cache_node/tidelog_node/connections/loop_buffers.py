@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from tidelog_node.request_memory import SHORT_FRAME_BYTES_MAX, RequestMemory
+from tidelog_node.fairness.request_memory import SHORT_FRAME_BYTES_MAX, RequestMemory
 
 SCRATCH_BYTES = 131_072
 QUEUED_CONTROL_BYTES_MAX = 1_048_576  # of control requests that wait for earlier ones

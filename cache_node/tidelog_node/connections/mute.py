@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from tidelog_node.session import Again
+from tidelog_node.requests.session import Again
 
 
 class Mute:

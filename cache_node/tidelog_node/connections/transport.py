@@ -18,7 +18,7 @@ from typing import Protocol
 
 from tidelog_core.model import ReadableFile
 
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 Buffer = bytes | bytearray | memoryview
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from tidelog_node.due_queue import DueQueue
+from tidelog_core.due_queue import DueQueue
 
 K = TypeVar("K", bound=Hashable)
 

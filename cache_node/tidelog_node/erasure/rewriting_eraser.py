@@ -65,8 +65,8 @@ from tidelog_node.compaction.rewriter_process import put_in_place, rewrite
 from tidelog_node.erasure.committed_ends import CommittedEnds
 from tidelog_node.erasure.stored_requests import READ_SECONDS, StoredRequests
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.worker_version import VersionWatch
+from tidelog_node.processes.worker_version import VersionWatch
+from tidelog_node.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 

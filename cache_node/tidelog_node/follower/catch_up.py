@@ -38,7 +38,7 @@ from tidelog_core.wire_messages import build, write_message
 from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.follower.wire import CLIENT_ID
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.history import LogPast, TierHistory, tier_end
 
 logger = logging.getLogger(__name__)

@@ -47,7 +47,7 @@ from tidelog_node.follower.wire import (
     known_error,
     parse_follower_fetch,
 )
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.wire.primitives import PARSE_ERRORS
 
 logger = logging.getLogger(__name__)

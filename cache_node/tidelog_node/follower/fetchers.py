@@ -14,8 +14,8 @@ from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetcher import LeaderFetcher
 from tidelog_node.follower.wire import FollowerLimits
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 
 class FollowerFetchers:

@@ -38,7 +38,7 @@ from tidelog_core.replication.follower_state import (
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.turn_room import TurnRoom
 from tidelog_node.follower.wire import FetchedPartition, known_error
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidelog_core.replication.follower_state import Append, FollowerState
 from tidelog_core.subscribers import Subscribers
 
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 
 class KeptNotes:

@@ -28,7 +28,7 @@ from tidelog_node.follower.wire import (
     error_name,
     parse_follower_fetch,
 )
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.wire.primitives import PARSE_ERRORS
 
 ANSWER_SECONDS_MAX = 30.0

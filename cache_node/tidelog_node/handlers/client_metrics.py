@@ -28,10 +28,10 @@ from tidelog_node.client_metrics.resource_attributes import (
     with_resource_attributes,
 )
 from tidelog_node.client_metrics.subscriptions import Subscriptions, client_attributes
+from tidelog_node.fairness.request_turns import LargeRequests
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import LargeRequests
-from tidelog_node.routes import RequestContext, Route
-from tidelog_node.session import Session
+from tidelog_node.requests.routes import RequestContext, Route
+from tidelog_node.requests.session import Session
 from tidelog_node.wire.messages import build
 
 DECOMPRESSED_RATIO_MAX = 8  # to ``telemetry.max.bytes``, also with the client's attributes

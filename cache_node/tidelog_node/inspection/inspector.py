@@ -25,15 +25,15 @@ from tidelog_core.records.batch import (
     find_record,
 )
 
-from tidelog_node.host_lock import HostLock
+from tidelog_node.fairness.host_lock import HostLock
 from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job, SearchJob
 from tidelog_node.inspection.schema_checks import SchemaChecks
 from tidelog_node.inspection.schema_frames import FramesFound, FramesJob
 from tidelog_node.inspection.worker_process import NotInspected, WorkerProcess
 from tidelog_node.node_health import NodeHealth
-from tidelog_node.piped_messages import encode_message
-from tidelog_node.worker_version import VersionWatch
+from tidelog_node.processes.piped_messages import encode_message
+from tidelog_node.processes.worker_version import VersionWatch
 
 __all__ = ["NODE", "BatchInspector", "NotInspected"]
 

@@ -20,7 +20,7 @@ from functools import partial
 
 from tidelog_core.errors import TidelogError
 
-from tidelog_node.host_lock import HostLock
+from tidelog_node.fairness.host_lock import HostLock
 from tidelog_node.inspection.costly_schemas import REFUSED_SECONDS, CostlySchemas
 from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.inspection.schema_frames import (
@@ -43,8 +43,8 @@ from tidelog_node.inspection.schema_messages import (
 from tidelog_node.inspection.slow_host_lock import SlowHostLock
 from tidelog_node.inspection.worker_process import NotInspected, WorkerDied, WorkerProcess
 from tidelog_node.node_health import NodeHealth
-from tidelog_node.piped_messages import encode_message
-from tidelog_node.worker_version import VersionWatch
+from tidelog_node.processes.piped_messages import encode_message
+from tidelog_node.processes.worker_version import VersionWatch
 
 logger = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from tidelog_node.inspection.schema_messages import (
 from tidelog_node.inspection.schema_names import names_in
 from tidelog_node.inspection.schema_values import Codecs, check_values, cpu_limited
 from tidelog_node.inspection.worker import IDLE_SECONDS_MAX, NICENESS
-from tidelog_node.piped_messages import read_bytes, read_message, write_message
-from tidelog_node.worker_version import require_same_version
+from tidelog_node.processes.piped_messages import read_bytes, read_message, write_message
+from tidelog_node.processes.worker_version import require_same_version
 
 KEPT_BYTES_MAX = 256 << 20  # of resident memory; it has about 30 MiB at the start
 

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from tidelog_node.host_lock import HostLock
+from tidelog_node.fairness.host_lock import HostLock
 
 LONG_SECONDS = 2.0
 SLOW_SECONDS = 300.0

@@ -21,8 +21,8 @@ from tidelog_core.records.batch import find_record
 
 from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job
 from tidelog_node.inspection.schema_frames import FramesFound, FramesJob, frames_of
-from tidelog_node.piped_messages import read_bytes, read_message, write_message
-from tidelog_node.worker_version import require_same_version
+from tidelog_node.processes.piped_messages import read_bytes, read_message, write_message
+from tidelog_node.processes.worker_version import require_same_version
 
 NICENESS = 5  # behind the node, before compaction; see nice(2)
 IDLE_SECONDS_MAX = 60.0

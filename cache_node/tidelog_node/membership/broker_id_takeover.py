@@ -33,6 +33,7 @@ from tidelog_core.replication.partition_writer import write_changes
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.membership.lease_keeper import read_lease, wait_until_gone
 from tidelog_node.membership.membership import Membership
+from tidelog_node.membership.registration import require_gone
 from tidelog_node.membership.run_mark import (
     UNSETTLED,
     RunMark,
@@ -41,7 +42,6 @@ from tidelog_node.membership.run_mark import (
     read_run_mark,
     write_run_mark,
 )
-from tidelog_node.registration import require_gone
 
 logger = logging.getLogger(__name__)
 

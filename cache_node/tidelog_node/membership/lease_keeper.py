@@ -54,7 +54,7 @@ from tidelog_core.replication.leases.own_lease import RELEASED, OwnLease
 from tidelog_node.counters import NodeCounters
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.node_loop import NodeLoop
-from tidelog_node.registration import BrokerIdTaken
+from tidelog_node.membership.registration import BrokerIdTaken
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from tidelog_core.turns import Turn
 from tidelog_node.monitoring.request_source import histogram
 from tidelog_node.monitoring.scrape import Scrape
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 WATERMARKS_MAX = 1_000
 LATE_MS = 5 * 60_000  # Source: Kafka's ``ProducerStateManager.LATE_TRANSACTION_BUFFER_MS``

@@ -14,7 +14,7 @@ from tidelog_core.metadata.image.cluster_view import poll_seconds
 
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 STORE_SILENCE_SECONDS_MAX = 10.0  # since the last reading of the metadata store
 

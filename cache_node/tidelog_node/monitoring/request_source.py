@@ -15,8 +15,8 @@ from tidelog_node.counters import (
     Durations,
     NodeCounters,
 )
+from tidelog_node.fairness.request_memory import RequestMemory
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
-from tidelog_node.request_memory import RequestMemory
 
 # The narrow buckets below are served as one.
 FIRST_BUCKET = 6

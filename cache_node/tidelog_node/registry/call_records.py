@@ -10,7 +10,7 @@ from tidelog_core.schemas.refusals import RegistryRefusal
 
 from tidelog_node.audit.audit_log import AuditLog
 from tidelog_node.counters import SchemaTraffic
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"  # by the caller's fault, and by ours
 _CHANGING = frozenset({CallKind.REGISTER, CallKind.DELETE, CallKind.CHANGE_SETTINGS})

@@ -23,9 +23,9 @@ from tidelog_node.answers import CloseConnection
 from tidelog_node.authentication.authentication import Logins
 from tidelog_node.authentication.password_checks import PasswordChecks
 from tidelog_node.authorization.access import Access
+from tidelog_node.requests.session import Session
 from tidelog_node.security.listener_tls import ListenerTls
 from tidelog_node.security.listeners import Listener
-from tidelog_node.session import Session
 
 BASIC = "basic"
 HEADER_CHARACTERS_MAX = 8_192

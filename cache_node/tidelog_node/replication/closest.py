@@ -11,9 +11,9 @@ Source: KIP-392, ``RackAwareReplicaSelector``.
 from __future__ import annotations
 
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.replication.session_zones import SessionZones
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 
 class RackAwareness:

@@ -12,8 +12,8 @@ import logging
 from tidelog_core.errors import TidelogError
 
 from tidelog_node.follower.catch_up import CatchUp
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

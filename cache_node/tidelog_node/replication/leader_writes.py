@@ -25,9 +25,9 @@ from tidelog_core.turns import Turn
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.replication.role import Leader
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.replicas.role import Leader
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from tidelog_core.metadata.records import Broker
 from tidelog_core.setting_values.client_zones import ClientZones
 
 from tidelog_node.node_context import NodeContext
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 CLIENTS_MAX = 10_000  # whose zones are kept
 CLIENT_ID_BYTES_MAX = 1_000  # of one that is kept: clients choose their ids

@@ -21,7 +21,7 @@ from tidelog_core.model import RESERVED_TOPICS
 
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replication.session_zones import SessionZones
-from tidelog_node.session import NO_NODE, Session
+from tidelog_node.requests.session import NO_NODE, Session
 
 
 class ZoneLeaders:

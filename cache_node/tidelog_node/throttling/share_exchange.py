@@ -24,8 +24,8 @@ from tidelog_core.quotas.quota_keys import QuotaKey
 from tidelog_node.answers import Answer, CloseConnection
 from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.node_context import NodeContext
-from tidelog_node.routes import HotRoute, RequestContext
-from tidelog_node.session import NO_NODE
+from tidelog_node.requests.routes import HotRoute, RequestContext
+from tidelog_node.requests.session import NO_NODE
 from tidelog_node.throttling.quota_shares import REPORTED_MAX, QuotaShares, Report
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.primitives import ELEMENTS_UNBOUNDED, MalformedRequest

@@ -25,8 +25,8 @@ from tidelog_core.quotas.token_bucket import TokenBucket
 from tidelog_core.quotas.windowed_rate import WindowedRate
 
 from tidelog_node.counters import NodeCounters
-from tidelog_node.routes import RequestContext
-from tidelog_node.session import NO_NODE, Session
+from tidelog_node.requests.routes import RequestContext
+from tidelog_node.requests.session import NO_NODE, Session
 from tidelog_node.throttling.client_limits import ClientLimits, SetQuota, whole_quota
 from tidelog_node.throttling.debt import STEP_SECONDS_MAX, Debt
 from tidelog_node.throttling.meters import Meters

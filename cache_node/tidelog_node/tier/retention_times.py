@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from tidelog_node.due_queue import DueQueue
+from tidelog_core.due_queue import DueQueue
+
 from tidelog_node.tier.led_partition import TieredReplica
 
 DELAY_SHARE = 0.25  # of the interval: how late a partition may be, to group visits

@@ -31,6 +31,7 @@ from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import topic_folder_of
 
+from tidelog_node.processes.worker_version import require_same_version
 from tidelog_node.tier.bandwidth import Bandwidth
 from tidelog_node.tier.chunk_cache import ChunkCache
 from tidelog_node.tier.lent_memory import map_shared
@@ -64,7 +65,6 @@ from tidelog_node.tier.wal_messages import (
     WalStoreRequest,
 )
 from tidelog_node.tier.wal_objects import WalObjects
-from tidelog_node.worker_version import require_same_version
 
 logger = logging.getLogger(__name__)
 

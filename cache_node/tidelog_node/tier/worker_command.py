@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from tidelog_core.config import NodeConfig
 from tidelog_core.log_format import TEXT
 
+from tidelog_node.processes.worker_version import version_argument
 from tidelog_node.tier.protocol import NICENESS
-from tidelog_node.worker_version import version_argument
 
 if TYPE_CHECKING:
     from tidelog_node.tier.lent_memory import LentMemory

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 
-from tidelog_node import lazy_modules
+from tidelog_node.processes import lazy_modules
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     gc.disable()  # until all is imported: that creates thousands of objects and no garbage
     lazy_modules.install()
     # Only now: each counts for what is imported after it.
-    from tidelog_node import lazy_methods
+    from tidelog_node.processes import lazy_methods
 
     lazy_methods.install()
     from tidelog_node.tier.worker import run

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog_node.worker_version import (
+from tidelog_node.processes.worker_version import (
     OTHER_VERSION,
     OTHER_VERSION_DELAY_S,
     OTHER_VERSION_STATUS,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from tidelog_core.due_queue import DueQueue
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -24,7 +25,6 @@ from tidelog_core.metadata.coordination.transactions import (
 from tidelog_core.model import TRANSACTION_STATE_TOPIC
 
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
-from tidelog_node.due_queue import DueQueue
 from tidelog_node.node_context import NodeContext
 from tidelog_node.transactions import state
 from tidelog_node.transactions.endings import TransactionEndings

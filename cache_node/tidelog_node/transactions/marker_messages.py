@@ -9,7 +9,7 @@ from kio.schema.write_txn_markers.v1 import response as markers_response
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog_node.request_turns import RequestTurn
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.transactions.markers import Marker, MarkerResults
 
 

@@ -33,8 +33,8 @@ from tidelog_core.records.control import (
 )
 
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.transactions.markers import Marker, MarkerResults
 from tidelog_node.transactions.uncommitted_markers import MarkerName, UncommittedMarkers
 from tidelog_node.upkeep.flusher import Flusher

@@ -25,7 +25,7 @@ from tidelog_core.errors import (
 from tidelog_core.log.producers.verification import VerificationGuard
 from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, parse_header
 
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.transactions.retries import Retries
 from tidelog_node.wire.produce import ProduceRequest
 

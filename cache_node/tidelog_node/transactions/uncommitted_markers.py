@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tidelog_core.errors import OutcomeUnknown
 from tidelog_core.model import TopicPartition
 
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 MARKERS_MAX = 100_000  # that wait; further transactions end once some are committed
 SWEPT_MAX = 64  # for one marker that finds no room

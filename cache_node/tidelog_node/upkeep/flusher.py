@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from tidelog_core.errors import StorageError
 from tidelog_core.model import INT64_MAX
 
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 

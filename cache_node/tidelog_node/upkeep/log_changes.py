@@ -16,11 +16,11 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+from tidelog_core.due_queue import DueQueue
 from tidelog_core.turns import Turn
 
-from tidelog_node.due_queue import DueQueue
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

@@ -51,9 +51,9 @@ from tidelog_core.waiting import wait_and_clear
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.replication.role_changes import leave_chain
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.replicas.role_changes import leave_chain
 
 logger = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ import logging
 from collections.abc import Callable, Collection
 
 from tidelog_core.clock import wall_clock_ms
+from tidelog_core.due_queue import DueQueue
 from tidelog_core.errors import StorageError
 from tidelog_core.log.local_log import LocalLog
 
-from tidelog_node.due_queue import DueQueue
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.upkeep.flusher import Flusher
 
 logger = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.turns import Turn
 
 from tidelog_node.counters import NodeCounters
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

@@ -66,8 +66,8 @@ from tidelog_node.compaction.rewriter_process import put_in_place
 from tidelog_node.follower.range_fetch import fetch_range
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ def scale(
     reassigned. If there are to be fewer, those of the highest numbers hand over what they lead,
     and end. Their data stays, for when there are more again.
     """
-    from tidelog_node.cluster_size import ask_for_nodes
+    from tidelog_node.local_cluster.cluster_size import ask_for_nodes
 
     try:
         answer = ask_for_nodes(data_dir, nodes, _say, force=force)

@@ -142,8 +142,8 @@ def up(
     """
     from tidelog_core.config import NodeConfig, parse_config
     from tidelog_core.log_format import JSON, LOG_FORMATS, configure_logging
-    from tidelog_node.cluster_settings import ClusterSettings
-    from tidelog_node.supervisor import run_cluster
+    from tidelog_node.local_cluster.cluster_settings import ClusterSettings
+    from tidelog_node.local_cluster.supervisor import run_cluster
 
     require_choice("--log-level", log_level.upper(), LOG_LEVELS)
     require_choice("--log-format", log_format.lower(), LOG_FORMATS)

@@ -154,7 +154,7 @@ def test_two_clusters_that_start_at_once_share_the_usual_ports(tmp_path: Path) -
             assert Browser(address).get("/topics").status == 200
 
 
-@pytest.mark.slow  # tests/node/test_supervisor.py has a twin
+@pytest.mark.slow  # tests/node/local_cluster/test_supervisor.py has a twin
 def test_a_console_that_is_started_again_is_announced_again(tmp_path: Path) -> None:
     options = ("--port", str(free_ports(1)), "--data-dir", str(tmp_path / "data"))
     with started(*options, "--console-port", "0", "--no-http") as process:
@@ -230,7 +230,7 @@ def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.slow  # tests/node/test_cluster_settings.py has what each node is told
+@pytest.mark.slow  # tests/node/local_cluster/test_cluster_settings.py has what each node is told
 def test_cluster_on_all_addresses_advertises_the_given_one(tmp_path: Path) -> None:
     port = free_ports(1)
     options = ("--host", "0.0.0.0", "--advertised-host", "127.0.0.1")
@@ -243,7 +243,7 @@ def test_cluster_on_all_addresses_advertises_the_given_one(tmp_path: Path) -> No
     )
 
 
-@pytest.mark.slow  # tests/node/test_cluster_size.py has the requests
+@pytest.mark.slow  # tests/node/local_cluster/test_cluster_size.py has the requests
 def test_nodes_that_are_added_lead_and_those_that_leave_hand_over(tmp_path: Path) -> None:
     """Diskless topics need nothing else; what only a leaving node has is named before."""
     data_dir, port = tmp_path / "data", free_ports(3)
@@ -281,7 +281,7 @@ def test_nodes_that_are_added_lead_and_those_that_leave_hand_over(tmp_path: Path
         assert "no cluster of `tidelog up` can be reached" in elsewhere.errors
 
 
-@pytest.mark.slow  # tests/node/test_init_process.py has the twin
+@pytest.mark.slow  # tests/node/processes/test_init_process.py has the twin
 def test_in_a_container_nothing_is_left_of_a_killed_node(tmp_path: Path) -> None:
     """Its workers lose their parent, and become children of the container's first process."""
     alone = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")

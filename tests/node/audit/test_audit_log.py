@@ -7,7 +7,7 @@ from tidelog_core.model import Principal
 from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.authorization import Client
 from tidelog_node.audit.audit_log import EVENTS_MAX, RESOURCES_MAX, SUM_MS, SUMS_MAX, AuditLog
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 from tests.support.clock import Clock
 

@@ -9,8 +9,8 @@ from tidelog_core.audit.events import Activity, AuditKind
 from tidelog_node.answers import CloseConnection
 from tidelog_node.audit.audit_log import EVENTS_MAX, AuditLog
 from tidelog_node.audit.audited_routes import audit_routes
-from tidelog_node.routes import RequestContext, Route
-from tidelog_node.session import Session
+from tidelog_node.requests.routes import RequestContext, Route
+from tidelog_node.requests.session import Session
 from tidelog_node.wire.messages import build
 
 from tests.support.clock import Clock

@@ -23,15 +23,15 @@ from tidelog_node.authentication.exchanges import Mechanisms
 from tidelog_node.authentication.login import LOGIN_SECONDS_MAX, LoginService
 from tidelog_node.authentication.login_credentials import LoginCredentials
 from tidelog_node.authentication.password_checks import PasswordChecks
+from tidelog_node.connections.server import Server
 from tidelog_node.connections.transport import TransportFactory, plain_transport
 from tidelog_node.counters import NodeCounters
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.handlers.cluster.api_versions import ApiVersionsHandler
 from tidelog_node.handlers.security.sasl import SaslHandlers
-from tidelog_node.routes import HotRoute, RequestContext
+from tidelog_node.requests.routes import HotRoute, RequestContext
+from tidelog_node.requests.session import Session
 from tidelog_node.security.listeners import Listener
-from tidelog_node.server import Server
-from tidelog_node.session import Session
 
 from tests.support.scram_users import Users, stored
 

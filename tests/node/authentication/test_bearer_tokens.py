@@ -20,7 +20,7 @@ from tidelog_node.authentication.authentication import Authentication, Authentic
 from tidelog_node.authentication.bearer_tokens import BearerTokens, TokenRules
 from tidelog_node.authentication.exchanges import Mechanisms
 from tidelog_node.authentication.password_checks import PasswordChecks
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 from tests.node.authentication.sasl_server import SASL, LoginList, users_with
 from tests.support.acls import READ, TOPIC, WRITE, creation

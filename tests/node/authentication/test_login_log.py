@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tidelog_node.authentication.login_log import HOSTS_MAX, LoginLog
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 
 class Clock:

@@ -14,9 +14,9 @@ from tidelog_node.connections.kernel_tls_transport import KernelTlsTransport
 from tidelog_node.connections.read_watch import ReadWatch
 from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import Transport, TransportFactory
+from tidelog_node.requests.session import Session
 from tidelog_node.security.kernel_tls import allow_kernel_tls
 from tidelog_node.security.node_identity import generate_identity
-from tidelog_node.session import Session
 
 from tests.node.authentication.sasl_server import (
     AUTHENTICATE,

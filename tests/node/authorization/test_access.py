@@ -20,7 +20,7 @@ from tidelog_core.security.acl_set import AclSet
 from tidelog_core.security.authorization import Authorizer, Client
 from tidelog_node.authorization import access as access_module
 from tidelog_node.authorization.access import Access
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 from tests.support.random_acls import HOSTS, NAMES, acl, acls_drawn
 

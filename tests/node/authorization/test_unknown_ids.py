@@ -14,7 +14,7 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.security.authorization import Authorizer
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.guarded_routes import guard_routes
-from tidelog_node.routes import Route
+from tidelog_node.requests.routes import Route
 
 from tests.support.kafka_messages import entity
 from tests.support.request_contexts import context_of

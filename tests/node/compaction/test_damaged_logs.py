@@ -10,7 +10,7 @@ from pathlib import Path
 from tidelog_core.config import NodeConfig
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_node.compaction.log_cleaner import LogCleaner
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.node.replication.led_node import led_node

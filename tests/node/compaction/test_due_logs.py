@@ -14,7 +14,7 @@ from tidelog_core.errors import CorruptRecordBatch, StoreUnavailable
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_node.compaction.log_cleaner import LogCleaner
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.node.replication.led_node import LedNode, led_node

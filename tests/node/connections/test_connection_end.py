@@ -9,7 +9,7 @@ import pytest
 from tidelog_node.answers import NO_ANSWER, Answer, ControlReply, PendingReply, Reply
 from tidelog_node.connections.connection import Connection
 from tidelog_node.connections.transport import Transport
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 from tests.node.connections.served_connections import REQUEST, connect
 from tests.support.holding_transport import HoldingTransport

@@ -13,7 +13,7 @@ from tidelog_core.model import FileSlice, ReadableFile
 from tidelog_node.answers import Answer, CloseConnection, PendingReply, Reply, TaskReply
 from tidelog_node.connections import segment_sender
 from tidelog_node.connections.connection import Connection
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 from tests.node.connections.served_connections import REQUEST, connect, unread_bytes
 from tests.support.cold_files import write_cold

@@ -11,7 +11,7 @@ import pytest
 from tidelog_node.answers import CloseConnection, ControlReply, Reply
 from tidelog_node.connections.answer_queue import AnswerQueue
 from tidelog_node.connections.control_requests import run_control_requests
-from tidelog_node.request_memory import RequestMemory
+from tidelog_node.fairness.request_memory import RequestMemory
 
 
 class Closing:

@@ -23,7 +23,7 @@ from tidelog_node.answers import (
     TaskReply,
 )
 from tidelog_node.connections.transport import PlainTransport, Transport
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 from tests.node.connections.served_connections import REQUEST, connect
 from tests.support.holding_transport import HoldingTransport

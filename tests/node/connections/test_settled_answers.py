@@ -24,7 +24,7 @@ from tidelog_node.answers import (
 )
 from tidelog_node.connections.connection import Connection
 from tidelog_node.connections.frame_receiver import FrameHandler
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 from tests.node.connections.served_connections import (
     REQUEST,

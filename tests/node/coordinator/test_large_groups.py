@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.admin.groups.stored_groups import read_group
 from tidelog_core.metadata.coordination.groups import group_collection, pack_classic
 from tidelog_core.metadata.store import ItemKey, Write
-from tidelog_node import request_turns
 from tidelog_node.coordinator.group_items import PageLimits
+from tidelog_node.fairness import request_turns
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.classic_messages import GroupCaller
 from tidelog_node.handlers.groups.classic_groups import GroupHandlers

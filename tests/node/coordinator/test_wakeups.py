@@ -6,8 +6,8 @@ import asyncio
 import gc
 import weakref
 
+from tidelog_core.due_queue import STALE_ENTRIES_MIN
 from tidelog_node.coordinator.wakeups import Wakeups
-from tidelog_node.due_queue import STALE_ENTRIES_MIN
 
 from tests.support.virtual_time import run
 

@@ -25,7 +25,7 @@ from tidelog_node.handlers.groups.offset_fetches import OffsetFetchHandlers
 from tidelog_node.handlers.share.groups import ShareGroupHandlers
 from tidelog_node.handlers.share.offsets import ShareOffsetHandlers
 from tidelog_node.handlers.transactions.producer_ids import ProducerIdHandlers
-from tidelog_node.routes import Route
+from tidelog_node.requests.routes import Route
 from tidelog_node.wire.messages import read_request, write_response
 
 from tests.node.handlers.control_plane import make

@@ -20,8 +20,8 @@ from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChain
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.header import iter_headers
 from tidelog_node.disk.data_disk import DataDisk
-from tidelog_node.replica import Replica
-from tidelog_node.replication.role import ReplicaRole
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.role import ReplicaRole
 
 from tests.support.batches import batch
 from tests.support.clock import Clock

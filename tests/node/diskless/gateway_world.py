@@ -37,17 +37,17 @@ from tidelog_node.diskless.gateway.gateway import Gateway
 from tidelog_node.diskless.gateway.leader_log_ends import LeaderLogEnds
 from tidelog_node.diskless.gateway.links import NotSent
 from tidelog_node.diskless.gateway.spool import GatewaySpool
+from tidelog_node.fairness.partition_pace import NotYet
 from tidelog_node.handlers.fetch.leader_epoch import LeaderEpochHandler
 from tidelog_node.handlers.produce.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.produce.gateway_append import GatewayAppends
 from tidelog_node.handlers.produce.handler import ProduceHandler
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.partition_pace import NotYet
-from tidelog_node.registration import ensure_cluster, register_broker
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.session import Session
+from tidelog_node.membership.registration import ensure_cluster, register_broker
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.session import Session
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.wire.gateway_append import (

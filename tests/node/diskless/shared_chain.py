@@ -17,7 +17,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.header import ATTRIBUTES_POSITION, iter_headers
 from tidelog_node.diskless.recovery.chain_slices import WantedSlices, find_slices, log_of
 from tidelog_node.diskless.recovery.log_tail import LogTail
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 from tests.node.diskless.chained_log import CLUSTER, TOPIC_ID, new_chain, replica_over
 from tests.support.batches import batch

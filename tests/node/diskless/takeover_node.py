@@ -22,7 +22,7 @@ from tidelog_node.diskless.recovery.range_cache import KEPT_BYTES_MAX, RangeCach
 from tidelog_node.diskless.recovery.tail_fills import FILL_LIMITS, TailFills
 from tidelog_node.diskless.takeover.takeovers import Takeovers
 from tidelog_node.follower.catch_up import CatchUp
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.manifests import BucketManifests
 

@@ -26,7 +26,7 @@ from tidelog_node.diskless.feed import chain_feed, chain_joins, followed_objects
 from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
 from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.lent_memory import PAGE_BYTES, LentMemory
 

@@ -17,7 +17,7 @@ from tidelog_node.diskless.chain import committed_producers
 from tidelog_node.diskless.chain.checkpoints import ChainCheckpoints
 from tidelog_node.diskless.chain.committed_producers import CommittedProducers
 from tidelog_node.diskless.recovery.chain_slices import WantedSlices, find_slices
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 from tests.support.batches import batch
 from tests.support.memory_store import MemoryMetadataStore

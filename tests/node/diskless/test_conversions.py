@@ -16,7 +16,7 @@ from tidelog_core.log.producers.producer_snapshot import encode_snapshot
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import AckedBy, put
 from tidelog_node.diskless.takeover.conversions import Conversions
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.tier.manifests import BucketManifests
 from tidelog_node.transactions.marker_writer import MarkerWriter

@@ -31,7 +31,7 @@ from tidelog_node.diskless.recovery.log_tail import LogTail
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.tail_fills import TailFills
 from tidelog_node.diskless.takeover import leader_takeover, pending_takeovers
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.led_partition import known_tiered_end
 

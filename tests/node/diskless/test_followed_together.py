@@ -15,7 +15,7 @@ from tidelog_core.replication.leader.rules import ReplicationRules
 from tidelog_node.diskless.feed.chain_feeds import ChainFeeds
 from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.history import TierHistory
 
 from tests.node.diskless.chained_log import CLUSTER, TOPIC_ID, new_chain, replica_over

@@ -22,7 +22,7 @@ from tidelog_node.diskless.recovery import slice_reads
 from tidelog_node.handlers.produce import gateway_append
 from tidelog_node.monitoring.gateway_source import GatewaySource
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
-from tidelog_node.session import NO_NODE
+from tidelog_node.requests.session import NO_NODE
 from tidelog_node.wire.gateway_append import (
     TRANSACTIONAL_ID_BYTES_MAX,
     GatewayAppend,

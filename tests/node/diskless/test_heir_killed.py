@@ -17,7 +17,7 @@ from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_node.diskless.recovery.log_refill import LIMITS, LogRefill, RefillLimits
 from tidelog_node.diskless.recovery.log_tail import LogTail
 from tidelog_node.diskless.recovery.range_reader import RangeReader
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 from tests.node.diskless.chained_log import CLUSTER
 from tests.node.diskless.shared_chain import SharedChain, killed

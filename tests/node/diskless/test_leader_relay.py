@@ -14,7 +14,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_node.handlers.fetch.list_offsets import ListOffsetsHandler
 from tidelog_node.handlers.leader_relay import LeaderRelay
 from tidelog_node.handlers.transactions.producers import ProducersHandler
-from tidelog_node.routes import Route
+from tidelog_node.requests.routes import Route
 from tidelog_node.wire.messages import build
 
 from tests.node.diskless.gateway_world import GATEWAY, LEADER, TOPIC, Node, World, gateway_world

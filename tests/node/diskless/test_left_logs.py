@@ -22,9 +22,9 @@ from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.records.batch import decode_records
-from tidelog_node.logs import replica_logs
-from tidelog_node.logs.left_logs import LeftLogs
-from tidelog_node.replica import Replica
+from tidelog_node.replicas import replica_logs
+from tidelog_node.replicas.left_logs import LeftLogs
+from tidelog_node.replicas.replica import Replica
 
 from tests.node.diskless.takeover_node import TakeoverNode, create, takeover_node
 from tests.node.replication.led_node import led_node

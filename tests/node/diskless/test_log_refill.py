@@ -34,7 +34,7 @@ from tidelog_node.diskless.recovery.chain_slices import (
 from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.diskless.recovery.log_tail import LogTail, finish
 from tidelog_node.diskless.recovery.log_tail import RefillTarget as RefilledReplica
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 from tests.node.diskless.chained_log import (
     CLUSTER,

@@ -21,7 +21,7 @@ from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_node.diskless.chain import node_chain as node_chain_module
 from tidelog_node.diskless.chain.node_chain import NodeChain
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
-from tidelog_node.registration import ensure_cluster
+from tidelog_node.membership.registration import ensure_cluster
 
 from tests.support.batches import batch
 from tests.support.data_objects import build_data_object

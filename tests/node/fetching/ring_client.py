@@ -10,7 +10,7 @@ import struct
 from typing import Any
 
 from tidelog_node.answers import PendingReply, Reply
-from tidelog_node.fetch_lists import FullList
+from tidelog_node.handlers.fetch.fetch_lists import FullList
 from tidelog_node.handlers.fetch.full_fetch import FullFetch
 from tidelog_node.wire.fetch import FetchRequest, parse_fetch
 

@@ -32,13 +32,13 @@ from tidelog_core.records.control import (
     build_end_transaction_marker,
 )
 from tidelog_node.answers import Answer
-from tidelog_node.fetch_sessions import FetchSession
+from tidelog_node.handlers.fetch.fetch_sessions import FetchSession
 from tidelog_node.handlers.fetch.full_fetch import FullFetch
 from tidelog_node.handlers.fetch.handler import FetchHandler
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.registration import ensure_cluster, register_broker
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.membership.registration import ensure_cluster, register_broker
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 

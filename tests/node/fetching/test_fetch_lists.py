@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tidelog_core.model import TopicPartition
 from tidelog_node.answers import PendingReply
-from tidelog_node.fetch_lists import KEPT_PARTITIONS_MIN, FullList
-from tidelog_node.fetch_sessions import EVICTABLE_AFTER_MS
-from tidelog_node.replica import Replica
+from tidelog_node.handlers.fetch.fetch_lists import KEPT_PARTITIONS_MIN, FullList
+from tidelog_node.handlers.fetch.fetch_sessions import EVICTABLE_AFTER_MS
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.wire.fetch import parse_fetch
 from tidelog_node.wire.primitives import PARSE_ERRORS
 

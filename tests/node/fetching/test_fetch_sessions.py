@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog_core.fetch_epochs import EPOCH_MAX
-from tidelog_node.fetch_sessions import (
+from tidelog_node.handlers.fetch.fetch_sessions import (
     EVICTABLE_AFTER_MS,
     SESSION_ID_MAX,
     FetchSession,

@@ -7,7 +7,7 @@ from pathlib import Path
 from tidelog_core.replication.follower_state import Append, FollowerState
 from tidelog_core.subscribers import Subscribers
 from tidelog_node.follower.kept_notes import KeptNotes
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 from tests.node.fetching.session_world import FetchWorld, fetch_world
 

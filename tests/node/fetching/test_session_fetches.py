@@ -12,9 +12,9 @@ from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_session import FetcherSession
 from tidelog_node.answers import PendingReply, TaskReply
-from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
 from tidelog_node.handlers.fetch import handler as fetch
-from tidelog_node.replica import Replica
+from tidelog_node.handlers.fetch.fetch_sessions import RACK_SIZE_BYTES_MAX
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.wire.fetch import FetchPartition
 
 from tests.node.fetching.session_world import FetchWorld, Key, SessionClient, fetch_world

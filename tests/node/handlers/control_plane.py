@@ -35,7 +35,7 @@ from tidelog_node.handlers.security.acls import AclHandlers
 from tidelog_node.handlers.security.delegation_tokens import DelegationTokenHandlers
 from tidelog_node.handlers.security.scram_users import ScramUserHandlers
 from tidelog_node.node_context import NodeContext
-from tidelog_node.routes import Route
+from tidelog_node.requests.routes import Route
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import build, read_request, write_response
 

@@ -9,7 +9,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.records import put
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, NO_LEADER
-from tidelog_node.leaders import Leaders
+from tidelog_node.replicas.leaders import Leaders
 
 from tests.node.handlers.control_plane import Node, cluster
 from tests.support.request_contexts import a_session

@@ -14,7 +14,7 @@ from tidelog_core.message_schemas import load_request_schema
 from tidelog_core.metadata.records import put
 from tidelog_core.model import Principal
 from tidelog_core.security.delegation_tokens import TokenSecret, token_digest
-from tidelog_node import request_turns
+from tidelog_node.fairness import request_turns
 
 from tests.node.handlers.control_plane import cluster, make
 from tests.node.many_elements import messages_with

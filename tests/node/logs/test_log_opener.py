@@ -21,8 +21,8 @@ from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_node.answers import PendingReply, TaskReply
 from tidelog_node.handlers.fetch.handler import FetchHandler
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.registration import ensure_cluster
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.membership.registration import ensure_cluster
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 
 from tests.support.batches import batch_of

@@ -13,8 +13,8 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import broker_key
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
-from tidelog_node.membership.registration import keep_registered
-from tidelog_node.registration import register_broker
+from tidelog_node.membership.kept_registration import keep_registered
+from tidelog_node.membership.registration import register_broker
 
 from tests.node.membership.virtual_cluster import VirtualCluster, virtual_cluster
 from tests.support.virtual_time import run

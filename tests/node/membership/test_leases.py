@@ -14,6 +14,7 @@ from tidelog_core.metadata.store import Write
 from tidelog_core.replication.leases.lease_times import lease_times
 from tidelog_core.replication.leases.own_lease import RELEASED
 from tidelog_node.membership.lease_keeper import read_lease, wait_until_gone
+from tidelog_node.membership.registration import BrokerIdTaken
 from tidelog_node.membership.run_mark import (
     UNSETTLED,
     RunMark,
@@ -21,7 +22,6 @@ from tidelog_node.membership.run_mark import (
     read_run_mark,
     write_run_mark,
 )
-from tidelog_node.registration import BrokerIdTaken
 
 from tests.node.membership.virtual_cluster import LEASE_S, virtual_cluster
 from tests.support.virtual_time import VirtualTimeLoop, run

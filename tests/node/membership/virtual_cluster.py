@@ -56,7 +56,7 @@ from tidelog_core.waiting import wait_and_clear
 from tidelog_node.diskless.chain.store_watch import StoreWatch
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.membership.membership import new_membership
-from tidelog_node.registration import register_broker
+from tidelog_node.membership.registration import register_broker
 
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context

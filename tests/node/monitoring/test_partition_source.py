@@ -12,10 +12,10 @@ from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import AckedBy, Partition, Topic
 from tidelog_node.logs.directories import LogDirectories
+from tidelog_node.membership.registration import ensure_cluster, register_broker
 from tidelog_node.monitoring.partition_source import PartitionSource
 from tidelog_node.monitoring.scrape import Scrape
-from tidelog_node.registration import ensure_cluster, register_broker
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.node_context import node_context

@@ -29,7 +29,7 @@ from tidelog_node.monitoring.scrape import Scrape
 from tidelog_node.registry.call_records import CallRecords
 from tidelog_node.registry.callers import KnownCaller, RequestOfCaller
 from tidelog_node.registry.http_server import RegistryServer
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 from tests.support.memory_store import MemoryMetadataStore
 

@@ -15,7 +15,7 @@ from tidelog_core.replication.follower_state import Append, FollowerState, Repli
 from tidelog_node.follower.fetched_answer import FetchedAnswer
 from tidelog_node.follower.followed import FollowedPartitions, PartitionAnswer, PartitionKey
 from tidelog_node.follower.wire import FetchedPartition
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.test_leader_answers import fetchers_of

@@ -29,9 +29,9 @@ from tidelog_node.handlers.produce.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.produce.handler import ProduceHandler
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.registration import ensure_cluster, register_broker
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.membership.registration import ensure_cluster, register_broker
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest

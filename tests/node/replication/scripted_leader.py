@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
-from tidelog_node.registration import register_broker
+from tidelog_node.membership.registration import register_broker
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.wire.primitives import write_uvarint
 

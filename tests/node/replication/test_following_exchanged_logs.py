@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from tidelog_core.metadata.endpoints import plaintext_endpoints
-from tidelog_node.registration import register_broker
-from tidelog_node.replica import Replica
+from tidelog_node.membership.registration import register_broker
+from tidelog_node.replicas.replica import Replica
 
 from tests.node.replication.led_node import LedNode
 from tests.node.replication.session_leader import SessionLeader

@@ -14,7 +14,7 @@ from kio.schema.list_offsets.v11 import request as list_request
 from tidelog_core.errors import OutcomeUnknown
 from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.wire_messages import build
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
 from tests.support.request_contexts import context_of

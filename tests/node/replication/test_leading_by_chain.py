@@ -18,7 +18,7 @@ from tidelog_core.errors import OutcomeUnknown
 from tidelog_core.metadata.records import delete
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.transactions.marker_writer import MarkerWriter
 from tidelog_node.transactions.markers import Marker
 from tidelog_node.transactions.uncommitted_markers import (

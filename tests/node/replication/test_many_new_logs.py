@@ -10,8 +10,8 @@ from tidelog_core.admin.topics.topic_admin import TopicAdmin
 from tidelog_core.admin.topics.topic_plans import NewTopic
 from tidelog_core.model import TopicPartition
 from tidelog_node.logs.log_opener import OPEN_HERE_MAX
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import NEW_AT_ONCE
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import NEW_AT_ONCE
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.support.waiting import eventually_async
@@ -83,7 +83,7 @@ async def test_a_topic_deleted_while_its_logs_wait_leaves_nothing_behind(tmp_pat
 async def test_a_log_that_cannot_be_opened_keeps_no_other_from_it_and_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog_node.replicas.OPEN_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr("tidelog_node.replicas.replica_manager.OPEN_RETRY_SECONDS", 0.1)
 
     async with led_node(tmp_path) as node:
         in_the_way = tmp_path / "data" / "wide-20"

@@ -14,8 +14,8 @@ from tidelog_node.answers import PendingReply
 from tidelog_node.follower import fetcher
 from tidelog_node.handlers.fetch.handler import FetchHandler
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.wire.fetch import parse_fetch
 
 from tests.node.fetching.session_world import reply_bytes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.config import NodeConfig
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 from tests.node.replication.led_node import TOPIC, led_node
 from tests.node.replication.session_leader import LedLog, session_leader

@@ -19,9 +19,9 @@ import pytest
 from tidelog_core.config import ListenerConfig
 from tidelog_node.answers import Answer
 from tidelog_node.connections.read_watch import ReadWatch
+from tidelog_node.requests.session import Session
 from tidelog_node.security.kernel_tls import listeners_with_kernel_tls, obstacle_to_kernel_tls
 from tidelog_node.security.listeners import Listener, SecurityProtocol
-from tidelog_node.session import Session
 
 from tests.node.security.tls_server import ask, tls_server
 from tests.support.certificates import Authority

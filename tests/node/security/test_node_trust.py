@@ -11,11 +11,11 @@ from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
 from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Broker, put
 from tidelog_core.model import ANONYMOUS, Principal
-from tidelog_node.node_sessions import NodeSessions
-from tidelog_node.registration import ensure_cluster, register_broker
+from tidelog_node.membership.registration import ensure_cluster, register_broker
+from tidelog_node.requests.node_sessions import NodeSessions
+from tidelog_node.requests.session import NO_NODE
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 from tidelog_node.security.node_trust import SPARE_CERTIFICATES, NodeTrust
-from tidelog_node.session import NO_NODE
 
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.request_contexts import a_session

@@ -19,14 +19,14 @@ from tidelog_node.authentication.tls_clients import TlsClients
 from tidelog_node.connections.kernel_tls_transport import SPENT_BYTES
 from tidelog_node.connections.listener_transports import ListenerTransports
 from tidelog_node.connections.read_watch import ReadWatch
+from tidelog_node.connections.server import Server
 from tidelog_node.connections.tls_transport import TlsBuffers
-from tidelog_node.node_sessions import NodeSessions
+from tidelog_node.requests.node_sessions import NodeSessions
+from tidelog_node.requests.session import Session
 from tidelog_node.security.listener_tls import ListenerTls
 from tidelog_node.security.listeners import Listener, Listeners, SecurityProtocol
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.security.node_trust import NodeTrust
-from tidelog_node.server import Server
-from tidelog_node.session import Session
 
 from tests.support.memory_store import MemoryMetadataStore
 

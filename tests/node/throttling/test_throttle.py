@@ -16,7 +16,7 @@ from tidelog_core.model import Principal
 from tidelog_core.quotas.quota_keys import QuotaKey
 from tidelog_core.quotas.token_bucket import TokenBucket
 from tidelog_core.quotas.windowed_rate import WindowedRate
-from tidelog_node.routes import RequestContext
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.throttling import meters as meters_module
 from tidelog_node.throttling.counted_work import counted
 from tidelog_node.throttling.meters import Meters

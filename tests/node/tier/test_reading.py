@@ -24,7 +24,7 @@ from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_core.records.batch import iter_headers
 from tidelog_core.tier.lifecycle import drop_segments, start_deletions
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.remote_log import OPEN_CHUNKS_MAX
 
 from tests.support.tier_node import CONFIG, READY_TIMEOUT_S, TierNode, running_node, slice_bytes

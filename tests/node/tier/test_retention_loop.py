@@ -30,7 +30,7 @@ from tidelog_core.metadata.store import ANY_VERSION, Check, ItemKey, Write
 from tidelog_core.metadata.stores.sqlite import SqliteMetadataStore
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_core.tier.lifecycle import start_deletions
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier import retention
 from tidelog_node.tier.retention import CLEANED_AT_ONCE, CLOCK_RETRY_SECONDS
 from tidelog_node.upkeep.flusher import Flusher

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.attempts import RETRY_DELAY_S_MIN
 from tidelog_node.tier.led_partition import TieredReplica
 from tidelog_node.tier.retention_times import RetentionTimes

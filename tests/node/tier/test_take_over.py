@@ -23,7 +23,7 @@ from tidelog_core.objects.location import open_object_store
 from tidelog_core.tier.contents import READS_MAX
 from tidelog_core.tier_compaction.groups import group_segments
 from tidelog_core.tier_compaction.partition_tier import PartitionTier
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.led_partition import LedPartition
 
 from tests.support.segment_items import segment_meta

@@ -12,7 +12,7 @@ from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.log.unified_log import RemoteRead
 from tidelog_core.records.batch import HEADER_SIZE, iter_headers, parse_header
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 from tests.support.tier_node import CONFIG, SETTLE_TIMEOUT_S, TierNode, running_node, slice_bytes
 from tests.support.tier_segments import BASE_TIMESTAMP_MS

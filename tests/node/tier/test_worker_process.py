@@ -8,7 +8,7 @@ import sys
 CHILD = """
 import sys
 from tidelog_node.tier import worker_process
-from tidelog_node.worker_version import version_argument
+from tidelog_node.processes.worker_version import version_argument
 sys.argv = ["worker_process", version_argument(), "--help"]
 try:
     worker_process.main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidelog_node.processes.worker_version import OTHER_VERSION_STATUS
 from tidelog_node.tier.worker_starts import (
     CONNECT_S_FIRST,
     CONNECT_S_MAX,
@@ -14,7 +15,6 @@ from tidelog_node.tier.worker_starts import (
     STARTS_MAX,
     WorkerStarts,
 )
-from tidelog_node.worker_version import OTHER_VERSION_STATUS
 
 
 def end(

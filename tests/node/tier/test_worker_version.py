@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import TierUnavailable
-from tidelog_node import worker_version
 from tidelog_node.node_health import NodeHealth
-from tidelog_node.tier import worker_starts
-from tidelog_node.tier.client import TierClient
-from tidelog_node.tier.protocol import Request, UploadResult
-from tidelog_node.worker_version import (
+from tidelog_node.processes import worker_version
+from tidelog_node.processes.worker_version import (
     NODE_VERSION,
     OTHER_VERSION_STATUS,
     PROTOCOL,
     version_argument,
 )
+from tidelog_node.tier import worker_starts
+from tidelog_node.tier.client import TierClient
+from tidelog_node.tier.protocol import Request, UploadResult
 
 from tests.node.tier.test_client import command
 from tests.support.message_forms import fields_of

@@ -19,7 +19,7 @@ from tidelog_core.records.control import (
     EndTransactionMarker,
     build_end_transaction_marker,
 )
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.wire.produce import ProduceRequest
 

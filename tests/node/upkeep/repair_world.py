@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidelog_core.metadata.records import Partition
 from tidelog_node.node_health import NodeHealth
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.upkeep.segment_repair import SegmentRepair
 
 from tests.node.replication.led_node import LedNode, led_node

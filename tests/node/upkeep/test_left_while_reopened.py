@@ -19,7 +19,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.upkeep import log_reopener
 from tidelog_node.upkeep.log_reopener import LogReopener
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.errors import StorageError
 from tidelog_core.log.values import CorruptLog
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.upkeep import log_reopener
 from tidelog_node.upkeep.log_reopener import LogReopener
 

@@ -15,7 +15,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.producers.log_producers import EXPIRY_VISITS_MAX
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.upkeep import log_changes, log_upkeep
 from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.upkeep.log_changes import RETRY_SECONDS, UNCHANGED_COUNT, LogChanges

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import StorageError
 from tidelog_node.follower import turn_room
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.upkeep import segment_repair
 
 from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA

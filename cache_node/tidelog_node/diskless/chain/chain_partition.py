@@ -11,7 +11,7 @@ from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.model import INT64_MAX
 
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 # A partition with more bytes or appends that are not noted is noted at once.
 NOTE_BYTES_MAX = 1 << 20

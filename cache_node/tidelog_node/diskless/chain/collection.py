@@ -43,7 +43,7 @@ from tidelog_core.turns import Turn
 
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 

@@ -46,7 +46,7 @@ from tidelog_node.diskless.chain.chain_work import ChainWork
 from tidelog_node.diskless.chain.owned_partitions import OwnedPartitions
 from tidelog_node.diskless.chain.pending_objects import ChainBroken, PendingObjects
 from tidelog_node.diskless.chain.wal_client import WalClient
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.wal_messages import SliceFiles
 
 logger = logging.getLogger(__name__)

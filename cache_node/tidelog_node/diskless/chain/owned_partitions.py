@@ -31,7 +31,7 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.header import HEADER_SIZE
 
 from tidelog_node.diskless.chain.chain_partition import ChainPartition, let_go_of_files
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles
 
 

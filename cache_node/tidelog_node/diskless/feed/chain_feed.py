@@ -26,7 +26,7 @@ from tidelog_node.diskless.feed.followed_objects import FollowedObjects
 from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.follower.catch_up import CatchUp
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.lent_ranges import LentRange, RangeLender
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from tidelog_node.diskless.feed.fed_replicas import FedReplica
 from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.follower.catch_up import CatchUp
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.lent_ranges import RangeLender
 
 JOINS_AT_ONCE_MAX = 4  # of all feeds of a node

@@ -17,7 +17,7 @@ from tidelog_core.replication.follower_state import FollowerState
 
 from tidelog_node.diskless.recovery.chain_slices import StoredSlice
 from tidelog_node.diskless.recovery.deleted_slices import lacks_deleted
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 RETRY_SECONDS = 0.5
 

@@ -32,7 +32,7 @@ from tidelog_node.diskless.gateway.links import NotSent
 from tidelog_node.diskless.gateway.parked_batches import RETRY_SECONDS, ParkedBatches
 from tidelog_node.diskless.gateway.pending_batches import PendingBatches
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.wire.gateway_append import REQUESTS_MAX, GatewayAppend, GatewayResult
 
 logger = logging.getLogger(__name__)

@@ -51,7 +51,7 @@ from tidelog_node.diskless.gateway.pending_batches import PendingBatches
 from tidelog_node.diskless.gateway.produce_parameters import ProduceParameters
 from tidelog_node.diskless.gateway.spool import GatewaySpool
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.wire.gateway_append import (
     TRANSACTIONAL_ID_BYTES_MAX,
     GatewayAppend,

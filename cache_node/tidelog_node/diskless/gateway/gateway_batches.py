@@ -11,7 +11,7 @@ from tidelog_core.model import NO_LEADER_EPOCH
 from tidelog_node.diskless.gateway.broken_producers import ProducerBatch
 from tidelog_node.diskless.gateway.gateway_objects import GatewayObject
 from tidelog_node.diskless.gateway.produce_parameters import ProduceParameters
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles
 
 WAIT_SECONDS_MAX = 30.0  # for another leader

@@ -20,7 +20,7 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 
 from tidelog_node.diskless.chain.owned_chain import OwnedChain
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 

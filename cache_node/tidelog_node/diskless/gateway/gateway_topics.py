@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog_core.log.append_checks import LOG_APPEND_TIME
 
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 
 def may_pass(replica: Replica) -> bool:

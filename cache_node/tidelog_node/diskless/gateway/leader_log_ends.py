@@ -19,8 +19,8 @@ from tidelog_core.model import INT64_MAX, NO_LEADER
 from tidelog_core.wire_messages import build
 
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from tidelog_core.model import Principal
 from tidelog_node.diskless.gateway.broken_producers import SEQUENCE_MASK, ProducerBatch
 from tidelog_node.diskless.gateway.fair_eviction import FairEviction
 from tidelog_node.diskless.gateway.missed_batches import MISSED_SECONDS
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 UNKNOWN_SECONDS = 45.0  # a gateway keeps a batch for 30 s, and a leader reads it for 10 s
 FORGOTTEN_SECONDS = MISSED_SECONDS + 60.0  # the producer begins again behind it

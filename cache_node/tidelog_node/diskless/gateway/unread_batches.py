@@ -41,9 +41,9 @@ from tidelog_node.diskless.gateway.gateway_reads import READ_SECONDS_MAX, Gatewa
 from tidelog_node.diskless.gateway.read_slots import ReadSlots
 from tidelog_node.diskless.gateway.trusted_gateways import TrustedGateways
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.replication.role import AckWaiter
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.replicas.role import AckWaiter
 from tidelog_node.wire.gateway_append import GatewaySlice, header_rest
 
 logger = logging.getLogger(__name__)

@@ -55,7 +55,7 @@ from tidelog_node.diskless.recovery.chain_slices import (
 from tidelog_node.diskless.recovery.concurrent_calls import for_each
 from tidelog_node.diskless.recovery.log_tail import LogTail
 from tidelog_node.diskless.recovery.object_reads import ObjectRead, plan_reads
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 logger = logging.getLogger(__name__)
 

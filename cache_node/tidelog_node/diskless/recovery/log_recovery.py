@@ -76,7 +76,7 @@ from tidelog_node.diskless.recovery.object_reads import waves
 from tidelog_node.diskless.recovery.tail_fills import TailFills
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.history import TierHistory, tier_end
 
 logger = logging.getLogger(__name__)

@@ -53,7 +53,7 @@ from tidelog_node.diskless.recovery.range_reader import RangeReader
 from tidelog_node.diskless.recovery.slice_reads import SlicePlace, read_runs
 from tidelog_node.membership.membership import Membership
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.history import TierHistory, tier_end
 
 logger = logging.getLogger(__name__)

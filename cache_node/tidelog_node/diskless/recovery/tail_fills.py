@@ -33,7 +33,7 @@ from tidelog_node.diskless.recovery.deferred_fills import Fill
 from tidelog_node.diskless.recovery.log_refill import LogRefill, RefillLimits
 from tidelog_node.diskless.recovery.log_tail import LogTail
 from tidelog_node.diskless.recovery.object_reads import waves
-from tidelog_node.replica import UNCOUNTED_BYTES
+from tidelog_node.replicas.replica import UNCOUNTED_BYTES
 from tidelog_node.tier.history import TierHistory, tier_end
 
 logger = logging.getLogger(__name__)

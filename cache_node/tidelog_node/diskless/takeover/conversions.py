@@ -23,9 +23,9 @@ from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.diskless.takeover.leader_chain import LeaderChain
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.replication.role import Leader
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.replicas.role import Leader
 from tidelog_node.tier.manifests import BucketManifests
 
 logger = logging.getLogger(__name__)

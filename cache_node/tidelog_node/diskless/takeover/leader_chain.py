@@ -9,7 +9,7 @@ from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 
 
 class OwnChainEnded(StoreUnavailable):

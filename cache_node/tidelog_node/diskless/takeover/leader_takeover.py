@@ -40,8 +40,8 @@ from tidelog_node.diskless.recovery.log_recovery import LogRecovery, TierEnds
 from tidelog_node.diskless.takeover.leader_chain import LeaderChain, require_chain
 from tidelog_node.diskless.takeover.pending_takeovers import PendingTakeovers
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from tidelog_core.metadata.records import Partition
 
 from tidelog_node.diskless.takeover.damaged_partitions import DamagedPartitions
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 
 RETRY_SECONDS = 1.0
 DAMAGED_SECONDS_MAX = 30.0  # before a partition whose records are damaged is tried again

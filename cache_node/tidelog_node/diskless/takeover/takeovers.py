@@ -51,8 +51,8 @@ from tidelog_node.diskless.takeover.leader_takeover import LeaderTakeover, Taken
 from tidelog_node.diskless.takeover.passed_leads import PassedLeads
 from tidelog_node.diskless.takeover.pending_takeovers import Before, PendingTakeovers
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.tier.manifests import BucketManifests
 
 logger = logging.getLogger(__name__)

@@ -24,10 +24,10 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from weakref import WeakValueDictionary
 
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.groups.consumer.pattern_view import PatternView, Viewer
 from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern
 from tidelog_node.groups.subscribed_topics import TopicsByName
-from tidelog_node.request_turns import RequestTurn
 
 # Created or deleted topics that are kept for patterns not matched to them yet. A pattern that is
 # further behind is matched to all topics again. At least as many are kept as there are topics.

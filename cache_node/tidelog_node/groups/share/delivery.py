@@ -34,7 +34,7 @@ from tidelog_node.groups.share.partition import SharePartition
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import ShareSession
 from tidelog_node.groups.share.state import AcquireLimits
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.tier.remote_reads import wait_for_all
 from tidelog_node.wire.share_fetch import (
     RECORD_LIMIT,

@@ -25,7 +25,7 @@ from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.groups.share.state import SharePartitionState
-from tidelog_node.replica import Replica, ReplicaWaiter
+from tidelog_node.replicas.replica import Replica, ReplicaWaiter
 
 logger = logging.getLogger(__name__)
 

@@ -37,8 +37,8 @@ from tidelog_node.groups.share.partition import SharePartition, store_record
 from tidelog_node.groups.share.state import SharePartitionState
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.wire.share_fetch import PartitionKey
 
 logger = logging.getLogger(__name__)

@@ -46,12 +46,12 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.groups.consumer.topic_pattern import TopicPattern
 from tidelog_node.handlers.administration import admin_outcome
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 

@@ -21,10 +21,10 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.leases.peer_leases import PeerLeases
 
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.handlers.administration import admin_outcome
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 

@@ -13,11 +13,11 @@ from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.disk.data_disk import FAILED
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.upkeep.log_reopener import OFFLINE
 from tidelog_node.wire.messages import build
 

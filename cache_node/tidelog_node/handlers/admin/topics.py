@@ -37,12 +37,12 @@ from tidelog_core.security.acl import AclOperation, ResourceType
 
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.refusals import REFUSED
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.handlers.admin.create_topics_response import CreateTopicsResponse
 from tidelog_node.handlers.administration import admin_outcome, topic_admin
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.throttling.mutation_quota import MutationQuota
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import build

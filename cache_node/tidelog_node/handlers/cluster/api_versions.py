@@ -12,8 +12,8 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.model import ANONYMOUS
 from tidelog_core.software_version import feature_of, tidelog_version
 
-from tidelog_node.routes import EncodedResponse, HotRoute, RequestContext, Route
-from tidelog_node.session import NO_NODE
+from tidelog_node.requests.routes import EncodedResponse, HotRoute, RequestContext, Route
+from tidelog_node.requests.session import NO_NODE
 from tidelog_node.wire.messages import build, write_response
 
 SOFTWARE_FROM = 3

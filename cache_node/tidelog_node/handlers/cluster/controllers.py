@@ -19,12 +19,12 @@ from tidelog_core.admin.topics.topic_plans import CLUSTER_METADATA_TOPIC
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, UnknownTopicOrPartition
 
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.handlers.cluster.api_versions import (
     TRANSACTION_VERSION,
     TRANSACTION_VERSION_LEVEL,
 )
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 CONTROLLERS_QUORUM = (CLUSTER_METADATA_TOPIC, 0)

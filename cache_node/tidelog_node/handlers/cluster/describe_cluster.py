@@ -11,7 +11,7 @@ from tidelog_core.security.operations import ON_CLUSTER, OPERATIONS_NOT_REQUESTE
 from tidelog_node.handlers.cluster.metadata import controller_id
 from tidelog_node.handlers.cluster.reachable_brokers import ReachableBrokers
 from tidelog_node.node_context import NodeContext
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 BROKERS, CONTROLLERS = 1, 2

@@ -25,8 +25,8 @@ from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
 from tidelog_core.security.operations import ON_TOPIC, OPERATIONS_NOT_REQUESTED
 
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.handlers.cluster.shown_topics import shown_leader, unknown_name_error
-from tidelog_node.request_turns import RequestTurn
 from tidelog_node.wire.messages import build
 
 DESCRIBED_PARTITIONS_MAX = 2000  # max.request.partition.size.limit of Kafka

@@ -24,12 +24,12 @@ from tidelog_core.metadata.coordination.groups import shard_of_group
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.handlers.administration import topic_admin
 from tidelog_node.handlers.cluster.reachable_brokers import ReachableBrokers
 from tidelog_node.handlers.shard_topics import ensure_shards
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 

@@ -32,6 +32,7 @@ from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.operations import ON_CLUSTER, ON_TOPIC, OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.authorization.access import Access
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.cluster.described_partitions import describe_partitions
 from tidelog_node.handlers.cluster.encoded_metadata import (
@@ -50,8 +51,7 @@ from tidelog_node.handlers.cluster.shown_topics import shown_partition, shown_to
 from tidelog_node.handlers.cluster.topic_auto_creation import TopicAutoCreation
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replication.zone_leaders import ZoneLeaders
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import build, write_response
 

@@ -19,12 +19,12 @@ from tidelog_core.errors import (
 from tidelog_core.security.acl import AclOperation, ResourceType
 
 from tidelog_node.authorization.access import Access
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.handlers.administration import topic_admin
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.cluster.shown_topics import unknown_name_error
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.throttling.throttle import Throttle
 
 logger = logging.getLogger(__name__)

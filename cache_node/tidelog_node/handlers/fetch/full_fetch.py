@@ -9,12 +9,12 @@ from tidelog_core.fetch_epochs import NO_SESSION
 from tidelog_core.replication.leader.follower_progress import FollowerContact
 
 from tidelog_node.answers import Reply
-from tidelog_node.fetch_sessions import FetchSession, may_keep
+from tidelog_node.handlers.fetch.fetch_sessions import FetchSession, may_keep
 from tidelog_node.handlers.fetch.reading import Reading
 from tidelog_node.handlers.fetch.served_fetch import ServedFetch
 from tidelog_node.handlers.fetch.serving import FetchServing
-from tidelog_node.replica import ReplicaWaiter
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica import ReplicaWaiter
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 

@@ -24,8 +24,8 @@ from tidelog_core.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 
 from tidelog_node.answers import Answer, PendingReply, Reply, TaskReply
 from tidelog_node.authorization.access import Access
-from tidelog_node.fetch_lists import FetchLists, FullList, RecalledFetch
-from tidelog_node.fetch_sessions import FetchSession, may_keep
+from tidelog_node.handlers.fetch.fetch_lists import FetchLists, FullList, RecalledFetch
+from tidelog_node.handlers.fetch.fetch_sessions import FetchSession, may_keep
 from tidelog_node.handlers.fetch.full_fetch import FullFetch, terms_of
 from tidelog_node.handlers.fetch.listed_fetch import ListedFetch
 from tidelog_node.handlers.fetch.reading import READ_COMMITTED, ClosestReplica, Reading
@@ -33,9 +33,9 @@ from tidelog_node.handlers.fetch.served_fetch import ServedFetch
 from tidelog_node.handlers.fetch.serving import FetchServing
 from tidelog_node.handlers.fetch.session_fetch import SessionFetch
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.routes import HotRoute, RequestContext
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import HotRoute, RequestContext
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.tier.remote_reads import wait_for_all
 from tidelog_node.wire import fetch

@@ -28,12 +28,12 @@ from tidelog_core.errors import (
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 logger = logging.getLogger(__name__)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tidelog_core.fetch_epochs import NO_SESSION
 
 from tidelog_node.answers import Reply
-from tidelog_node.fetch_lists import FullList, ListedPartition
+from tidelog_node.handlers.fetch.fetch_lists import FullList, ListedPartition
 from tidelog_node.handlers.fetch.reading import READ_COMMITTED, Reading
 from tidelog_node.handlers.fetch.served_fetch import ServedFetch
 from tidelog_node.handlers.fetch.serving import FetchServing
-from tidelog_node.replica import ReplicaWaiter
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica import ReplicaWaiter
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import LEADERS_FROM, FetchAnswer, FetchResult
 from tidelog_node.wire.fetch_list import write_list

@@ -32,10 +32,10 @@ from tidelog_core.replication.leader.follower_progress import FollowerContact
 
 from tidelog_node.authorization.access import Access
 from tidelog_node.counters import NodeCounters
-from tidelog_node.replica import Replica, require_epoch
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.replication.role import ReplicaRole
-from tidelog_node.session import Session
+from tidelog_node.replicas.replica import Replica, require_epoch
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.replicas.role import ReplicaRole
+from tidelog_node.requests.session import Session
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult

@@ -9,9 +9,9 @@ from __future__ import annotations
 from tidelog_node.answers import Reply
 from tidelog_node.handlers.fetch.reading import Reading
 from tidelog_node.handlers.fetch.serving import FetchServing
-from tidelog_node.replica import ReplicaWaiter
-from tidelog_node.routes import RequestContext
-from tidelog_node.session import NO_NODE
+from tidelog_node.replicas.replica import ReplicaWaiter
+from tidelog_node.requests.routes import RequestContext
+from tidelog_node.requests.session import NO_NODE
 from tidelog_node.throttling.throttle import NO_LIMIT_BYTES
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import encode_fetch, fetch_size_bytes, set_throttle_time

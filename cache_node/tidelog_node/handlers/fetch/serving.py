@@ -14,11 +14,11 @@ from tidelog_core.replication.leader.follower_progress import FollowerContact
 
 from tidelog_node.answers import Reply
 from tidelog_node.authorization.access import Access
-from tidelog_node.fetch_sessions import FetchSession, FetchSessions
+from tidelog_node.handlers.fetch.fetch_sessions import FetchSession, FetchSessions
 from tidelog_node.handlers.fetch.reading import ClosestReplica, PartitionReader, Reading
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.throttling.throttle import NO_LIMIT_BYTES, Throttle
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest

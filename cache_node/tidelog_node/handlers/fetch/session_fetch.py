@@ -13,12 +13,12 @@ from itertools import islice
 from tidelog_core.errors import ErrorCode
 
 from tidelog_node.answers import Reply
-from tidelog_node.fetch_sessions import FetchSession, SessionPartition
+from tidelog_node.handlers.fetch.fetch_sessions import FetchSession, SessionPartition
 from tidelog_node.handlers.fetch.reading import READ_COMMITTED, Reading
 from tidelog_node.handlers.fetch.served_fetch import ServedFetch
 from tidelog_node.handlers.fetch.serving import FetchServing, Topics
-from tidelog_node.replica import Replica, ReplicaWaiter
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica import Replica, ReplicaWaiter
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult, encode_fetch
 

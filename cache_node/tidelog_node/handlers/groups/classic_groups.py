@@ -31,6 +31,7 @@ from tidelog_core.security.operations import ON_GROUP, OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.groups.any_group import Group
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
 from tidelog_node.groups.classic_messages import (
@@ -41,8 +42,7 @@ from tidelog_node.groups.classic_messages import (
     SyncRequest,
 )
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 # Versions of JoinGroup.

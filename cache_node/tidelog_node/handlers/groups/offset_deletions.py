@@ -12,9 +12,9 @@ from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import offset_commit_error_code
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 

@@ -24,10 +24,10 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import offset_fetch_error_code
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.handlers.groups.offset_commits import NO_TOPIC_ID, Named
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
 from tidelog_node.wire.messages import build
 

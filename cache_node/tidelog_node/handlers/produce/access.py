@@ -12,8 +12,8 @@ from tidelog_node.authorization.access import Access
 from tidelog_node.counters import NodeCounters
 from tidelog_node.handlers.produce.answers import failed_result
 from tidelog_node.handlers.produce.pending_answers import Topics
-from tidelog_node.routes import RequestContext
-from tidelog_node.session import Session
+from tidelog_node.requests.routes import RequestContext
+from tidelog_node.requests.session import Session
 from tidelog_node.wire.produce import API_KEY, TOPIC_ID_FROM, ProduceRequest, ProduceTopic
 
 

@@ -24,9 +24,9 @@ from tidelog_node.handlers.produce.batch import CodecTooNew, NotOneBatch
 from tidelog_node.handlers.produce.gateway_handoff import GatewayHandoff
 from tidelog_node.handlers.produce.pending_answers import PendingAnswer, Topics
 from tidelog_node.inspection.schema_frames import RecordsRefused
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.transactions.produce_gate import NotVerified
 from tidelog_node.wire.primitives import cut_error_text

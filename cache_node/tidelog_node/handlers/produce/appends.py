@@ -25,9 +25,9 @@ from tidelog_node.handlers.produce.pending_answers import (
 )
 from tidelog_node.handlers.produce.refused_batches import RefusedBatches
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.transactions.produce_gate import Verified
 from tidelog_node.upkeep.flusher import Flusher
 from tidelog_node.wire.produce import API_KEY, TOPIC_ID_FROM, ProduceRequest, ProduceResult

@@ -27,7 +27,7 @@ from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_h
 from tidelog_node.diskless.gateway.broken_producers import ProducerBatch, producer_batch
 from tidelog_node.handlers.produce.inspection import InspectionResults
 from tidelog_node.inspection.inspector import NotInspected
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.wire.primitives import INT32
 from tidelog_node.wire.produce import ProduceRequest
 

@@ -15,8 +15,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from tidelog_node.partition_pace import NotYet
-from tidelog_node.session import Session
+from tidelog_node.fairness.partition_pace import NotYet
+from tidelog_node.requests.session import Session
 
 WAIT_SECONDS_MAX = 30.0
 TIME_SHARE = 0.5  # of the request's own time

@@ -55,10 +55,10 @@ from tidelog_node.diskless.recovery.slice_reads import SlicePlace
 from tidelog_node.handlers.produce.batch import append_batch
 from tidelog_node.handlers.produce.gateway_acks import GatewayAck, results_of
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.routes import HotRoute, RequestContext
-from tidelog_node.session import NO_NODE
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import HotRoute, RequestContext
+from tidelog_node.requests.session import NO_NODE
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.wire import gateway_append
 from tidelog_node.wire.gateway_append import (

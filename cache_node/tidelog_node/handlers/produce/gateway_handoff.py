@@ -8,9 +8,9 @@ from tidelog_node.diskless.gateway.produce_parameters import ProduceParameters
 from tidelog_node.handlers.produce.batch import require_batch
 from tidelog_node.handlers.produce.partitions import NO_REPLICAS, followed_replicas
 from tidelog_node.handlers.produce.pending_answers import GATEWAY_WAIT, PendingAck
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.wire.produce import TOPIC_ID_FROM, ProduceRequest, ProduceResult
 
 if TYPE_CHECKING:

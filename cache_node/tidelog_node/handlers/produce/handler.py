@@ -48,8 +48,8 @@ from tidelog_node.handlers.produce.schemas import ProduceSchemas
 from tidelog_node.handlers.produce.waits import ProduceWaits
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.routes import HotRoute, RequestContext
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import HotRoute, RequestContext
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.upkeep.flusher import Flusher

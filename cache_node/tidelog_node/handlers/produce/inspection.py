@@ -24,7 +24,7 @@ from tidelog_core.records.batch import (
 )
 
 from tidelog_node.inspection.inspector import BatchInspector, NotInspected
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.wire.primitives import INT32
 from tidelog_node.wire.produce import ProduceRequest, ProduceTopic
 

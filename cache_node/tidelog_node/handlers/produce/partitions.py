@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.wire.produce import TOPIC_ID_FROM, ProduceRequest
 
 TopicReplicas = Mapping[bytes, Mapping[int, Replica]]

@@ -15,8 +15,8 @@ from typing import NamedTuple
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 
 from tidelog_node.answers import PendingReply, Reply
-from tidelog_node.replica import Replica
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.wire.primitives import cut_error_text
 from tidelog_node.wire.produce import ProduceResult
 

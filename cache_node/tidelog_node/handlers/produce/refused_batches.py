@@ -39,10 +39,10 @@ from tidelog_node.diskless.gateway.unknown_producers import UnknownProducers, cl
 from tidelog_node.handlers.produce.batch import idempotent_batch
 from tidelog_node.handlers.produce.gateway_handoff import GatewayHandoff
 from tidelog_node.handlers.produce.partitions import NO_REPLICAS, led_replicas
-from tidelog_node.replica import Replica
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.routes import RequestContext
-from tidelog_node.session import Session
+from tidelog_node.replicas.replica import Replica
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import RequestContext
+from tidelog_node.requests.session import Session
 from tidelog_node.wire.produce import TOPIC_ID_FROM, ProduceRequest
 
 

@@ -45,7 +45,7 @@ from tidelog_node.inspection.schema_frames import (
 )
 from tidelog_node.node_context import NodeContext
 from tidelog_node.registry.known_schemas import CANDIDATES_MAX, KnownSchema, KnownSchemas
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.wire.primitives import INT32
 from tidelog_node.wire.produce import ProduceRequest
 

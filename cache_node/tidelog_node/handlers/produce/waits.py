@@ -30,8 +30,8 @@ from tidelog_node.handlers.produce.refused_batches import RefusedBatches
 from tidelog_node.handlers.produce.schemas import ProduceSchemas
 from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.routes import RequestContext
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import RequestContext
 from tidelog_node.transactions.produce_gate import ProduceGate, Turn
 from tidelog_node.wire.produce import ProduceRequest
 

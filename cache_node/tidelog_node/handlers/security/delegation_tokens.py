@@ -27,9 +27,9 @@ from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.security.delegation_tokens import DelegationToken
 from tidelog_core.model import ANONYMOUS, USER_KIND, Principal
 
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
-from tidelog_node.session import Session
+from tidelog_node.fairness.request_turns import RequestTurn
+from tidelog_node.requests.routes import RequestContext, Route
+from tidelog_node.requests.session import Session
 from tidelog_node.wire.messages import build
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import AuthenticationFailed, ErrorCode, UnsupportedSaslMechanism
 
 from tidelog_node.answers import CloseConnection
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 HEADERS_FROM = 1  # from this version of SaslHandshake on, tokens come in SaslAuthenticate

@@ -18,10 +18,10 @@ from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, StoreUnavailable, TidelogError
 from tidelog_core.metadata.security.scram_users import UserScramCredential
 
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.handlers.administration import admin_outcome
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 

@@ -13,12 +13,12 @@ from kio.schema.share_acknowledge.v2 import response as acknowledge_response
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import FINAL_EPOCH
 from tidelog_node.groups.share.state import Acknowledgement
-from tidelog_node.leaders import CurrentLeader
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.replicas.leaders import CurrentLeader
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 from tidelog_node.wire.share_fetch import PartitionKey
 

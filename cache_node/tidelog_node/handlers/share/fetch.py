@@ -20,8 +20,8 @@ from tidelog_node.groups.share.delivery import RefusalOf, ShareDelivery
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from tidelog_node.node_context import NodeContext
-from tidelog_node.routes import HotRoute, RequestContext
-from tidelog_node.session import Session
+from tidelog_node.requests.routes import HotRoute, RequestContext
+from tidelog_node.requests.session import Session
 from tidelog_node.throttling.counted_work import counted
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire import share_fetch

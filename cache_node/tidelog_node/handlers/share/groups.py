@@ -19,6 +19,7 @@ from tidelog_core.security.operations import ON_GROUP, OPERATIONS_NOT_REQUESTED
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.groups.assignment.simple_assignor import SIMPLE_ASSIGNOR
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, LEAVE_EPOCH
 from tidelog_node.groups.share.heartbeat import ShareHeartbeat
@@ -28,8 +29,7 @@ from tidelog_node.handlers.groups.member_messages import (
     HeartbeatMessages,
     is_blank,
 )
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 _HEARTBEAT = HeartbeatMessages(

@@ -22,9 +22,9 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.share_offsets import DONE, Outcome, ShareOffsets
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 

@@ -18,10 +18,10 @@ from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.coordination.transactions import TransactionRecord, TransactionState
 
 from tidelog_node.coordinator.failures import error_code
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern
 from tidelog_node.node_context import NodeContext
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.wire.messages import build
 

@@ -13,7 +13,7 @@ from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, OutcomeUnknown, StoreUnavailable, TidelogError
 
 from tidelog_node.coordinator.failures import error_code
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.transactions.state import Decision, ProducerIdAndEpoch

@@ -13,10 +13,10 @@ from tidelog_core.errors import ErrorCode, InvalidTopic, TidelogError
 from tidelog_core.log.producers.producer_state import ProducerEntry
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.node_context import NodeContext
-from tidelog_node.replicas import ReplicaManager
-from tidelog_node.request_turns import RequestTurn
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.replicas.replica_manager import ReplicaManager
+from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
 

@@ -6,8 +6,8 @@ import pytest
 from kio.schema.api_versions.v4 import request as wire_request
 from tidelog_core.wire_messages import build
 from tidelog_node.handlers.cluster.api_versions import ApiVersionsHandler
-from tidelog_node.routes import EncodedResponse
-from tidelog_node.session import NO_NODE
+from tidelog_node.requests.routes import EncodedResponse
+from tidelog_node.requests.session import NO_NODE
 
 from tests.support.request_contexts import context_of
 

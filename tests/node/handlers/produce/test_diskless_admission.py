@@ -10,11 +10,11 @@ from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.config import ListenerConfig
+from tidelog_node.connections.server import Server
 from tidelog_node.counters import NodeCounters
 from tidelog_node.dispatch import Dispatch
-from tidelog_node.replica import Replica
+from tidelog_node.replicas.replica import Replica
 from tidelog_node.security.listeners import Listener, SecurityProtocol
-from tidelog_node.server import Server
 
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
 from tests.support.batches import batch_of

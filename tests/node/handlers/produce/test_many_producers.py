@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kio.schema.describe_producers.v0 import request as producers_messages
 from tidelog_core.log.producers.producer_state import ProducerEntry, RetainedBatch
-from tidelog_node import request_turns
+from tidelog_node.fairness import request_turns
 from tidelog_node.handlers.transactions.producers import ProducersHandler
 from tidelog_node.wire.messages import build
 

@@ -16,7 +16,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.model import TopicPartition
-from tidelog_node.partition_pace import NotYet
+from tidelog_node.fairness.partition_pace import NotYet
 from tidelog_node.wire.produce import ProduceRequest
 
 from tests.node.diskless.gateway_world import gateway_world

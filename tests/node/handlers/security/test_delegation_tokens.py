@@ -25,7 +25,7 @@ from tidelog_core.security.authorization import Authorizer
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.authorization.guarded_routes import guard_routes
-from tidelog_node.session import Session
+from tidelog_node.requests.session import Session
 
 from tests.node.handlers.control_plane import NOW_MS, Node, cluster
 from tests.node.handlers.unsteady_store import one_node

@@ -1,0 +1,1 @@
+"""What the processes of a node share: signals, late loading, messages over pipes, versions."""

@@ -1,0 +1,1 @@
+"""A request, the client that sent it, and the route that its API takes to a handler."""

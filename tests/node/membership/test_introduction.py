@@ -1,0 +1,92 @@
+"""When a node says that it is ready, the other nodes show it to clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
+from tidelog_node.membership import introduction
+from tidelog_node.membership.registration import register_broker
+
+from tests.node.replication.led_node import led_node
+from tests.support.node_process import NodeProcess
+
+WARNING = "brokers may not know this one yet"
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Iterator[NodeProcess]:
+    """A node that learns of others by its own polls late."""
+    store = f"sqlite://{tmp_path}/metadata.db"
+    with NodeProcess(
+        tmp_path / "first", metadata_store=store, config={"metadata.poll.interval.ms": "3000"}
+    ) as node:
+        yield node
+
+
+def second_of(first: NodeProcess, **config: str) -> NodeProcess:
+    return NodeProcess(
+        first.data_dir.with_name("second"),
+        broker_id=2,
+        metadata_store=first.metadata_store,
+        config={key.replace("_", "."): value for key, value in config.items()},
+    )
+
+
+def test_a_node_that_is_ready_is_shown_by_the_others(first: NodeProcess) -> None:
+    with second_of(first, metadata_poll_interval_ms="3000") as second:
+        for asked in (first, second):
+            admin = AdminClient({"bootstrap.servers": asked.address})
+            shown = admin.describe_cluster().result(30).nodes
+            assert sorted(node.id for node in shown) == [1, 2]
+        assert WARNING not in second.log
+
+
+def test_a_node_that_hangs_keeps_no_other_from_starting(first: NodeProcess) -> None:
+    os.kill(first.pid, signal.SIGSTOP)
+    try:
+        with second_of(first) as second:
+            assert f"{WARNING} brokers=[1]" in second.log
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+
+
+async def test_polls_of_a_minute_let_no_node_that_hangs_hold_up_a_start_for_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(introduction, "SECONDS_MAX", 0.2, raising=False)
+
+    async def hang(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    config = NodeConfig(metadata_poll_interval_ms=60_000)
+    async with server, led_node(tmp_path, config) as node:
+        for broker_id in (2, 3):
+            await register_broker(
+                node.store,
+                broker_id=broker_id,
+                incarnation=uuid4(),
+                endpoints=(BrokerEndpoint(NODE, "127.0.0.1", port),),
+                rack=None,
+            )
+        await node.view.refresh()
+        async with asyncio.timeout(30):
+            await introduction.introduce(node.context)
+    said = [record for record in caplog.records if record.message == WARNING]
+    assert [getattr(record, "brokers", []) for record in said] == [[2, 3]]
+
+
+def test_a_node_that_was_killed_is_not_waited_for(first: NodeProcess) -> None:
+    first.kill()
+    with second_of(first) as second:
+        assert WARNING not in second.log
