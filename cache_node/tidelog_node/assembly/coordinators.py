@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.hosted_groups import HostedGroups
+from tidelog_node.dialing.peers import Peers
 from tidelog_node.node_context import NodeContext
-from tidelog_node.peers import Peers
 from tidelog_node.transactions.broker_markers import BrokerMarkers
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.marker_writer import MarkerWriter
@@ -37,7 +37,8 @@ def build_coordinators(stack: AsyncExitStack, node: NodeContext, logs: Logs) -> 
     hosted = HostedGroups(node)
     groups = GroupCoordinator(node, hosted)
     # A question about a transaction must not wait behind markers that are being replicated.
-    marker_peers, question_peers = Peers(node, connections_max=1), Peers(node)
+    marker_peers = Peers(node.view, node.dialer, connections_max=1)
+    question_peers = Peers(node.view, node.dialer)
     stack.push_async_callback(marker_peers.close)
     stack.push_async_callback(question_peers.close)
     producer_ids = ProducerIds(node.store)

@@ -14,6 +14,7 @@ from tidelog_node.assembly.background import Background
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import GATEWAY_DIR, Logs
 from tidelog_node.assembly.serving import Serving
+from tidelog_node.dialing.peers import Peers
 from tidelog_node.diskless.chain.abandoned_chains import AbandonedChains, abandoned_after_ms
 from tidelog_node.diskless.chain.checkpoints import ChainCheckpoints
 from tidelog_node.diskless.chain.collection import ChainCollection
@@ -40,7 +41,6 @@ from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.handlers.produce.gateway_append import GatewayAppends
 from tidelog_node.node_context import NodeContext
-from tidelog_node.peers import Peers
 from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.settings import NodeSettings
 from tidelog_node.tier.history import TierHistory
@@ -267,7 +267,7 @@ def _start_gateway(
     if not node.static_config.diskless_gateways_enable:
         remove_spool(folder)
         return None
-    links, peers = LeaderLinks(node), Peers(node, connections_max=1)
+    links, peers = LeaderLinks(node), Peers(node.view, node.dialer, connections_max=1)
     stack.push_async_callback(peers.close)
     gateway = Gateway(
         node,

@@ -60,6 +60,7 @@ class Monitoring:
         sources = self.sources
         if sources is None:
             return []
+        from tidelog_node.dialing.peers import Peers
         from tidelog_node.monitoring.chain_source import ChainSource
         from tidelog_node.monitoring.coordinator_source import CoordinatorSource
         from tidelog_node.monitoring.cost_source import CostSource
@@ -70,11 +71,10 @@ class Monitoring:
         from tidelog_node.monitoring.request_source import RequestSource
         from tidelog_node.monitoring.storage_source import StorageSource
         from tidelog_node.monitoring.tier_source import TierSource
-        from tidelog_node.peers import Peers
 
         node, replicas = cluster.node, logs.replicas
         usages = [usage for store in cluster.stores if (usage := usage_of(store)) is not None]
-        peers = Peers(node, connections_max=1)
+        peers = Peers(node.view, node.dialer, connections_max=1)
         stack.push_async_callback(peers.close)
         coordinators = await coordination.get()
         lag = GroupLag(node, coordinators.hosted, LeaderAnswers(node, peers))

@@ -283,10 +283,10 @@ def _relayed(
     stack: AsyncExitStack, node: NodeContext, logs: Logs, routes: Iterable[Route]
 ) -> list[Route]:
     """Return the routes; some of them ask leaders in other zones first."""
+    from tidelog_node.dialing.peers import Peers
     from tidelog_node.handlers.leader_relay import LeaderRelay
-    from tidelog_node.peers import Peers
 
-    peers = Peers(node)
+    peers = Peers(node.view, node.dialer)
     stack.push_async_callback(peers.close)
     return list(LeaderRelay(node, replicas=logs.replicas, peers=peers).wrap(routes))
 

@@ -21,10 +21,10 @@ from tidelog.wire.requests import Api
 from tidelog_core.errors import TidelogError
 from tidelog_core.model import NO_LEADER, TopicPartition
 
+from tidelog_node.dialing.peers import Peers
 from tidelog_node.diskless.gateway.gateway_topics import may_pass
 from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.node_context import NodeContext
-from tidelog_node.peers import Peers
 from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.requests.session import NO_NODE

@@ -20,8 +20,8 @@ from tidelog_core.model import NO_LEADER, TopicPartition
 from tidelog_core.records.first_time import ONLY_MARKERS, first_time
 from tidelog_core.records.header import HEADER_SIZE
 
+from tidelog_node.dialing.peers import Peers
 from tidelog_node.node_context import NodeContext
-from tidelog_node.peers import Peers
 from tidelog_node.wire.messages import build
 
 T = TypeVar("T")

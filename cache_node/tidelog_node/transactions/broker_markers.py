@@ -9,8 +9,8 @@ from tidelog.wire.requests import Api
 from tidelog_core.errors import StorageError
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.dialing.peers import Peers
 from tidelog_node.node_context import NodeContext
-from tidelog_node.peers import Peers
 from tidelog_node.transactions.marker_messages import to_request
 from tidelog_node.transactions.marker_writer import MarkerWriter
 from tidelog_node.transactions.markers import Marker, MarkerResults

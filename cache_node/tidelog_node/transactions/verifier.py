@@ -21,8 +21,8 @@ from tidelog_core.model import NO_LEADER, TRANSACTION_STATE_TOPIC, TopicPartitio
 from tidelog_core.wire_messages import build
 
 from tidelog_node.coordinator.failures import error_code
+from tidelog_node.dialing.peers import Peers
 from tidelog_node.node_context import NodeContext
-from tidelog_node.peers import Peers
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.state import TV_2
 

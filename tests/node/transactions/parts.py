@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tidelog_core.errors import CoordinatorNotAvailable
 from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.dialing.peers import Peers
 from tidelog_node.node_context import NodeContext
-from tidelog_node.peers import Peers
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.markers import Marker, MarkerResults, MarkerSender
 from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
@@ -39,6 +39,8 @@ def transaction_parts(node: NodeContext, groups: GroupCoordinator) -> Parts:
         take_producer_id=producer_ids.take,
         markers=MarkerSender(view=node.view, target=NobodyLeads()),
     )
-    verifier = TransactionVerifier(node, coordinator=coordinator, peers=Peers(node))
+    verifier = TransactionVerifier(
+        node, coordinator=coordinator, peers=Peers(node.view, node.dialer)
+    )
     offsets = TransactionalOffsets(node, groups=groups)
     return Parts(producer_ids, coordinator, offsets, verifier)

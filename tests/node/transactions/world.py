@@ -47,8 +47,8 @@ from tidelog_core.records.encode import build_batch
 from tidelog_core.records.record import Record
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.hosted_groups import HostedGroups
+from tidelog_node.dialing.peers import Peers
 from tidelog_node.groups.classic_messages import GroupCaller
-from tidelog_node.peers import Peers
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.markers import Marker, MarkerResults, MarkerSender
 from tidelog_node.transactions.pending_group_offsets import TransactionalOffsets
@@ -196,7 +196,9 @@ class TransactionWorld:
             markers=MarkerSender(view=view, target=Leaders(self, fate)),
         )
         offsets = TransactionalOffsets(context, groups=groups)
-        verifier = TransactionVerifier(context, coordinator=transactions, peers=Peers(context))
+        verifier = TransactionVerifier(
+            context, coordinator=transactions, peers=Peers(context.view, context.dialer)
+        )
         node = Node(broker_id, fate, view, groups, transactions, offsets, verifier)
         self.nodes.append(node)
         await groups.start()

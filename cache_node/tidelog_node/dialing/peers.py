@@ -14,8 +14,9 @@ from uuid import UUID
 from tidelog.wire.connection import Connection
 from tidelog.wire.requests import Api
 from tidelog_core.errors import CoordinatorNotAvailable
+from tidelog_core.metadata.image.cluster_view import ClusterView
 
-from tidelog_node.node_context import NodeContext
+from tidelog_node.dialing.dialer import Dialer
 
 CONNECT_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 8
@@ -24,9 +25,12 @@ CONNECTIONS_MAX = 8
 class Peers:
     """Connections to the other brokers. For the tasks of one event loop."""
 
-    def __init__(self, node: NodeContext, *, connections_max: int = CONNECTIONS_MAX) -> None:
+    def __init__(
+        self, view: ClusterView, dialer: Dialer, *, connections_max: int = CONNECTIONS_MAX
+    ) -> None:
         """``connections_max`` is per broker."""
-        self._node = node
+        self._view = view
+        self._dialer = dialer
         self._connections_max = connections_max
         self._connections: dict[int, list[Connection]] = {}
         self._incarnations: dict[int, UUID] = {}
@@ -50,7 +54,7 @@ class Peers:
     async def _connection(self, broker_id: int) -> Connection:
         """Return an idle connection, a new one, or at the maximum the least busy one."""
         async with self._locks.setdefault(broker_id, asyncio.Lock()):
-            broker = self._node.view.image.brokers.get(broker_id)
+            broker = self._view.image.brokers.get(broker_id)
             if broker is None:
                 raise CoordinatorNotAvailable(f"broker {broker_id} is not registered")
             known = self._connections.get(broker_id, [])
@@ -65,6 +69,6 @@ class Peers:
             is_full = len(known) >= self._connections_max
             if idlest is not None and (is_full or idlest.in_flight_count == 0):
                 return idlest
-            connection = await self._node.dialer.dial(broker, timeout_s=CONNECT_SECONDS_MAX)
+            connection = await self._dialer.dial(broker, timeout_s=CONNECT_SECONDS_MAX)
             known.append(connection)
             return connection
