@@ -90,6 +90,16 @@ def test_every_page_is_in_an_index() -> None:
         assert f"](docs/internals/{page.name})" in last_section, page.name
 
 
+def test_every_package_of_a_node_is_in_the_architecture() -> None:
+    table = ARCHITECTURE.read_text().partition("### Inside a node")[2].partition("\n## ")[0]
+    rows = [
+        re.findall(r"`(\w+)`", row.split("|")[1])
+        for row in re.findall(r"^\| `.*", table, re.MULTILINE)
+    ]
+    packages = {path.name for path in FOLDERS[2].iterdir() if any(path.glob("*.py"))}
+    assert sorted(name for row in rows for name in row) == sorted(packages)
+
+
 def test_layers_of_core_are_those_of_the_import_contract() -> None:
     config = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     (contract,) = (
