@@ -51,6 +51,7 @@ class SegmentWriter:
         self._segment.create()
         self._content = bytearray()
         self._batches: list[NewBatch] = []
+        self._has_records = False  # some batch has records for consumers
         self.is_changed = False  # some rewritten batch differs from the original
         self.removed_record_count = 0  # by rewriting
         self.last_read: BatchHeader | None = None  # the last batch passed to ``rewrite``
@@ -73,6 +74,7 @@ class SegmentWriter:
             base_offset=self._segment.base_offset,
             size_bytes=self.size_bytes,
             entry_count=self._segment.entry_count + index_entry_count,
+            has_records=self._has_records,
         )
 
     def rewrite(self, batches: Iterable[WalkedBatch], rewrite_batch: RewriteBatch) -> None:
@@ -98,6 +100,7 @@ class SegmentWriter:
             )
         )
         self._content += batch
+        self._has_records |= header.record_count > 0 and not header.is_control
         if len(self._content) >= WRITE_SIZE_BYTES:
             self._write()
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.cleaned_segments import SegmentToClean
-from tidelog_core.log.segments.offset_index import RELATIVE_OFFSET_MAX
+from tidelog_core.log.segments.offset_index import POSITION_MAX, RELATIVE_OFFSET_MAX
 from tidelog_core.log.segments.time_index import ENTRY_SIZE_BYTES
 
 
@@ -119,16 +119,25 @@ class SegmentLimits:
         return cls(config.segment_bytes, entries_max, apart_at)
 
     def allow(
-        self, segment: SegmentExtent, *, base_offset: int, size_bytes: int, entry_count: int
+        self,
+        segment: SegmentExtent,
+        *,
+        base_offset: int,
+        size_bytes: int,
+        entry_count: int,
+        has_records: bool,
     ) -> bool:
-        """Whether the whole segment may be joined to the remaining records of those before it.
+        """Whether the whole segment may be joined to the remaining batches of those before it.
 
         Those begin at ``base_offset`` and take ``size_bytes``; ``entry_count`` counts the index
-        entries of both.
+        entries of both. If they have no records (``has_records``), a segment that is full may
+        outgrow the limit by their size: as a segment of their own they would be fetched in vain,
+        and librdkafka reports an error after ten answers without a record.
         """
+        size_bytes_max = self.size_bytes_max if has_records else POSITION_MAX
         return (
             segment.base_offset != self.apart_at
-            and size_bytes + segment.size_bytes <= self.size_bytes_max
+            and size_bytes + segment.size_bytes <= size_bytes_max
             and entry_count <= self.index_entries_max
             and segment.end_offset - 1 - base_offset <= RELATIVE_OFFSET_MAX
         )

@@ -98,6 +98,20 @@ def test_small_segments_become_one(tmp_path: Path) -> None:
     log.close()
 
 
+def test_segments_without_records_become_one_with_a_full_one(tmp_path: Path) -> None:
+    """Each has only its producer's last sequence; a reader would fetch each of them in vain."""
+    random_log = RandomLog()
+    for producer_id in range(100, 120):
+        random_log.append([(b"key", b"v" * 300)], producer_id, CompressionType.NONE)
+    log = sealed_log(tmp_path / "log", random_log.batches)
+    assert [one.end_offset for one in log.sealed_segments()] == list(range(1, 21))
+    clean(log)
+    assert [one.end_offset for one in log.sealed_segments()] == [20]
+    assert offsets_of(log) == [19]
+    assert len(list(log.producers.items())) == 20
+    log.close()
+
+
 def test_no_segments_become_one_across_the_tiers_end(tmp_path: Path) -> None:
     log = sealed_log(tmp_path / "log", keyed(*[b"a"] * 40, b"b").batches)
     tiered_end = log.sealed_segments()[2].end_offset

@@ -84,7 +84,12 @@ def test_what_has_not_waited_for_the_least_lag_is_left_alone_with_all_behind_it(
 
 def test_segments_become_one_as_long_as_they_fit_into_one() -> None:
     limits = SegmentLimits.of(TopicConfig(segment_bytes=100, segment_index_bytes=3 * 12))
-    before = {"base_offset": 0, "size_bytes": 60, "entry_count": 3}
+    before: dict[str, Any] = {
+        "base_offset": 0,
+        "size_bytes": 60,
+        "entry_count": 3,
+        "has_records": True,
+    }
     following = segment(10, size_bytes=40)
     assert limits.allow(following, **before)
     assert not limits.allow(following, **{**before, "size_bytes": 61})
@@ -92,6 +97,11 @@ def test_segments_become_one_as_long_as_they_fit_into_one() -> None:
     assert limits.allow(segment(10, end_offset=2**31, size_bytes=40), **before)
     assert not limits.allow(segment(10, end_offset=2**31 + 1, size_bytes=40), **before)
     assert not dataclasses.replace(limits, apart_at=10).allow(following, **before)
+    empty = {**before, "has_records": False}
+    assert limits.allow(segment(10, size_bytes=100), **empty)
+    assert limits.allow(segment(10, size_bytes=2**31 - 61), **empty)
+    assert not limits.allow(segment(10, size_bytes=2**31 - 60), **empty)
+    assert not limits.allow(following, **{**empty, "entry_count": 4})
 
 
 def test_only_what_is_sealed_flushed_replicated_and_stable_is_looked_at(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.metadata.records import SegmentState
+from tidelog_core.records.batch import CompressionType
 from tidelog_core.tier_compaction.compact import CompactionOutcome, compact_partition
 
 from tests.support.compacted_tier import (
@@ -181,6 +182,21 @@ async def test_no_segment_outgrows_the_limit_by_joining(tmp_path: Path) -> None:
         report = await compacted(partition)
         assert (report.segments_before, report.segments_after) == (8, 4)
         assert [meta.size_bytes for meta in await partition.finished()] == [int(two)] * 4
+        assert await partition.problems() == []
+
+
+async def test_segments_without_records_are_joined_to_one_that_is_full(tmp_path: Path) -> None:
+    """Each has only its producer's last sequence; a reader would fetch each of them in vain."""
+    log = RandomLog()
+    for producer_id in range(100, 120):
+        log.append([(b"key", b"v" * 20)], producer_id, CompressionType.NONE)
+    full = str(len(log.batches[-1]))
+    async with tiered_partition(tmp_path, configs={"segment.bytes": full}) as partition:
+        for batch in log.batches:
+            await partition.copy([batch])
+        report = await compacted(partition)
+        assert (report.segments_before, report.segments_after) == (20, 1)
+        assert [record.offset for record in partition.read_bucket()] == [19]
         assert await partition.problems() == []
 
 

@@ -17,6 +17,7 @@ from struct import Struct
 _ENTRY = Struct(">II")
 ENTRY_SIZE_BYTES = _ENTRY.size
 RELATIVE_OFFSET_MAX = 2**31 - 1
+POSITION_MAX = 2**31 - 1  # of a byte in a segment; signed, as segment.bytes is
 
 
 class OffsetIndex:
