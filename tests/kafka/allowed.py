@@ -1,4 +1,4 @@
-"""Where Tidelog answers otherwise than Apache Kafka 4.1, and why it should."""
+"""The differences between Tidelog's answers and Apache Kafka 4.1's, with their reasons."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Allowed:
 
 
 _CRASHES = "Kafka has no answer of its own here: an exception escapes its handler"
-_UNPROVED = "Kafka without an authorizer takes any client's word that it is a broker"
-_HEADER_ONLY = "Tidelog looks at batch headers and CRCs, and at records only where a topic needs it"
+_UNPROVED = "Kafka without an authorizer believes any client that says it is a broker"
+_HEADER_ONLY = "Tidelog checks batch headers and CRCs, and records only where a topic needs it"
 _REFUSED_METADATA = "a refused request still learns which brokers there are"
 _EMPTY_GROUP = "a group needs a name: Kafka deprecated the empty one with KIP-289"
 _SCHEMA_SETTINGS = (
@@ -37,25 +37,27 @@ _NO_SUCH_SETTING = (
     "remote.log.copy.disable",
     "remote.log.delete.on.disable",
 )
-_FEATURES = "Kafka's features are about its controllers' log, which Tidelog has not"
+_FEATURES = "Kafka's features are about its controllers' log, which Tidelog does not have"
 _NO_CONTROLLERS = "there is no controllers' log, and nobody votes"
-_ONE_LEVEL = "the feature is on for good: Tidelog has no other level to go down to"
+_ONE_LEVEL = "Tidelog has one level of the feature, which cannot be lowered"
 _NOT_SERVED = {
-    "share coordinators: where share groups stand lies in the metadata store": (
+    "share coordinators: the metadata store has the state of share groups": (
         *(83, 84, 85, 86, 87),
     ),
     "Kafka's controllers": (64, 80, 81),
 }
-_NEGATIVE_EPOCH = "-1 is «not known»; Tidelog, like Kafka's Fetch, takes any negative so"
+_NEGATIVE_EPOCH = (
+    "-1 means «not known»; Tidelog, like Kafka's Fetch, takes any negative epoch for it"
+)
 _ALTERED = (
     "4.1 loses the topics of the request before its coordinator sees them, and changes nothing"
 )
-_TRAILING = "Kafka drops what follows the batch without a word; Tidelog loses nothing silently"
+_TRAILING = "Kafka drops the bytes behind the batch silently; Tidelog refuses the batch"
 
 _NO_USER = "beside its error, Kafka's refusal names a user without a name"
-_ONLY_SASL = "before a client is known, Tidelog parses nothing but what leads to a login"
+_ONLY_SASL = "before a login, Tidelog parses only the requests that lead to it"
 
-_NOT_LOOKED_AT = "the batches of a topic that the client may not write are not looked at"
+_NOT_LOOKED_AT = "the batches of a topic that the client may not write are not validated"
 _UNKNOWN_TYPE = "Kafka closes the connection where a type is 0; an answer says what is wrong"
 _USELESS_ACL = "an ACL that fits no client is a mistake"
 
@@ -118,7 +120,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "test_sessions_are_renewed",
         "/an unknown mechanism",
-        "Kafka closes the live connection without a word; here the client is told what there is",
+        "Kafka closes the live connection; Tidelog answers with the mechanisms that it has",
         kafka="connection closed",
     ),
     Allowed(
@@ -162,7 +164,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "test_idempotent_producers_are_held_to_their_sequence",
         "/duplicate of the */log_append_time",
-        "the records keep the timestamps that their producer gave them, nothing else is true",
+        "the stored records keep their producer's timestamps, so no append time is true",
     ),
     Allowed(
         "test_a_partition_named_twice",
@@ -330,7 +332,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "test_incremental_changes",
         "/local over total/*",
-        "Kafka asks for this only where the topic is tiered; in Tidelog it is",
+        "Kafka checks this only for tiered topics, as Tidelog's are by default",
     ),
     Allowed(
         "test_group_settings_are_described",
@@ -380,7 +382,7 @@ ALLOWED: tuple[Allowed, ...] = (
     Allowed(
         "test_a_deleted_topic_in_a_session",
         "/deleted 16/responses/0/partitions/0/error_code",
-        "Kafka remembers the name that the id had; Tidelog says what it says without a session",
+        "Kafka remembers the name that the id had; Tidelog answers as without a session",
         kafka="unknown_topic_or_partition",
         tidelog="unknown_topic_id",
     ),

@@ -31,7 +31,7 @@ CRC_FROM = 21
 
 
 def good_batch(*values: bytes | None, timestamp_ms: int = NOW_MS, **fields: Any) -> bytes:
-    """Return a batch that is right, the same bytes at each call."""
+    """Return a valid batch, the same bytes at each call."""
     return batch_of(*(values or (b"value",)), timestamp_ms=timestamp_ms, **fields)
 
 
@@ -45,7 +45,7 @@ def edited(good: bytes, **fields: int) -> bytes:
 
 
 def sealed(data: bytes) -> bytes:
-    """Return the batch with the CRC that its bytes have."""
+    """Return the batch with the CRC of its bytes."""
     return data[:17] + struct.pack(">I", crc32c(data[CRC_FROM:])) + data[CRC_FROM:]
 
 

@@ -1,12 +1,12 @@
 """The same requests to Apache Kafka and to Tidelog, and the answers side by side.
 
 A case is a generator that takes a ``Peer`` and yields (label, answer) pairs; it runs
-once against each broker. ``@compared`` makes a test of it: what may differ between any
-two clusters (ids, addresses, clocks) is normalised, and the rest must be equal, field by
-field, but for what ``allowed.py`` names with a reason.
+once against each broker. ``@compared`` makes a test of it: values that differ between any
+two clusters (ids, addresses, clocks) are normalised, and all other fields must be equal,
+except for the differences that ``allowed.py`` lists with their reasons.
 
-If new topics are diskless (``tests/support/diskless_default.py``), theirs is ``diskless.enable=true``, and
-leader epochs begin with 1: the leader of a new partition begins a term, so that its chain is known.
+If new topics are diskless (``tests/support/diskless_default.py``), Tidelog's have ``diskless.enable=true``
+and leader epochs that begin with 1: the leader of a new partition begins a new epoch for its chain.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SHORT_WAIT_MS = 500
 LONG_WAIT_MS = 4_000
 """For requests that do not: no broker is so slow that its answer looks like a wait."""
 
-# Fields that hold what is a broker's own affair; compared only by whether they are there.
+# Fields whose values are each broker's own: only their presence is compared.
 PRESENCE = frozenset(
     {
         "cluster_id",
@@ -48,9 +48,9 @@ PRESENCE = frozenset(
         "log_append_time",
     }
 )
-# Where Kafka only has a code, Tidelog may say more.
+# Tidelog may have a text where Kafka has only a code.
 MESSAGE = "error_message"
-# Left out: how long a broker throttles, how big a disk is, and what it says in prose.
+# Not compared: throttle times, sizes of disks, and descriptions of settings.
 LEFT_OUT = frozenset({"throttle_time", "total_bytes", "usable_bytes", "documentation"})
 POSITIVE = frozenset({"port", "producer_id", "session_id"})
 
@@ -90,7 +90,7 @@ def compared(case: Case) -> Callable[[Pair], None]:
 
 
 def timed(ask: Callable[[], Any], wait_ms: int) -> dict[str, Any]:
-    """Return the answer to a request that may wait so long, and whether it did."""
+    """Return the answer to a request that may wait for ``wait_ms``, and whether it did."""
     started = time.monotonic()
     answer = ask()
     return {"answer": answer, "waited": 1000 * (time.monotonic() - started) > 0.9 * wait_ms}
@@ -110,7 +110,7 @@ def _observe(case: Case, peer: Peer) -> dict[str, Any]:
 def _normalised(value: Any, peer: Peer, name: str = "") -> Any:
     if isinstance(value, dict):
         if value.get("error_code", "none") != "none" and "aborted_transactions" in value:
-            # Kafka has one or the other, by where the error arose; clients do not look.
+            # Kafka answers null or an empty list, by where the error arose; clients ignore both.
             value = {**value, "aborted_transactions": value["aborted_transactions"] or []}
         return {k: _normalised(v, peer, k) for k, v in value.items() if k not in LEFT_OUT}
     if isinstance(value, list):

@@ -15,7 +15,7 @@ from tests.support.peer import Peer
 from tools import kafka_broker, kafka_java
 from tools.places import ToolAbsent
 
-# Both are told the same; a small number of shards starts sooner.
+# The settings of both. Internal topics with few partitions load sooner.
 CONFIG = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "4",
@@ -26,7 +26,7 @@ CONFIG = {
     "group.share.max.size": "3",
     "telemetry.max.bytes": "10000",
 }
-# Share groups are there in Kafka 4.1, but not on by themselves.
+# Kafka 4.1 has share groups, disabled by default.
 FEATURES = {"share.version": 1}
 
 

@@ -429,7 +429,7 @@ def requests(topic_id: object) -> dict[str, Request]:
     return found
 
 
-# What shows a right, or what a client must not see. All else is compared by other tests.
+# Fields that depend on the client's rights. Other tests compare the other fields.
 SHOWN = frozenset(
     {
         *("name", "topic", "topic_name", "topic_id", "partition_index", "partition"),
@@ -441,7 +441,7 @@ SHOWN = frozenset(
 
 
 def rights(value: Any, name: str = "") -> Any:
-    """Return what an answer shows of the client's rights."""
+    """Return the fields of an answer that depend on the client's rights."""
     if isinstance(value, dict):
         shown = {
             key: rights(inner, key)
@@ -548,7 +548,7 @@ def test_a_client_with_several_acls(peer: Peer) -> Iterator[tuple[str, Any]]:
 def test_a_pattern_matches_topics_that_the_member_may_describe(
     peer: Peer,
 ) -> Iterator[tuple[str, Any]]:
-    """Kafka resolves patterns beside its heartbeats, and tells with a later one."""
+    """Kafka resolves patterns on another thread and answers with them in a later heartbeat."""
     for name in ("pattern-a", "pattern-b", "pattern-c"):
         peer.create_topic(name)
     described = {**rule(TOPIC, DESCRIBE), "resource_name": "pattern-a"}

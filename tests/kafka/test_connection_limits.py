@@ -15,6 +15,7 @@ from tests.kafka.pairs import pair_with
 from tests.support.client_quotas import alter_quotas, op
 from tests.support.kafka_messages import API_KEYS
 from tests.support.peer import Peer
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow  # ``tests/node/throttling`` has limits of a node alone
 
@@ -52,7 +53,7 @@ def is_answered(peer: Peer) -> bool:
 
 
 def test_an_address_has_so_many_connections_at_once(pair: Pair) -> None:
-    """And others in their place once they are closed."""
+    """A closed connection makes room for another."""
 
     def case(peer: Peer) -> list[bool]:
         seen: list[bool] = []
@@ -62,7 +63,8 @@ def test_an_address_has_so_many_connections_at_once(pair: Pair) -> None:
             ]
             seen += [is_answered(client) for client in clients]
             clients[0].close()
-            time.sleep(0.3)
+            # A broker learns of the end of a connection on its own time.
+            eventually(lambda: is_answered(clients[0]), "there is room for another connection")
             seen += [is_answered(client) for client in clients]
         with closing(Peer("other", peer.port, address="127.0.0.7")) as other:
             seen.append(is_answered(other))
@@ -74,9 +76,9 @@ def test_an_address_has_so_many_connections_at_once(pair: Pair) -> None:
 
 
 def test_an_address_makes_connections_at_a_rate(pair: Pair) -> None:
-    """One over it is closed, not at once, and does not count. Kafka looks every 0.5 s.
+    """A connection over the rate is closed after a delay and does not count. Kafka checks every 0.5 s.
 
-    With another address if the machine was too busy to make them in time.
+    If the machine is too busy to open the connections in time, the next address is tried.
     """
 
     def case(peer: Peer) -> tuple[list[bool], bool]:

@@ -28,7 +28,7 @@ def beat(
     owned: dict[str, list[int]] | None = None,
     **fields: Any,
 ) -> Any:
-    """Send one heartbeat; the answer's message is told word for word."""
+    """Send one heartbeat; its answer's message is compared word for word."""
     if "topics" in fields:
         fields["subscribed_topic_names"] = fields.pop("topics")
     if owned is not None:
@@ -78,7 +78,7 @@ def seen(peer: Peer, *groups: str, version: int = 1) -> Any:
     )
     for group in answer["groups"]:
         for member in group["members"]:
-            # Kafka tells the empty pattern of a member that has none, and no pattern.
+            # Kafka answers an empty pattern or null for a member without one.
             member["subscribed_topic_regex"] = member.get("subscribed_topic_regex") or None
             for part in ("assignment", "target_assignment"):
                 for topic in member[part]["topic_partitions"]:
@@ -319,7 +319,7 @@ def test_patterns(peer: Peer) -> Observations:
         enter(peer, group, "one", topics=None, subscribed_topic_regex=pattern)
         answer = seen(peer, group)["groups"][0]
         if group != "pattern-empty":
-            # Kafka resolves patterns beside its heartbeats and tells with a later one.
+            # Kafka resolves patterns on another thread and assigns in a later heartbeat.
             answer = peer.until(lambda group=group: resolved(peer, group), is_assigned)
         (member,) = answer["members"]
         yield group, (member["subscribed_topic_regex"], _topics(member["target_assignment"]))

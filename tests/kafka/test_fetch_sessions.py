@@ -1,8 +1,7 @@
-"""Incremental fetch sessions: who has one, what it answers, how it ends (KIP-227)."""
+"""Incremental fetch sessions: how they are opened, what they answer, how they end (KIP-227)."""
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from functools import partial
@@ -17,7 +16,7 @@ Place = tuple[str | uuid.UUID, int, int]  # topic, partition, fetch offset
 
 
 class Session:
-    """One client's session; what is asked for is given with every request."""
+    """One client's session, with its id and its next epoch."""
 
     def __init__(self, peer: Peer, version: int = 12) -> None:
         self.peer = peer
@@ -52,7 +51,7 @@ class Session:
         partition_max_bytes: int = 1_048_576,
         **fields: object,
     ) -> Any:
-        """Send a request as it is given; the session here stays as it is."""
+        """Send a request with exactly these fields; the session's epoch does not advance."""
         topics: list[dict[str, Any]] = []
         for topic, index, offset in places:
             wanted: dict[str, object] = {
@@ -228,13 +227,17 @@ def test_a_deleted_topic_in_a_session(peer: Peer) -> Observations:
         session = Session(peer, version)
         yield f"opened {version}", session.fetch((topic, 0, 1))
         peer.call("delete_topics", 5, topic_names=[topic], timeout=5000)
-        deadline = time.monotonic() + 60
-        answer = session.fetch()
-        while not answer["responses"] and time.monotonic() < deadline:
-            time.sleep(0.05)
-            answer = session.fetch()
-        time.sleep(0.3)
+        peer.until(session.fetch, has_unknown_topic)
         yield f"deleted {version}", session.fetch()
+
+
+def has_unknown_topic(answer: Any) -> bool:
+    """Return whether the answer says of a partition that its topic is unknown."""
+    return any(
+        partition["error_code"].startswith("unknown_topic")
+        for topic in answer["responses"]
+        for partition in topic["partitions"]
+    )
 
 
 @compared

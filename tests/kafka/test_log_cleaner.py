@@ -26,7 +26,7 @@ from tools import kafka_broker
 from tools.places import ToolAbsent
 
 ROUNDS = 4
-KEYS = 12  # of one round, half of them the last one's: what is deleted then stays deleted
+KEYS = 12  # of one round; the next one writes to half of them, so some keys stay deleted
 STEPS = 60  # of one round
 SEGMENT_MS = 100
 SECONDS_MAX = 60.0
@@ -37,7 +37,7 @@ Survivor = tuple[int, bytes | None, bytes | None]  # offset, key, value
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """Apache Kafka's address, and where its partitions lie."""
+    """Apache Kafka's address, and the folder of its partitions."""
     config = {"log.cleaner.backoff.ms": "100", "log.cleaner.threads": "1"}
     try:
         with kafka_broker.serve(tmp_path / "kafka", config) as port:
@@ -47,7 +47,7 @@ def broker(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 class Writers:
-    """Two transactional producers and one that is none, over a few keys."""
+    """Two transactional producers and one without transactions, over a few keys."""
 
     def __init__(self, address: str, rng: random.Random) -> None:
         self.rng = rng
@@ -100,7 +100,7 @@ class Writers:
 
 
 def batches_in(directory: Path) -> list[bytes]:
-    """Return the batches that lie in a partition's files, in order."""
+    """Return the batches in a partition's files, in order."""
     batches = []
     for path in sorted(directory.glob("*.log")):
         content = path.read_bytes()

@@ -1,8 +1,7 @@
-"""ShareFetch and ShareAcknowledge of KIP-932: what members are given, and what they may say."""
+"""ShareFetch and ShareAcknowledge of KIP-932: which records members get and may acknowledge."""
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +19,7 @@ Said = tuple[int, int, list[int]]  # first offset, last offset, types
 
 ONE, OTHER = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
 GAP, ACCEPT, RELEASE, REJECT = range(4)
-# A broker may find a share partition busy with what the last fetch has left to do.
+# A broker may still be busy with the share partition after the last fetch.
 WAIT_MS = 100
 
 
@@ -39,7 +38,7 @@ class Member:
         forgotten: tuple[int, ...] = (),
         **fields: Any,
     ) -> Any:
-        """Fetch; return the answer with the records' size for the records."""
+        """Fetch; return the answer with the size of the records instead of the records."""
         sent = self.epoch if epoch is None else epoch
         topic_id = self.peer.topic_ids.get(self.topic, uuid.UUID(int=77))
         named = partitions if sent == 0 or said else ()
@@ -89,7 +88,7 @@ class Member:
             self.epoch = 0 if sent == -1 else sent + 1
         for topic in answer["responses"]:
             for partition in topic["partitions"]:
-                # Brokers make of what they do not say of the leader what they like.
+                # Only this error makes the fields about the leader meaningful.
                 leader = partition.pop("current_leader")
                 if partition["error_code"] == "not_leader_or_follower":
                     partition["leader"] = leader
@@ -179,8 +178,8 @@ def test_one_members_records_are_not_anothers(peer: Peer) -> Observations:
     yield "released", one.acknowledge((0, 2, [RELEASE]))
     yield "second again", other.fetch()
     yield "closed", other.fetch(epoch=-1)
-    time.sleep(0.3)  # Kafka answers before it has released them.
-    yield "given back", one.fetch()
+    # Kafka answers before it has released them.
+    yield "given back", one.until_acquired()
 
 
 @compared

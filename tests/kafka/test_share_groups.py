@@ -1,4 +1,4 @@
-"""Share groups of KIP-932: their members, and those who look after them."""
+"""Share groups of KIP-932: their members and their administration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Observations = Iterator[tuple[str, Any]]
 
 
 def share_beat(peer: Peer, group: str, member: str, epoch: int, **fields: Any) -> Any:
-    """Send one heartbeat; the answer's message is told word for word."""
+    """Send one heartbeat; its answer's message is compared word for word."""
     if "topics" in fields:
         fields["subscribed_topic_names"] = fields.pop("topics")
     given = {"subscribed_topic_names": None, **fields}

@@ -1,4 +1,4 @@
-"""How long brokers make a client wait that is over its quotas."""
+"""How long brokers throttle a client that exceeds its quotas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.client_quotas import alter_quotas, component, describe_quotas
 from tests.support.peer import Peer
 
 # They measure times. ``tests/node/throttling`` and ``tests/core/quotas/test_kafkas_quotas.py``, which
-# asks Kafka's own classes, have the same rules without a clock on the wall.
+# calls Kafka's own classes, test the same rules without a wall clock.
 pytestmark = pytest.mark.slow
 
 # A client may use the quota of two seconds at once.
@@ -28,7 +28,7 @@ BATCH = good_batch(b"x" * 25_000)
 BYTES_PER_S = 50_000.0
 TOLERANCE_MS = 60  # two brokers, two cores
 TOOK = "took"
-HICCUP_MS = 250  # of a broker's machine, for an answer that may come at once
+HICCUP_MS = 250  # the time that a busy machine may add to an answer that is not throttled
 NOT_THROTTLED_MS = 30
 
 Waits = list[tuple[str, int]]
@@ -71,7 +71,7 @@ def assert_alike(kafka: Waits, tidelog: Waits, *, tolerance_ms: int = TOLERANCE_
     """Compare the waits. A client waits less by the time that its answers took until then."""
     print(f"kafka   {kafka}\ntidelog {tidelog}")
     assert [what for what, _ in tidelog] == [what for what, _ in kafka]
-    slower_ms = 0  # for this long one of the two machines did something else
+    slower_ms = 0  # how much more the machine has delayed Kafka's answers so far
     for (what, theirs), (_, ours) in zip(kafka, tidelog, strict=True):
         if what == TOOK and max(theirs, ours) < HICCUP_MS:
             slower_ms += theirs - ours
@@ -95,7 +95,7 @@ def produced(peer: Peer, topic: str, batch: bytes = BATCH) -> Any:
 
 
 def test_produce_requests_wait_alike(pair: Pair) -> None:
-    """And are all answered at once: the wait is before the next one."""
+    """Each is answered at once: the client waits before its next request."""
     name = "produce"
 
     def case(peer: Peer) -> Waits:
@@ -275,7 +275,7 @@ def test_the_time_of_requests_is_limited_alike(pair: Pair) -> None:
 
 
 def test_ten_times_the_quota_is_let_through_at_the_same_rate(pair: Pair) -> None:
-    """By clients that do not wait by themselves: their next request lies in the socket.
+    """By clients that do not wait by themselves: their next request waits in the socket.
 
     Rates are measured over two to three seconds here, so what is let through has a period of three.
     """

@@ -214,8 +214,11 @@ class Peer:
         return found
 
     def until(self, ask: Callable[[], Any], is_enough: Callable[[Any], bool]) -> Any:
+        """Ask until an answer is enough, and return it. Raises ``TimeoutError`` with the last one."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        while not is_enough(answer := ask()) and time.monotonic() < deadline:
+        while not is_enough(answer := ask()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name} still answers {answer!r}")
             time.sleep(0.05)
         return answer
 
