@@ -143,7 +143,7 @@ def test_nodes_join_and_leave_under_load_and_no_produce_fails(
             fourth = start("i-4", "us-east-1a")
             assert fourth.broker_id == 1001
             eventually(lambda: led_by(fourth, 1001) >= PARTITIONS // 3 - 1, "it has its share", 60)
-            # All that the cluster began with leave.
+            # The last of the first two machines leaves.
             second.terminate()
             eventually(lambda: led_by(third, 1002) == 0, "it leads nothing", LEAVE_SECONDS_MAX)
         assert sending.failed == []

@@ -244,7 +244,7 @@ def require_handed_over(nodes: dict[int, NodeProcess]) -> None:
         assert node.log.count("chain begins") == 1
 
 
-def test_a_node_that_stops_hands_over_within_a_second(nodes: dict[int, NodeProcess]) -> None:
+def test_a_node_that_stops_hands_its_leads_over(nodes: dict[int, NodeProcess]) -> None:
     create(nodes)
     sending = Sending(nodes)
     try:
