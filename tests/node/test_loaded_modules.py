@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.create_topics.v5 import request as create_topics
 from kio.schema.init_producer_id.v4 import request as init_producer_id
+from tidelog_core.errors import ErrorCode
 from tidelog_core.message_schemas import load_request_schema
 from tidelog_core.wire_messages import build
 
@@ -37,7 +38,8 @@ PARTS = (
     *("assembly.coordinators", "assembly.logins", "audit.publisher", "authentication.login"),
     *("authentication.tls_clients", "authorization.guarded_routes", "client_metrics"),
     *("connections.kernel_tls_transport", "coordinator", "handlers.groups"),
-    *("handlers.transactions", "monitoring.exposition", "registry.callers"),
+    *("handlers.produce.schemas", "handlers.transactions", "inspection.schema_frames"),
+    *("monitoring.exposition", "registry"),
     *("security.listener_tls", "tier.worker", "tracing.otlp_tracer", "transactions.coordinator"),
 )
 MODULES_MAX = 800  # 1,290 before parts were loaded when they are used
@@ -86,6 +88,18 @@ def test_groups_and_transactions_begin_with_their_first_requests(node: WatchedNo
     assert read(node, "groups") == b"x"
     told = node.executed()
     assert "tidelog_node.assembly.coordinators" in told.modules
+    assert not own_of(told.by_loop)
+
+
+def test_schemas_are_looked_up_by_what_a_thread_has_imported(node: WatchedNode) -> None:
+    assert "tidelog_node.handlers.produce.schemas" not in node.executed().modules
+    admin = AdminClient({"bootstrap.servers": node.address})
+    topic = NewTopic("checked", 1, 1, config={"confluent.value.schema.validation": "true"})
+    admin.create_topics([topic])["checked"].result(60)
+    with WireClient(node.port) as client:
+        assert client.produce("checked", batch_of(b"x")).error_code == ErrorCode.invalid_record
+    told = node.executed()
+    assert "tidelog_node.handlers.produce.schemas" in told.modules
     assert not own_of(told.by_loop)
 
 

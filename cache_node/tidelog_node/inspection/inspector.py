@@ -11,7 +11,7 @@ one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
 from tidelog_core.config import TopicConfig
@@ -27,9 +27,15 @@ from tidelog_core.records.batch import (
 
 from tidelog_node.fairness.host_lock import HostLock
 from tidelog_node.inspection.host_bytes import HostBytes
-from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job, SearchJob
-from tidelog_node.inspection.schema_checks import SchemaChecks
-from tidelog_node.inspection.schema_frames import FramesFound, FramesJob
+from tidelog_node.inspection.messages import (
+    Checked,
+    CheckJob,
+    Found,
+    FramesFound,
+    FramesJob,
+    Job,
+    SearchJob,
+)
 from tidelog_node.inspection.worker_process import NotInspected, WorkerProcess
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.processes.piped_messages import encode_message
@@ -52,15 +58,20 @@ class BatchInspector:
 
     def __init__(self, health: NodeHealth | None = None) -> None:
         """``health`` gets the reason why no process can serve."""
-        health = health or NodeHealth()
+        versions = VersionWatch(health or NodeHealth(), "inspection worker")
         self._turns = HostLock()
         self._queued = HostBytes(QUEUED_BYTES_MAX)
-        self._process = WorkerProcess(MODULE, versions=VersionWatch(health, "inspection worker"))
-        self.schemas = SchemaChecks(health)
+        self._process = WorkerProcess(MODULE, versions=versions)
+        self._closes: list[Callable[[], Awaitable[None]]] = []
+
+    def close_with_it(self, close: Callable[[], Awaitable[None]]) -> None:
+        """Have other processes that inspect batches killed with this one."""
+        self._closes.append(close)
 
     async def close(self) -> None:
-        """Kill the processes."""
-        await self.schemas.close()
+        """Kill the process, and those that are to be killed with it."""
+        for close in self._closes:
+            await close()
         await self._process.end()
 
     async def check(

@@ -23,13 +23,8 @@ from tidelog_core.errors import TidelogError
 from tidelog_node.fairness.host_lock import HostLock
 from tidelog_node.inspection.costly_schemas import REFUSED_SECONDS, CostlySchemas
 from tidelog_node.inspection.host_bytes import HostBytes
-from tidelog_node.inspection.schema_frames import (
-    PROBLEMS_MAX,
-    FramesFound,
-    Problem,
-    RecordsRefused,
-    SchemaUse,
-)
+from tidelog_node.inspection.messages import FramesFound, Problem, RecordsRefused, SchemaUse
+from tidelog_node.inspection.schema_frames import PROBLEMS_MAX
 from tidelog_node.inspection.schema_messages import (
     NO_MEMORY,
     NO_TIME,

@@ -8,7 +8,6 @@ most ``DECOMPRESSED_BYTES_MAX`` bytes; clients split a larger one. Problems are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from tidelog_core.errors import InvalidRecord, MessageTooLarge
 from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, parse_header
@@ -23,55 +22,14 @@ from tidelog_core.schemas.values.framing import (
     split_named,
 )
 
+from tidelog_node.inspection.messages import FramesFound, Problem, RecordsRefused, SchemaUse
+
 RECORDS_MAX = 100_000
 DECOMPRESSED_BYTES_MAX = 32 << 20
 SCHEMAS_MAX = 64  # of one batch, for its keys and for its values
 PROBLEMS_MAX = 100
 INDEXES_MAX = 20  # of the records that are named for one schema
 KEY, VALUE = "key", "value"
-
-Problem = tuple[int, str]  # the record's index in the batch, and its fault
-
-
-class SchemaUse(NamedTuple):
-    """A schema that records of a batch use, and the first such record."""
-
-    part: str
-    schema_id: int  # 0: the records have its guid
-    indexes: list[int]
-    guid: str = ""
-
-
-class FramesJob(NamedTuple):
-    """Find the schemas of a batch's records."""
-
-    size_bytes: int
-    parts: tuple[str, ...]
-
-
-class FramesFound(NamedTuple):
-    """The schemas, and the records that name none."""
-
-    uses: list[SchemaUse]
-    problems: list[Problem]
-    largest_bytes: int  # of the keys and values
-
-
-class RecordsRefused(InvalidRecord):
-    """Records do not have the schemas that their topic requires."""
-
-    def __init__(self, problems: Sequence[Problem]) -> None:
-        first = problems[0][1] if problems else "schemas are missing"
-        super().__init__(
-            f"records do not fit the topic's schemas: {first}",
-            record_indexes=[index for index, _ in problems],
-        )
-        self.record_messages = [message for _, message in problems]
-
-    def __reduce__(self) -> tuple[type[RecordsRefused], tuple[list[Problem]]]:
-        """Pickle the constructor's arguments, to send it to another process."""
-        problems = list(zip(self.record_indexes, self.record_messages, strict=True))
-        return type(self), (problems,)
 
 
 def frames_of(batch: bytes | bytearray | memoryview, parts: Sequence[str]) -> FramesFound:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from tidelog_core.schemas.model import Reference
 
-from tidelog_node.inspection.schema_frames import Problem, RecordsRefused
+from tidelog_node.inspection.messages import Problem, RecordsRefused
 
 MIB = 1 << 20
 NO_TIME = "it takes more time than a schema may"
@@ -71,12 +71,6 @@ class ValuesChecked(NamedTuple):
     problems: list[Problem]
     next_start: int | None  # where the next job goes on; ``None``: all is checked
     spent_seconds: float  # by the schema of that value
-
-
-class SchemaBegan(NamedTuple):
-    """The schema that the process works with from now on: the message before it may end."""
-
-    schema_id: int
 
 
 class TooCostly(NamedTuple):

@@ -21,17 +21,11 @@ from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.codecs import ValueCodec, open_codec
 from tidelog_core.schemas.values.framing import UnreadableValue
 
-from tidelog_node.inspection.schema_frames import (
-    PROBLEMS_MAX,
-    Problem,
-    frame_of,
-    read_records,
-    reader_of,
-)
+from tidelog_node.inspection.messages import Problem, SchemaBegan
+from tidelog_node.inspection.schema_frames import PROBLEMS_MAX, frame_of, read_records, reader_of
 from tidelog_node.inspection.schema_messages import (
     NO_MEMORY,
     NO_TIME,
-    SchemaBegan,
     SchemaSource,
     TooCostly,
     ValueLimits,

@@ -20,10 +20,10 @@ from typing import BinaryIO
 
 from tidelog_core.errors import TidelogError
 
+from tidelog_node.inspection.messages import SchemaBegan
 from tidelog_node.inspection.schema_messages import (
     NO_MEMORY,
     NamesJob,
-    SchemaBegan,
     TooCostly,
     TooManyNames,
     ValuesJob,

@@ -19,8 +19,8 @@ from tidelog_core.errors import TidelogError
 from tidelog_core.log.append_checks import check_produced
 from tidelog_core.records.batch import find_record
 
-from tidelog_node.inspection.messages import Checked, CheckJob, Found, Job
-from tidelog_node.inspection.schema_frames import FramesFound, FramesJob, frames_of
+from tidelog_node.inspection.messages import Checked, CheckJob, Found, FramesFound, FramesJob, Job
+from tidelog_node.inspection.schema_frames import frames_of
 from tidelog_node.processes.piped_messages import read_bytes, read_message, write_message
 from tidelog_node.processes.worker_version import require_same_version
 

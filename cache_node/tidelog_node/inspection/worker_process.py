@@ -9,7 +9,7 @@ import sys
 
 from tidelog_core.errors import ErrorCode, TidelogError
 
-from tidelog_node.inspection.schema_messages import SchemaBegan
+from tidelog_node.inspection.messages import SchemaBegan
 from tidelog_node.processes.piped_messages import receive_message, send_bytes
 from tidelog_node.processes.worker_version import OtherVersion, VersionWatch, version_argument
 

@@ -16,17 +16,17 @@ from tidelog_core.schemas.values.framing import framed
 from tidelog_node.inspection import costly_schemas, schema_checks, schema_frames, schema_values
 from tidelog_node.inspection.costly_schemas import OF_HOST_MAX, REFUSED_SECONDS, CostlySchemas
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.inspection.schema_checks import SchemaChecks
-from tidelog_node.inspection.schema_frames import (
+from tidelog_node.inspection.messages import (
     FramesFound,
     Problem,
     RecordsRefused,
+    SchemaBegan,
     SchemaUse,
 )
+from tidelog_node.inspection.schema_checks import SchemaChecks
 from tidelog_node.inspection.schema_messages import (
     NO_MEMORY,
     NO_TIME,
-    SchemaBegan,
     SchemaSource,
     TooCostly,
     ValueLimits,
@@ -210,10 +210,11 @@ async def test_batches_of_other_topics_are_inspected_while_a_schema_takes_its_ti
     compacted = TopicConfig(cleanup_policy=("compact",))
     records = [Record(offset, 1_000, b"k", b"", ()) for offset in range(5_000)]
     batch = memoryview(bytearray(build_batch(records)))
-    inspector = BatchInspector()
-    years = asyncio.create_task(check(inspector.schemas, takes_years(), b'"x"'))
+    inspector, checks = BatchInspector(), SchemaChecks()
+    inspector.close_with_it(checks.close)
+    years = asyncio.create_task(check(checks, takes_years(), b'"x"'))
     try:
-        while not inspector.schemas._tasks:  # noqa: ASYNC110
+        while not checks._tasks:  # noqa: ASYNC110
             await asyncio.sleep(0)
         checked, _ = await inspector.check(batch, compacted, now_ms=1_000, host="h")
         assert checked is batch

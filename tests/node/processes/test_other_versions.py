@@ -20,11 +20,17 @@ from tidelog_core.records.batch import Record, build_batch
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.compaction.rewriter_process import rewrite
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.inspection.messages import Checked, CheckJob, FramesJob, SearchJob
-from tidelog_node.inspection.schema_frames import FramesFound
+from tidelog_node.inspection.messages import (
+    Checked,
+    CheckJob,
+    FramesFound,
+    FramesJob,
+    SchemaBegan,
+    SearchJob,
+)
+from tidelog_node.inspection.schema_checks import SchemaChecks
 from tidelog_node.inspection.schema_messages import (
     NamesJob,
-    SchemaBegan,
     SchemaSource,
     TooCostly,
     ValuesChecked,
@@ -93,14 +99,14 @@ async def inspects(health: NodeHealth, _: Path) -> Callable[[], Awaitable[None]]
 
 
 async def checks_schemas(health: NodeHealth, _: Path) -> Callable[[], Awaitable[None]]:
-    inspector = BatchInspector(health)
+    checks = SchemaChecks(health)
     schema = SchemaSource(1, "PROTOBUF", 'syntax = "proto3"; message A { int32 b = 1; }', ())
 
     async def names() -> None:
         try:
-            assert await inspector.schemas.names(schema, host="h") == ["A"]
+            assert await checks.names(schema, host="h") == ["A"]
         finally:
-            await inspector.schemas._lane.process.end()
+            await checks.close()
 
     return names
 

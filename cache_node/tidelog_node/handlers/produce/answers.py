@@ -23,7 +23,7 @@ from tidelog_node.counters import NodeCounters
 from tidelog_node.handlers.produce.batch import CodecTooNew, NotOneBatch
 from tidelog_node.handlers.produce.gateway_handoff import GatewayHandoff
 from tidelog_node.handlers.produce.pending_answers import PendingAnswer, Topics
-from tidelog_node.inspection.schema_frames import RecordsRefused
+from tidelog_node.inspection.messages import RecordsRefused
 from tidelog_node.replicas.replica import Replica
 from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.requests.routes import RequestContext

@@ -38,13 +38,13 @@ from tidelog_node.handlers.produce.inspection import (
     checks_schemas,
     needs_inspection,
 )
+from tidelog_node.handlers.produce.late_schemas import LateSchemas
 from tidelog_node.handlers.produce.partitions import (
     followed_replicas,
     has_diskless,
     led_replicas,
 )
 from tidelog_node.handlers.produce.refused_batches import RefusedBatches
-from tidelog_node.handlers.produce.schemas import ProduceSchemas
 from tidelog_node.handlers.produce.waits import ProduceWaits
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.node_context import NodeContext
@@ -115,7 +115,7 @@ class ProduceHandler:
             node,
             replicas=replicas,
             inspector=self._inspector,
-            schemas=ProduceSchemas(node, inspector),
+            schemas=LateSchemas(node, inspector),
             gate=gate,
             appends=self._appends,
             refused=self._refused,

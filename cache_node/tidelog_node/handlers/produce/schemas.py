@@ -33,16 +33,9 @@ from tidelog_node.handlers.produce.inspection import (
     InspectionResults,
 )
 from tidelog_node.inspection.inspector import BatchInspector, NotInspected
-from tidelog_node.inspection.schema_frames import (
-    KEY,
-    PROBLEMS_MAX,
-    VALUE,
-    FramesFound,
-    Problem,
-    RecordsRefused,
-    SchemaUse,
-    frames_of,
-)
+from tidelog_node.inspection.messages import FramesFound, Problem, RecordsRefused, SchemaUse
+from tidelog_node.inspection.schema_checks import SchemaChecks
+from tidelog_node.inspection.schema_frames import KEY, PROBLEMS_MAX, VALUE, frames_of
 from tidelog_node.node_context import NodeContext
 from tidelog_node.registry.known_schemas import CANDIDATES_MAX, KnownSchema, KnownSchemas
 from tidelog_node.replicas.replica import Replica
@@ -71,7 +64,9 @@ class ProduceSchemas:
 
     def __init__(self, node: NodeContext, inspector: BatchInspector) -> None:
         self._inspector = inspector
-        self._schemas = KnownSchemas(node.store, inspector.schemas.names, time.monotonic)
+        self._checks = SchemaChecks(node.health)
+        inspector.close_with_it(self._checks.close)
+        self._schemas = KnownSchemas(node.store, self._checks.names, time.monotonic)
 
     async def check(
         self, request: ProduceRequest, led_by: Led, results: InspectionResults, *, host: str
@@ -128,9 +123,7 @@ class ProduceSchemas:
                 text = f"its schemas have {characters} characters, a batch may have"
                 raise RecordsRefused([(0, f"{text} {CHARACTERS_MAX}")])
             sources = tuple(one.source for one in schemas.values())
-            problems = await self._inspector.schemas.values(
-                records, parts, sources, found, host=host
-            )
+            problems = await self._checks.values(records, parts, sources, found, host=host)
         return RecordsRefused(problems[:PROBLEMS_MAX]) if problems else None
 
     async def _with_ids(

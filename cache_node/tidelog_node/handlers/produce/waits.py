@@ -25,9 +25,9 @@ from tidelog_node.answers import (
 from tidelog_node.handlers.produce.answers import ProduceAnswers
 from tidelog_node.handlers.produce.appends import ProduceAppends
 from tidelog_node.handlers.produce.inspection import InspectionResults, ProduceInspector
+from tidelog_node.handlers.produce.late_schemas import LateSchemas
 from tidelog_node.handlers.produce.partitions import has_diskless, led_replicas
 from tidelog_node.handlers.produce.refused_batches import RefusedBatches
-from tidelog_node.handlers.produce.schemas import ProduceSchemas
 from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas.replica_manager import ReplicaManager
@@ -50,7 +50,7 @@ class ProduceWaits:
         *,
         replicas: ReplicaManager,
         inspector: ProduceInspector,
-        schemas: ProduceSchemas,
+        schemas: LateSchemas,
         gate: ProduceGate | None,
         appends: ProduceAppends,
         refused: RefusedBatches,

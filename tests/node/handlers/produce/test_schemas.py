@@ -35,7 +35,8 @@ from tidelog_node.handlers.produce import waits as produce_waits
 from tidelog_node.handlers.produce.inspection import InspectionResults
 from tidelog_node.handlers.produce.schemas import ProduceSchemas
 from tidelog_node.inspection import schema_checks, schema_frames, schema_values
-from tidelog_node.inspection.schema_frames import RecordsRefused
+from tidelog_node.inspection.messages import RecordsRefused
+from tidelog_node.inspection.schema_checks import SchemaChecks
 from tidelog_node.inspection.schema_messages import (
     NO_TIME,
     SchemaSource,
@@ -84,6 +85,11 @@ def batch_of(*records: Record, **more: Any) -> bytes:
 async def send(node: LedNode, data: bytes) -> Any:
     answer = node.send_batch(data, acks=1)
     return await answer if isinstance(answer, asyncio.Future) else answer
+
+
+async def checks_of(node: LedNode) -> SchemaChecks:
+    """Return what works with the schemas of produced records."""
+    return (await node.produce._waits._schemas.get())._checks
 
 
 def outcome(answer: Any) -> tuple[ErrorCode, list[int]]:
@@ -621,7 +627,7 @@ async def test_a_file_with_too_many_names_is_refused_where_they_count(node: LedN
         assert "more than 1000000 characters" in answer.error_message
         assert "after the topic" in answer.error_message
     host = context_of(PRODUCE_VERSION).session.client_host
-    assert node.inspector.schemas._costly.any_of(host, [known]) is None
+    assert (await checks_of(node))._costly.any_of(host, [known]) is None
 
 
 async def test_a_malformed_subject_of_a_schema_hides_no_other_one(node: LedNode) -> None:
@@ -658,7 +664,7 @@ async def test_a_schema_that_is_refused_to_one_host_keeps_its_names_for_others(
     strategy = {"confluent.value.subject.name.strategy": RECORD_NAME_STRATEGY}
     await node.create_topic(replicas=(1,), **ON, **strategy)
     known = await register(node, USER, "shop.User")
-    checks = node.inspector.schemas
+    checks = await checks_of(node)
     schemas = KnownSchemas(node.store, checks.names, time.monotonic)
     schema = await schemas.find(known, host="one")
     assert schema is not None
@@ -699,7 +705,7 @@ async def test_many_look_ups_of_one_host_delay_no_other(
         return await get(key)
 
     monkeypatch.setattr(node.store, "get", slow)
-    schemas = KnownSchemas(node.store, node.inspector.schemas.names, time.monotonic)
+    schemas = KnownSchemas(node.store, (await checks_of(node)).names, time.monotonic)
     found: list[Any] = []
 
     async def find(schema_id: int, host: str) -> None:
@@ -721,7 +727,7 @@ async def test_a_host_may_wait_for_so_many_look_ups(
     node: LedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_schemas, "HOST_WAITING_MAX", 5)
-    schemas = KnownSchemas(node.store, node.inspector.schemas.names, time.monotonic)
+    schemas = KnownSchemas(node.store, (await checks_of(node)).names, time.monotonic)
     answers = await asyncio.gather(
         *(schemas.find(one, host="h") for one in range(1, 50)), return_exceptions=True
     )
@@ -735,7 +741,7 @@ async def test_the_texts_that_are_kept_are_limited(
 ) -> None:
     ids = [await register(node, f'"{kind}"', kind) for kind in ("int", "long", "float", "bytes")]
     monkeypatch.setattr(known_schemas, "CHARACTERS_MAX", 13)
-    schemas = KnownSchemas(node.store, node.inspector.schemas.names, time.monotonic)
+    schemas = KnownSchemas(node.store, (await checks_of(node)).names, time.monotonic)
     for one in (*ids, ids[0], ids[0]):
         assert await schemas.find(one, host="h") is not None
     assert list(schemas._schemas._found) == [ids[3], ids[0]]
