@@ -36,7 +36,7 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.store import ABSENT, ItemKey
 from tidelog_core.replication.change import PartitionChange
-from tidelog_core.replication.election import LeaderElector, leave_isr
+from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.follower_state import (
     Append,
     AskOffsets,
@@ -46,6 +46,7 @@ from tidelog_core.replication.follower_state import (
     ReplicaFetch,
     Truncate,
 )
+from tidelog_core.replication.lead_changes import leave_isr
 from tidelog_core.replication.leader.leader_state import LeaderState
 from tidelog_core.replication.leader.rules import ReplicationRules
 from tidelog_core.replication.leases.election_coordinators import ElectionCoordinators

@@ -26,7 +26,7 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.change import PartitionChange
-from tidelog_core.replication.election import leave_isr
+from tidelog_core.replication.lead_changes import leave_isr
 from tidelog_core.replication.leases.own_lease import RELEASED
 from tidelog_core.replication.partition_writer import write_changes
 

@@ -27,7 +27,7 @@ from uuid import UUID
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.replication.change import PartitionChange
-from tidelog_core.replication.election import change_followers
+from tidelog_core.replication.lead_changes import change_followers
 from tidelog_core.replication.placement.diskless_balance import DisklessMove, balancing_moves
 from tidelog_core.replication.placement.diskless_followers import Racks
 from tidelog_core.replication.placement.reassignment import (

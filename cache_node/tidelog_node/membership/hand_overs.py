@@ -15,7 +15,7 @@ from uuid import UUID
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import move_lead
+from tidelog_core.replication.lead_changes import move_lead
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.replication.placement.reassignment import ask_to_lead
 

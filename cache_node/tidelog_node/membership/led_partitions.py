@@ -18,7 +18,7 @@ from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import hand_over, move_lead
+from tidelog_core.replication.lead_changes import hand_over, move_lead
 from tidelog_core.replication.placement.reassignment import asked_leader
 from tidelog_core.waiting import wait_and_clear
 

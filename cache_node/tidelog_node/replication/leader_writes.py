@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import PartitionChange
-from tidelog_core.replication.election import leave_isr
+from tidelog_core.replication.lead_changes import leave_isr
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.turns import Turn
 from tidelog_core.waiting import wait_and_clear

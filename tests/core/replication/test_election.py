@@ -7,7 +7,8 @@ from tidelog_core.metadata.image.readings import stand_in
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import LeaderElector, hand_over, leave_isr
+from tidelog_core.replication.election import LeaderElector
+from tidelog_core.replication.lead_changes import hand_over, leave_isr
 from tidelog_core.replication.leases.peer_leases import PeerLeases
 
 from tests.support.replication_cluster import make_partition, make_peers

@@ -48,7 +48,7 @@ from tidelog_core.metadata.store import (
 )
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import ChangeReason
-from tidelog_core.replication.election import move_lead
+from tidelog_core.replication.lead_changes import move_lead
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.replication.placement.heirs import wants_diskless
 from tidelog_core.replication.placement.reassignment import asked_leader

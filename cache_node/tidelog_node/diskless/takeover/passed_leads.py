@@ -26,7 +26,7 @@ from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import move_lead
+from tidelog_core.replication.lead_changes import move_lead
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.replication.placement.reassignment import is_reassigning, unasked
 

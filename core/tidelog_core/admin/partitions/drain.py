@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import hand_over
+from tidelog_core.replication.lead_changes import hand_over
 from tidelog_core.replication.leases.peer_leases import PeerLeases
 from tidelog_core.replication.placement.heirs import heir_of
 from tidelog_core.replication.placement.reassignment import (

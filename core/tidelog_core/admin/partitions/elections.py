@@ -19,7 +19,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import hand_over
+from tidelog_core.replication.lead_changes import hand_over
 from tidelog_core.replication.leases.peer_leases import PeerLeases
 
 

@@ -11,7 +11,7 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import Partition, check
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import change_followers, move_lead
+from tidelog_core.replication.lead_changes import change_followers, move_lead
 from tidelog_core.replication.placement.placer import require_valid_replicas
 from tidelog_core.replication.placement.reassignment import (
     cancel_reassignment,

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import change_followers, hand_over, move_lead
+from tidelog_core.replication.lead_changes import change_followers, hand_over, move_lead
 from tidelog_core.replication.leader.led_log import LedLog
 from tidelog_core.replication.leases.peer_leases import PeerLeases
 from tidelog_core.replication.placement.reassignment import is_reassigning, target_replicas

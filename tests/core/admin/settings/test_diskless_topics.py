@@ -24,7 +24,7 @@ from tidelog_core.metadata.image.cluster_view import ClusterView
 from tidelog_core.metadata.records import AckedBy, Broker, Partition, put
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason
-from tidelog_core.replication.election import move_lead
+from tidelog_core.replication.lead_changes import move_lead
 
 from tests.support.memory_store import MemoryMetadataStore
 
