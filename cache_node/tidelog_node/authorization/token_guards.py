@@ -16,7 +16,7 @@ from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.operations import REFUSAL_CODES
 
 from tidelog_node.authorization.guard import Guard, GuardedCall, unguarded
-from tidelog_node.handlers.security.delegation_tokens import (
+from tidelog_node.authorization.token_requests import (
     may_ask_for_tokens,
     not_created,
     owner_of,

@@ -23,7 +23,6 @@ from typing import NamedTuple
 from tidelog_core.model import FileSlice
 
 from tidelog_node.answers import Reply
-from tidelog_node.groups.share.state import Acknowledgement, Acquired
 from tidelog_node.wire.fetch_answer import slice_segment
 from tidelog_node.wire.primitives import (
     ELEMENTS_UNBOUNDED,
@@ -59,6 +58,22 @@ _SIZE_CORRELATION = struct.Struct(">ii")
 
 # A topic's id as encoded, and a partition index.
 PartitionKey = tuple[bytes, int]
+
+
+class Acquired(NamedTuple):
+    """Acquired records, and how often they have been delivered."""
+
+    first_offset: int
+    last_offset: int  # inclusive
+    delivery_count: int
+
+
+class Acknowledgement(NamedTuple):
+    """A member's acknowledgement of records: one type for all, or one for each."""
+
+    first_offset: int
+    last_offset: int  # inclusive
+    types: bytes
 
 
 @dataclass(slots=True)

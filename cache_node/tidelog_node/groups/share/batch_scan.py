@@ -10,7 +10,8 @@ from tidelog_core.log.values import LogRead
 from tidelog_core.model import FileSlice
 from tidelog_core.records.batch import HEADER_SIZE, parse_header
 
-from tidelog_node.groups.share.state import Acquired, LogBatch
+from tidelog_node.groups.share.state import LogBatch
+from tidelog_node.wire.share_fetch import Acquired
 
 # Read at once: many small batches share a call, and little of a large one is read for nothing.
 WINDOW_BYTES = 16_384

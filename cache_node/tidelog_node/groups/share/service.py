@@ -17,12 +17,11 @@ from tidelog_core.errors import (
 from tidelog_node.groups.share.partition import SharePartition
 from tidelog_node.groups.share.partitions import SharePartitions
 from tidelog_node.groups.share.sessions import INITIAL_EPOCH, ShareSession, ShareSessions
-from tidelog_node.groups.share.state import Acknowledgement
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas.leaders import CurrentLeader
 from tidelog_node.replicas.replica import Replica
 from tidelog_node.replicas.replica_manager import ReplicaManager
-from tidelog_node.wire.share_fetch import PartitionKey
+from tidelog_node.wire.share_fetch import Acknowledgement, PartitionKey
 
 # Limits of the names in stored keys. DynamoDB's partition keys have 2,048 bytes.
 GROUP_ID_SIZE_BYTES_MAX = 1000

@@ -37,6 +37,8 @@ from tidelog_core.metadata.coordination.share_partitions import (
     merge_batches,
 )
 
+from tidelog_node.wire.share_fetch import Acknowledgement, Acquired
+
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)  # the wire's values
 NOBODY = ""
 # Of new records delivered at once, besides the limit of records in flight: more would not fit
@@ -49,22 +51,6 @@ class LogBatch(NamedTuple):
 
     base_offset: int
     last_offset: int  # inclusive
-
-
-class Acquired(NamedTuple):
-    """Acquired records, and how often they have been delivered."""
-
-    first_offset: int
-    last_offset: int  # inclusive
-    delivery_count: int
-
-
-class Acknowledgement(NamedTuple):
-    """A member's acknowledgement of records: one type for all, or one for each."""
-
-    first_offset: int
-    last_offset: int  # inclusive
-    types: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,14 @@
 """CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken.
 
-Only a user who has logged in by a password or a certificate may ask for them: neither a stranger,
-nor a client that has logged in by a token. A node with an authorizer also asks ``token_guards``.
+``token_requests`` says who may ask for them. A node with an authorizer also asks ``token_guards``.
 
 Source: KIP-48, KIP-373; Kafka's ``KafkaApis``, with its order of checks.
 """
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kio.schema.create_delegation_token.v3 import request as create_request
 from kio.schema.create_delegation_token.v3 import response as create_response
@@ -25,8 +23,17 @@ from tidelog_core.admin.security.delegation_tokens import DelegationTokenAdmin, 
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.security.delegation_tokens import DelegationToken
-from tidelog_core.model import ANONYMOUS, USER_KIND, Principal
+from tidelog_core.model import USER_KIND, Principal
 
+from tidelog_node.authorization.token_requests import (
+    MS,
+    NO_TIME_MS,
+    may_ask_for_tokens,
+    not_created,
+    owner_of,
+    principal_fields,
+    token_time,
+)
 from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.requests.session import Session
@@ -35,39 +42,8 @@ from tidelog_node.wire.messages import build
 T = TypeVar("T")
 
 
-_MS = datetime.timedelta(milliseconds=1)
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_NO_TIME_MS = -1  # of a request that is refused before anything is looked up, as in Kafka
-_ZERO_MS = 0  # of one that is refused later
+_ZERO_MS = 0  # of a request that is refused once its token or owner was looked up
 _NOT_ALLOWED = ErrorCode.delegation_token_request_not_allowed
-
-
-def may_ask_for_tokens(session: Session) -> bool:
-    """Return whether the client may send these requests."""
-    principal = session.principal
-    return principal.kind == USER_KIND and principal != ANONYMOUS and not session.is_by_token
-
-
-def owner_of(request: create_request.CreateDelegationTokenRequest, session: Session) -> Principal:
-    """Return the owner of a wanted token: the client itself, unless the request names another."""
-    if not request.owner_principal_name:
-        return session.principal
-    return Principal(request.owner_principal_type or "", request.owner_principal_name)
-
-
-def not_created(
-    owner: Principal, requester: Principal, code: ErrorCode, *, time_ms: int = _NO_TIME_MS
-) -> create_response.CreateDelegationTokenResponse:
-    """Return the answer to a refused CreateDelegationToken."""
-    time = _time(time_ms)
-    return build(
-        create_response.CreateDelegationTokenResponse,
-        error_code=code,
-        **_principals(owner, requester),
-        issue_timestamp=time,
-        expiry_timestamp=time,
-        max_timestamp=time,
-    )
 
 
 class DelegationTokenHandlers:
@@ -106,7 +82,7 @@ class DelegationTokenHandlers:
             requester=requester.name,
             renewers=tuple(renewers),
             groups=session.groups if owner == requester else (),
-            lifetime_ms=request.max_lifetime // _MS,
+            lifetime_ms=request.max_lifetime // MS,
         )
         try:
             token, token_hmac = await self._admin.create(wanted)
@@ -115,10 +91,10 @@ class DelegationTokenHandlers:
         return build(
             create_response.CreateDelegationTokenResponse,
             error_code=ErrorCode.none,
-            **_principals(owner, requester),
-            issue_timestamp=_time(token.issued_ms),
-            expiry_timestamp=_time(token.expires_ms),
-            max_timestamp=_time(token.max_ms),
+            **principal_fields(owner, requester),
+            issue_timestamp=token_time(token.issued_ms),
+            expiry_timestamp=token_time(token.expires_ms),
+            max_timestamp=token_time(token.max_ms),
             token_id=token.token_id,
             hmac=token_hmac,
         )
@@ -127,7 +103,7 @@ class DelegationTokenHandlers:
         self, request: renew_request.RenewDelegationTokenRequest, context: RequestContext
     ) -> renew_response.RenewDelegationTokenResponse:
         """Answer RenewDelegationToken once the change is in the store and in this node's image."""
-        period_ms = request.renew_period // _MS
+        period_ms = request.renew_period // MS
         return await _with_new_expiry(
             renew_response.RenewDelegationTokenResponse,
             context.session,
@@ -138,7 +114,7 @@ class DelegationTokenHandlers:
         self, request: expire_request.ExpireDelegationTokenRequest, context: RequestContext
     ) -> expire_response.ExpireDelegationTokenResponse:
         """Answer ExpireDelegationToken once the change is in the store and in this node's image."""
-        period_ms = request.expiry_time_period // _MS
+        period_ms = request.expiry_time_period // MS
         return await _with_new_expiry(
             expire_response.ExpireDelegationTokenResponse,
             context.session,
@@ -173,7 +149,9 @@ def _described(
 ) -> describe_response.DescribedDelegationToken:
     return build(
         describe_response.DescribedDelegationToken,
-        **_principals(Principal(USER_KIND, token.owner), Principal(USER_KIND, token.requester)),
+        **principal_fields(
+            Principal(USER_KIND, token.owner), Principal(USER_KIND, token.requester)
+        ),
         issue_timestamp=token.issued_ms,
         expiry_timestamp=token.expires_ms,
         max_timestamp=token.max_ms,
@@ -190,20 +168,11 @@ def _described(
     )
 
 
-def _principals(owner: Principal, requester: Principal) -> dict[str, Any]:
-    return {
-        "principal_type": owner.kind,
-        "principal_name": owner.name,
-        "token_requester_principal_type": requester.kind,
-        "token_requester_principal_name": requester.name,
-    }
-
-
 async def _with_new_expiry(
     response: type[T], session: Session, change: Callable[[str], Awaitable[int]]
 ) -> T:
     """Return the response to a change of a token's expiry; ``change`` makes it for the user."""
-    code, expires_ms = ErrorCode.none, _NO_TIME_MS
+    code, expires_ms = ErrorCode.none, NO_TIME_MS
     if not may_ask_for_tokens(session):
         code = _NOT_ALLOWED
     else:
@@ -211,8 +180,4 @@ async def _with_new_expiry(
             expires_ms = await change(session.principal.name)
         except TidelogError as error:
             code, expires_ms = admin_error_code(error), _ZERO_MS
-    return build(response, error_code=code, expiry_timestamp=_time(expires_ms))
-
-
-def _time(time_ms: int) -> datetime.datetime:
-    return _EPOCH + time_ms * _MS
+    return build(response, error_code=code, expiry_timestamp=token_time(expires_ms))

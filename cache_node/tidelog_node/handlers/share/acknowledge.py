@@ -16,11 +16,10 @@ from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_node.fairness.request_turns import RequestTurn
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import FINAL_EPOCH
-from tidelog_node.groups.share.state import Acknowledgement
 from tidelog_node.replicas.leaders import CurrentLeader
 from tidelog_node.requests.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-from tidelog_node.wire.share_fetch import PartitionKey
+from tidelog_node.wire.share_fetch import Acknowledgement, PartitionKey
 
 _NO_TOPIC = bytes(16)
 

@@ -15,13 +15,14 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 from tidelog_core.model import FileSlice, ReadableFile
 from tidelog_core.wire_messages import build
-from tidelog_node.groups.share.state import Acknowledgement, Acquired
 from tidelog_node.wire.primitives import PARSE_ERRORS
 from tidelog_node.wire.produce import Endpoint
 from tidelog_node.wire.share_fetch import (
     API_KEY,
     VERSION_MAX,
     VERSION_MIN,
+    Acknowledgement,
+    Acquired,
     PartitionKey,
     ShareFetchRequest,
     ShareFetchResult,

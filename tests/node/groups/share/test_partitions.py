@@ -32,14 +32,8 @@ from tidelog_core.metadata.store import Check, ItemKey, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_node.groups.share.partition import SharePartition
 from tidelog_node.groups.share.partitions import SharePartitions
-from tidelog_node.groups.share.state import (
-    ACCEPT,
-    RELEASE,
-    Acknowledgement,
-    Acquired,
-    AcquireLimits,
-    LogBatch,
-)
+from tidelog_node.groups.share.state import ACCEPT, RELEASE, AcquireLimits, LogBatch
+from tidelog_node.wire.share_fetch import Acknowledgement, Acquired
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.support.memory_store import MemoryMetadataStore

@@ -17,12 +17,11 @@ from tidelog_node.groups.share.state import (
     REJECT,
     RELEASE,
     RENEW,
-    Acknowledgement,
-    Acquired,
     AcquireLimits,
     LogBatch,
     SharePartitionState,
 )
+from tidelog_node.wire.share_fetch import Acknowledgement, Acquired
 
 AVAILABLE, ACQUIRED = RecordState.AVAILABLE, RecordState.ACQUIRED
 ACKNOWLEDGED, ARCHIVED = RecordState.ACKNOWLEDGED, RecordState.ARCHIVED
