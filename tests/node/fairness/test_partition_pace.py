@@ -17,8 +17,8 @@ from tidelog_node.wire.fetch import parse_fetch
 from tidelog_node.wire.produce import parse_produce
 
 from tests.node.answer_times import AnswerTimes
+from tests.node.fairness.test_large_requests import prepare
 from tests.node.large_requests import array, fetch, produce, string
-from tests.node.test_large_requests import prepare
 from tests.support.batches import batch_of
 from tests.support.node_peers import connected_as, register_peer
 from tests.support.node_process import NodeProcess
