@@ -18,7 +18,6 @@ from tidelog_core.setting import parse_bool
 
 from tidelog_spark import option_values as values
 from tidelog_spark.bookmarks import Bookmark
-from tidelog_spark.clients import SECURITY_OPTIONS, SecurityOptions, parse_security
 from tidelog_spark.option_reader import OptionReader
 from tidelog_spark.option_values import (
     EARLIEST,
@@ -30,6 +29,7 @@ from tidelog_spark.option_values import (
     Subscribe,
     TimestampLimit,
 )
+from tidelog_spark.security_options import SECURITY_OPTIONS, SecurityOptions, parse_security
 
 MAX_TRIGGER_DELAY_MS = 15 * 60_000
 REQUEST_TIMEOUT_MS = 30_000

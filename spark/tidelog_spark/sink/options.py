@@ -19,8 +19,8 @@ from tidelog_core.records.codecs import LEVELS
 from tidelog_core.setting import parse_bool
 
 from tidelog_spark import option_values as values
-from tidelog_spark.clients import SECURITY_OPTIONS, SecurityOptions, parse_security
 from tidelog_spark.option_reader import OptionReader
+from tidelog_spark.security_options import SECURITY_OPTIONS, SecurityOptions, parse_security
 
 WRITE_ID_SIZE_MAX = 200  # characters; it becomes part of transactional ids and a group id
 
