@@ -10,20 +10,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tidelog_spark.planning.table_planner import bookmark
     from tidelog_spark.scanning import scan
     from tidelog_spark.source import TidelogDataSource, register
-    from tidelog_spark.stream_start import start_stream
-    from tidelog_spark.table_planner import bookmark
+    from tidelog_spark.streaming.stream_start import start_stream
 
 __all__ = ["TidelogDataSource", "bookmark", "register", "scan", "start_stream"]
 
 # Spark 3.5 has no data source API: it can use only ``scan`` and ``bookmark``.
 _MODULES = {
     "TidelogDataSource": "source",
-    "bookmark": "table_planner",
+    "bookmark": "planning.table_planner",
     "register": "source",
     "scan": "scanning",
-    "start_stream": "stream_start",
+    "start_stream": "streaming.stream_start",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from tidelog_spark.security_options import SecurityOptions
+from tidelog_spark.options.security_options import SecurityOptions
 
 if TYPE_CHECKING:
     from tidelog.client_factory import ClientFactory

@@ -22,7 +22,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
 from tidelog_spark.clients import client_factory
-from tidelog_spark.options import NodeOptions
+from tidelog_spark.options.read_options import NodeOptions
 
 FETCH_SIZE_BYTES_MAX = 8 * 1024 * 1024
 FETCH_WAIT_MS = 500  # longest wait at a node that has no record at the offset yet

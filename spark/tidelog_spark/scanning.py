@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelog_spark.options import parse_options
+from tidelog_spark.options.read_options import parse_options
+from tidelog_spark.planning.table_planner import plan_read
 from tidelog_spark.schema import spark_schema
 from tidelog_spark.split_rows import task_rows
-from tidelog_spark.table_planner import plan_read
 
 
 def scan(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:

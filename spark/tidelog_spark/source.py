@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 from tidelog_core.errors import InvalidConfig
 
-from tidelog_spark.options import ReadOptions, check_options, parse_options
+from tidelog_spark.options.read_options import ReadOptions, check_options, parse_options
 from tidelog_spark.schema import spark_schema
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class TidelogDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream reader. Raises ``InvalidConfig`` as ``reader``."""
         try:
-            from tidelog_spark.streaming import TidelogStreamReader
+            from tidelog_spark.streaming.stream_reader import TidelogStreamReader
         except ImportError:
             raise InvalidConfig(["readStream needs Spark 4.2 or newer"]) from None
         return TidelogStreamReader(
@@ -80,7 +80,7 @@ class TidelogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return one partition for each split."""
-        from tidelog_spark.table_planner import plan_read
+        from tidelog_spark.planning.table_planner import plan_read
 
         return [InputPartition(split) for split in plan_read(self._options).splits]
 

@@ -15,14 +15,14 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 
-from tidelog_spark.missing_stores import naming_option
-from tidelog_spark.options import ReadOptions
-from tidelog_spark.reader_process import kept_store, settled
-from tidelog_spark.splits import Split
+from tidelog_spark.options.read_options import ReadOptions
+from tidelog_spark.reading.reader_process import kept_store, settled
+from tidelog_spark.reading.splits import Split
+from tidelog_spark.stores.missing_stores import naming_option
 
 if TYPE_CHECKING:
-    from tidelog_spark.planning import Plan
-    from tidelog_spark.reading import StoreOpener
+    from tidelog_spark.planning.plan import Plan
+    from tidelog_spark.reading.split_reader import StoreOpener
 
 
 def read_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
@@ -52,7 +52,7 @@ def _all_rows(
     options: ReadOptions, split: Split, open_store: StoreOpener, *, is_kept: bool
 ) -> Iterator[pa.RecordBatch]:
     if split.tail is None:
-        from tidelog_spark.reading import read_split
+        from tidelog_spark.reading.split_reader import read_split
 
         return read_split(
             split,
@@ -62,7 +62,7 @@ def _all_rows(
             fail_on_data_loss=options.fail_on_data_loss,
             replan=partial(_replan, options),
         )
-    from tidelog_spark.tail import read_tail
+    from tidelog_spark.reading.tail import read_tail
 
     assert options.nodes is not None
     assert split.topic_id is not None
@@ -78,13 +78,13 @@ def _all_rows(
 
 
 def _replan(options: ReadOptions, split: Split) -> Split:
-    from tidelog_spark.replanning import replan
+    from tidelog_spark.planning.replanning import replan
 
     return replan(split, options=options, plan_read=_plan_read)
 
 
 def _plan_read(options: ReadOptions) -> Plan:
-    from tidelog_spark.table_planner import plan_read
+    from tidelog_spark.planning.table_planner import plan_read
 
     return plan_read(options)
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
-from tidelog_spark.options import parse_options
-from tidelog_spark.streaming import TidelogStreamReader
+from tidelog_spark.options.read_options import parse_options
+from tidelog_spark.streaming.stream_reader import TidelogStreamReader
 
 Rows = dict[tuple[str, int], list[tuple[int, bytes | None]]]
 

@@ -14,7 +14,7 @@ from tidelog import Admin
 from tidelog.errors import InvalidConfig
 from tidelog_spark.jobs.backfilling import BackfillRequest, PlanChanged, backfill, check_backfill
 
-from tests.spark.sinks import committed, make_topic, values
+from tests.spark.sink.sinks import committed, make_topic, values
 from tests.support.command import environment, tidelog
 from tests.support.node_process import NodeProcess
 from tools.ports import free_port

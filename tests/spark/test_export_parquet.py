@@ -15,7 +15,7 @@ from tidelog_spark.jobs.decoding import DecoderSpec
 from tidelog_spark.jobs.export_table import ExportConflict, SchemaConflict, TimePartitions
 from tidelog_spark.jobs.exporting import grouped
 from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
-from tidelog_spark.splits import DataLost, Slice, Split
+from tidelog_spark.reading.splits import DataLost, Slice, Split
 
 from tests.spark.exported import Source, time_of
 

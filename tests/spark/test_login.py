@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tidelog.errors import InvalidConfig
-from tidelog_spark.options import parse_options
+from tidelog_spark.options.read_options import parse_options
 from tidelog_spark.sink.options import parse_sink_options
 
 from tests.support.http_answers import HttpAnswers

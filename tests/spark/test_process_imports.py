@@ -9,7 +9,7 @@ import sys
 import pytest
 
 CLIENTS = "tidelog.wire.connection"
-PLANNING = "tidelog_spark.planning"
+PLANNING = "tidelog_spark.planning.plan"
 RECORDS = "tidelog_core.metadata.records"
 SETTINGS = "tidelog_core.config"
 CHAINS = "tidelog_core.diskless.chain.store"
@@ -31,12 +31,12 @@ def imported(program: str) -> set[str]:
             f"TidelogDataSource({OPTIONS}).schema()",
             {"pyarrow", "numpy", CLIENTS, PLANNING, RECORDS, SETTINGS},
         ),
-        ("import tidelog_spark.table_planner", {CLIENTS, CHAINS, SETTINGS}),
+        ("import tidelog_spark.planning.table_planner", {CLIENTS, CHAINS, SETTINGS}),
         (
-            "import tidelog_spark.split_rows, tidelog_spark.reading",
+            "import tidelog_spark.split_rows, tidelog_spark.reading.split_reader",
             {CLIENTS, PLANNING, RECORDS, SETTINGS},
         ),
-        ("import tidelog_spark.streaming", {CLIENTS, PLANNING, RECORDS, SETTINGS}),
+        ("import tidelog_spark.streaming.stream_reader", {CLIENTS, PLANNING, RECORDS, SETTINGS}),
     ],
     ids=["columns", "plan", "task", "task of a stream"],
 )

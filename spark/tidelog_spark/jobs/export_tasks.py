@@ -21,9 +21,9 @@ from tidelog_spark.jobs.export_table import (
 )
 from tidelog_spark.jobs.parquet_files import ParquetFiles
 from tidelog_spark.jobs.value_decoder import HeaderValueDecoder, ValueDecoder
-from tidelog_spark.options import ReadOptions
+from tidelog_spark.options.read_options import ReadOptions
+from tidelog_spark.reading.splits import Split
 from tidelog_spark.split_rows import read_rows
-from tidelog_spark.splits import Split
 
 ERROR_COLUMN = "kafka_error"
 VALUE_COLUMN = "kafka_value"

@@ -24,8 +24,6 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import opened_object_store
 
-from tidelog_spark.catalog import load_catalog
-from tidelog_spark.chain_tails import ChainTails
 from tidelog_spark.jobs.decoding import RAW, DecoderSpec
 from tidelog_spark.jobs.erasable_table import delete_uncommitted
 from tidelog_spark.jobs.export_table import (
@@ -46,10 +44,12 @@ from tidelog_spark.jobs.export_tasks import (
 from tidelog_spark.jobs.outside_loops import outside_loops
 from tidelog_spark.jobs.table_lease import TableLease
 from tidelog_spark.jobs.task_runner import TaskRunner
-from tidelog_spark.option_values import Subscribe
-from tidelog_spark.options import parse_options
-from tidelog_spark.splits import DataLost, Split
-from tidelog_spark.table_planner import plan_read
+from tidelog_spark.options.option_values import Subscribe
+from tidelog_spark.options.read_options import parse_options
+from tidelog_spark.planning.table_planner import plan_read
+from tidelog_spark.reading.splits import DataLost, Split
+from tidelog_spark.stores.catalog import load_catalog
+from tidelog_spark.stores.chain_tails import ChainTails
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from tidelog_core.records.batch import CompressionType
 from tidelog_core.records.codecs import LEVELS
 from tidelog_core.setting import parse_bool
 
-from tidelog_spark import option_values as values
-from tidelog_spark.option_reader import OptionReader
-from tidelog_spark.security_options import SECURITY_OPTIONS, SecurityOptions, parse_security
+from tidelog_spark.options import option_values as values
+from tidelog_spark.options.option_reader import OptionReader
+from tidelog_spark.options.security_options import SECURITY_OPTIONS, SecurityOptions, parse_security
 
 WRITE_ID_SIZE_MAX = 200  # characters; it becomes part of transactional ids and a group id
 

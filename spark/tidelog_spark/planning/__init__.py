@@ -1,0 +1,1 @@
+"""Plans reads: from options and logs to the splits of tasks."""

@@ -1,0 +1,107 @@
+"""Writes whose nodes cannot be reached: they say so at once, wait for a restart, and no longer."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tidelog.errors import ConnectionFailed
+from tidelog_spark.sink import decision, task, writers
+from tidelog_spark.sink.clients import SinkNames
+from tidelog_spark.sink.options import SinkOptions, parse_sink_options
+from tidelog_spark.sink.runs import QueryRun
+from tidelog_spark.sink.task import write_stream_task, write_whole_task
+from tidelog_spark.sink.writers import TidelogWriter
+
+from tests.spark.sink.sinks import make_topic, values
+from tests.support.addresses import listening
+from tests.support.node_process import NodeProcess
+from tests.support.waiting import SECONDS_MAX
+
+WAITS = "no node answers yet, will retry"
+ROWS = pa.RecordBatch.from_pydict({"value": [b"1", b"2"]})
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> SinkOptions:
+    """The options of a write to a port at which nothing listens; a request may take an hour."""
+    for module in (task, decision):
+        monkeypatch.setattr(module, "TASK_BOOTSTRAP_MS", 200)
+    monkeypatch.setattr(writers, "ABORT_BOOTSTRAP_MS", 200)
+    with listening() as address:
+        pass
+    return options(f"127.0.0.1:{address.address[1]!s}")
+
+
+def options(address: str, topic: str = "t") -> SinkOptions:
+    hour = {"kafka.request.timeout.ms": "3600000", "kafka.delivery.timeout.ms": "3600000"}
+    return parse_sink_options({"kafka.bootstrap.servers": address, "topic": topic, **hour})
+
+
+def whole(given: SinkOptions) -> int:
+    return write_whole_task(given, SinkNames(str(uuid.uuid4())), 0, [ROWS])
+
+
+def streamed(given: SinkOptions) -> object:
+    query = QueryRun(SinkNames(str(uuid.uuid4())), "run-1")
+    return write_stream_task(given, query, [ROWS], batch_id=0, task=0, attempt=0)
+
+
+@pytest.mark.parametrize("write", [whole, streamed])
+def test_a_task_waits_once_for_nodes_that_refuse_connections_and_says_so(
+    refused: SinkOptions, caplog: pytest.LogCaptureFixture, write: Callable[[SinkOptions], object]
+) -> None:
+    with pytest.raises(ConnectionFailed, match="no node answers at 127"):
+        write(refused)
+    assert [record.message for record in caplog.records].count(WAITS) == 1
+
+
+def test_the_end_of_a_failed_write_does_not_fail_where_nodes_refuse_connections(
+    refused: SinkOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    TidelogWriter(refused).abort([])
+    assert caplog.records[-1].message == "transactions were left to time out"
+
+
+@contextmanager
+def logged(message: str, then: Callable[[], object]) -> Iterator[None]:
+    """Call a function in a thread once a message is logged."""
+    is_logged = threading.Event()
+
+    class Noting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() == message:
+                is_logged.set()
+
+    def wait() -> None:
+        assert is_logged.wait(SECONDS_MAX)
+        then()
+
+    handler, thread = Noting(), threading.Thread(target=wait)
+    logging.getLogger("tidelog").addHandler(handler)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        logging.getLogger("tidelog").removeHandler(handler)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [whole, streamed])
+def test_a_task_goes_on_when_the_node_is_back(
+    tmp_path: Path, write: Callable[[SinkOptions], object]
+) -> None:
+    with NodeProcess(tmp_path / "node") as node:
+        given = options(node.address, make_topic(node.address))
+        node.stop()
+        with logged(WAITS, node.start):
+            assert write(given)
+        if write is whole:
+            assert values(node.address, given.batches.topic or "") == [1, 2]
