@@ -107,8 +107,8 @@ test-ecosystem: $(STAMP) $(TOOLS)  ## Connect, Debezium, Flink, Streams, MirrorM
 		status=$$?; $(BIN)/python -m tools.ecosystem report .cache/ecosystem.xml; exit $$status
 
 test-exports: $(STAMP) $(TOOLS)  ## exports, backfills and the sink of Spark: killed, interrupted, without permission, on a REST catalog
-	$(BIN)/python -m pytest -m "slow or not slow" --timeout 900 $(PYTEST_FLAGS) tests/spark/test_export_*.py \
-		tests/spark/test_iceberg_job.py tests/spark/test_backfill.py tests/spark/sink \
+	$(BIN)/python -m pytest -m "slow or not slow" --timeout 900 $(PYTEST_FLAGS) tests/spark/jobs/export tests/spark/jobs/erasure \
+		tests/spark/jobs/formats/test_iceberg_job.py tests/spark/jobs/test_backfill.py tests/spark/sink \
 		tests/spark/streaming/test_stream_crash.py tests/aws/test_export_to_s3.py
 
 test-kafka: $(STAMP) $(TOOLS)  ## the same requests to a node and to Apache Kafka, slow ones too

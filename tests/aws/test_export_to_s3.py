@@ -23,24 +23,24 @@ from pyiceberg.catalog import Catalog
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.objects.location import opened_object_store
 from tidelog_core.objects.store import ObjectStore
-from tidelog_spark.jobs import table_lease
-from tidelog_spark.jobs.delta_table import DeltaLakeTable
-from tidelog_spark.jobs.erasable_table import ErasableTable
-from tidelog_spark.jobs.erased_rows import Replacement
-from tidelog_spark.jobs.erasing import EraseRequest, apply_erasures
-from tidelog_spark.jobs.erasure_receipts import ReplacedFile, TableReceipt, put_receipt
-from tidelog_spark.jobs.export_table import (
+from tidelog_spark.jobs.erasure.erasing import EraseRequest, apply_erasures
+from tidelog_spark.jobs.erasure.erasure_receipts import ReplacedFile, TableReceipt, put_receipt
+from tidelog_spark.jobs.formats.delta_table import DeltaLakeTable
+from tidelog_spark.jobs.formats.iceberg_table import IcebergTable, open_catalog
+from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
+from tidelog_spark.jobs.tables import table_lease
+from tidelog_spark.jobs.tables.erasable_table import ErasableTable
+from tidelog_spark.jobs.tables.erased_rows import Replacement
+from tidelog_spark.jobs.tables.export_table import (
     ExportConflict,
     ExportTable,
     TableBusy,
     TimePartitions,
 )
-from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
-from tidelog_spark.jobs.parquet_files import ParquetFiles
-from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
-from tidelog_spark.jobs.table_access import TableAccessDenied
-from tidelog_spark.jobs.table_lease import TableLease, read_lease
-from tidelog_spark.jobs.table_state import with_state
+from tidelog_spark.jobs.tables.parquet_files import ParquetFiles
+from tidelog_spark.jobs.tables.table_access import TableAccessDenied
+from tidelog_spark.jobs.tables.table_lease import TableLease, read_lease
+from tidelog_spark.jobs.tables.table_state import with_state
 from tidelog_spark.jobs.task_runner import LocalTasks
 
 from tests.aws.buckets import make_bucket
@@ -194,7 +194,7 @@ def test_an_iceberg_table_in_a_bucket_has_each_record_once(
         check(lambda: IcebergTable(catalog, "lake.t", TimePartitions.DAY), rows, TimePartitions.DAY)
 
 
-# Those with a % are refused (``tests/spark/test_table_places.py``).
+# Those with a % are refused (``tests/spark/jobs/tables/test_table_places.py``).
 PREFIXES = ["a b", "a+b", "a=b&c", "ü日本", "a@b:c,d;e", "it's (here)!~$*"]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.exported import Source
+from tests.spark.jobs.exported import Source
 from tests.support.command import called
 from tests.support.node_process import NodeProcess
 from tools.local_spark import spark_home

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from tidelog_spark.jobs.audit_report import write_report
-from tidelog_spark.jobs.auditing import AuditReport, AuditRequest, audit
-from tidelog_spark.jobs.producers import EXPIRATION_MS
+from tidelog_spark.jobs.audit.audit_report import write_report
+from tidelog_spark.jobs.audit.auditing import AuditReport, AuditRequest, audit
+from tidelog_spark.jobs.audit.producers import EXPIRATION_MS
 
 from tidelog_cli.failures import FAILED, UsageError
 from tidelog_cli.named_arguments import OnlyTopics

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from tidelog_spark.jobs.erasing import apply_erasures as erase_rows
-from tidelog_spark.jobs.export_table import ExportTable, TimePartitions
-from tidelog_spark.jobs.exporting import ExportResult, export
+from tidelog_spark.jobs.erasure.erasing import apply_erasures as erase_rows
+from tidelog_spark.jobs.export.exporting import ExportResult, export
 from tidelog_spark.jobs.parquet_table import ParquetTable
-from tidelog_spark.jobs.table_lease import TableLease
-from tidelog_spark.jobs.table_places import check_location, table_url
+from tidelog_spark.jobs.tables.export_table import ExportTable, TimePartitions
+from tidelog_spark.jobs.tables.table_lease import TableLease
+from tidelog_spark.jobs.tables.table_places import check_location, table_url
 from tidelog_spark.jobs.task_runner import SparkTasks
 
 from tidelog_cli.failures import UsageError
@@ -162,7 +162,7 @@ def _table(
     catalog_file: Path | None,
 ) -> ExportTable:
     if table_format == "iceberg":
-        from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
+        from tidelog_spark.jobs.formats.iceberg_table import IcebergTable, open_catalog
 
         if table is None:
             raise UsageError("--table-format iceberg needs --table")
@@ -174,7 +174,7 @@ def _table(
     if table is not None or catalog:
         raise UsageError("--table and --catalog need --table-format iceberg")
     if table_format == "delta":
-        from tidelog_spark.jobs.delta_table import DeltaLakeTable
+        from tidelog_spark.jobs.formats.delta_table import DeltaLakeTable
 
         return DeltaLakeTable(table_url(to), partitions)
     return ParquetTable(table_url(to))

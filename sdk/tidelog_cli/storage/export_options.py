@@ -23,10 +23,10 @@ from tidelog_cli.redaction import is_secret
 from tidelog_cli.stores import StoreLocations
 
 if TYPE_CHECKING:
-    from tidelog_spark.jobs.bucket_schemas import RegistrySchemas
-    from tidelog_spark.jobs.decoding import DecoderSpec
-    from tidelog_spark.jobs.erasing import EraseRequest
-    from tidelog_spark.jobs.exporting import ExportRequest
+    from tidelog_spark.jobs.erasure.erasing import EraseRequest
+    from tidelog_spark.jobs.export.exporting import ExportRequest
+    from tidelog_spark.jobs.values.bucket_schemas import RegistrySchemas
+    from tidelog_spark.jobs.values.decoding import DecoderSpec
 
 PARTITIONINGS = ("none", "day", "hour")
 VALUE_FORMATS = ("raw", "json", "avro", "protobuf", "registry")
@@ -135,8 +135,8 @@ class RecordOptions:
 
     def request(self, topics: Sequence[str], locations: StoreLocations) -> ExportRequest:
         """Return the request for an export. Raises ``UsageError``, ``InvalidConfig``."""
-        from tidelog_spark.jobs.export_table import TimePartitions
-        from tidelog_spark.jobs.exporting import ExportRequest
+        from tidelog_spark.jobs.export.exporting import ExportRequest
+        from tidelog_spark.jobs.tables.export_table import TimePartitions
 
         self._check(topics)
         return ExportRequest(
@@ -177,7 +177,7 @@ class RecordOptions:
             raise UsageError("the topics' values need one subject for the columns: give --subject")
 
     def _decoder(self, topics: Sequence[str], locations: StoreLocations) -> DecoderSpec:
-        from tidelog_spark.jobs.decoding import FRAMINGS, DecoderSpec
+        from tidelog_spark.jobs.values.decoding import FRAMINGS, DecoderSpec
 
         require_choice("--framing", self.framing, FRAMINGS)
         return DecoderSpec(
@@ -191,7 +191,7 @@ class RecordOptions:
     def _registry(self, topics: Sequence[str], locations: StoreLocations) -> RegistrySchemas | None:
         if self.value_format != "registry":
             return None
-        from tidelog_spark.jobs.bucket_schemas import read_schemas
+        from tidelog_spark.jobs.values.bucket_schemas import read_schemas
 
         return read_schemas(
             locations.metadata,
@@ -218,7 +218,7 @@ def _is_there(package: str) -> bool:
 
 def erase_request(request: ExportRequest, *, expires: bool) -> EraseRequest:
     """Return the request to erase from the table what was erased from the export's topics."""
-    from tidelog_spark.jobs.erasing import EraseRequest
+    from tidelog_spark.jobs.erasure.erasing import EraseRequest
 
     return EraseRequest(
         metadata=request.metadata, objects=request.objects, topics=request.topics, expires=expires
@@ -266,7 +266,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _version(text: str) -> int:
     from tidelog_core.schemas.model import ID_MAX
-    from tidelog_spark.jobs.bucket_schemas import LATEST
+    from tidelog_spark.jobs.values.bucket_schemas import LATEST
 
     if text == LATEST_NAME:
         return LATEST

@@ -12,9 +12,9 @@ from tidelog_cli.failures import FAILED
 from tidelog_cli.output import note
 
 if TYPE_CHECKING:
-    from tidelog_spark.jobs.erasable_table import ErasableTable
-    from tidelog_spark.jobs.erasing import EraseResult
-    from tidelog_spark.jobs.export_table import ExportTable
+    from tidelog_spark.jobs.erasure.erasing import EraseResult
+    from tidelog_spark.jobs.tables.erasable_table import ErasableTable
+    from tidelog_spark.jobs.tables.export_table import ExportTable
 
 
 def erasable_of(table: ExportTable) -> ErasableTable:
@@ -25,12 +25,12 @@ def erasable_of(table: ExportTable) -> ErasableTable:
         return table
     # Both packages are optional.
     if type(table).__name__ == "DeltaLakeTable":
-        from tidelog_spark.jobs.delta_table import DeltaLakeTable
+        from tidelog_spark.jobs.formats.delta_table import DeltaLakeTable
 
         assert isinstance(table, DeltaLakeTable)
         return table
-    from tidelog_spark.jobs.iceberg_erasing import IcebergErasing
-    from tidelog_spark.jobs.iceberg_table import IcebergTable
+    from tidelog_spark.jobs.formats.iceberg_erasing import IcebergErasing
+    from tidelog_spark.jobs.formats.iceberg_table import IcebergTable
 
     assert isinstance(table, IcebergTable)
     return IcebergErasing(table.catalog, table.name)

@@ -1,8 +1,8 @@
 """``tidelog job iceberg`` keeps an Iceberg table up to date with topics, without Spark.
 
-A run is an export (``tidelog_spark.jobs.exporting``) whose tasks run in this process. The table's
-next offsets are in the commit that appends the rows, so a run may be killed anywhere, or run
-twice at once: each record is in the table once.
+A run is an export (``tidelog_spark.jobs.export.exporting``) whose tasks run in this process. The
+table's next offsets are in the commit that appends the rows, so a run may be killed anywhere, or
+run twice at once: each record is in the table once.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from tidelog_cli.storage.exported_erasures import erasable_of, report_erased
 from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 if TYPE_CHECKING:
-    from tidelog_spark.jobs.erasing import EraseRequest, EraseResult
-    from tidelog_spark.jobs.export_table import ExportTable
-    from tidelog_spark.jobs.exporting import ExportRequest, ExportResult
-    from tidelog_spark.jobs.table_lease import TableLease
+    from tidelog_spark.jobs.erasure.erasing import EraseRequest, EraseResult
+    from tidelog_spark.jobs.export.exporting import ExportRequest, ExportResult
+    from tidelog_spark.jobs.tables.export_table import ExportTable
+    from tidelog_spark.jobs.tables.table_lease import TableLease
 
 CONFLICTS_MAX = 3  # in a row; then the run has failed
 OFFSETS_PER_COMMIT = 1_000_000  # of a partition; a backlog is committed in several steps
@@ -148,8 +148,8 @@ def iceberg(
         request.decoder.open()  # An invalid schema fails at once.
     properties = catalog_properties(catalog or [], catalog_file)
 
-    from tidelog_spark.jobs.iceberg_table import IcebergTable, open_catalog
-    from tidelog_spark.jobs.table_lease import TableLease
+    from tidelog_spark.jobs.formats.iceberg_table import IcebergTable, open_catalog
+    from tidelog_spark.jobs.tables.table_lease import TableLease
 
     def run() -> None:
         with closing(open_catalog(properties)) as opened:
@@ -209,7 +209,7 @@ def run_each(tables: Sequence[str], run: Callable[[str], None]) -> None:
 def may_pass(error: Exception) -> bool:
     """Return whether the next run may succeed without anybody's help."""
     from tidelog_core.errors import OutcomeUnknown, TidelogError
-    from tidelog_spark.jobs.export_table import ExportConflict
+    from tidelog_spark.jobs.tables.export_table import ExportConflict
 
     if isinstance(error, TidelogError):
         return error.retriable or isinstance(error, ExportConflict | OutcomeUnknown)
@@ -230,9 +230,9 @@ def run_once(
 
     Leaves the table to another run that is at work on it, and says so.
     """
-    from tidelog_spark.jobs.erasing import apply_erasures
-    from tidelog_spark.jobs.export_table import TableBusy
-    from tidelog_spark.jobs.exporting import export
+    from tidelog_spark.jobs.erasure.erasing import apply_erasures
+    from tidelog_spark.jobs.export.exporting import export
+    from tidelog_spark.jobs.tables.export_table import TableBusy
     from tidelog_spark.jobs.task_runner import LocalTasks
 
     runner = LocalTasks()
@@ -266,7 +266,7 @@ def without_conflict(step: Callable[[], T]) -> T:
 
     Raises ``TableBusy`` at once, and ``ExportConflict`` after ``CONFLICTS_MAX`` attempts.
     """
-    from tidelog_spark.jobs.export_table import ExportConflict, TableBusy
+    from tidelog_spark.jobs.tables.export_table import ExportConflict, TableBusy
 
     for _ in range(CONFLICTS_MAX - 1):
         try:

@@ -18,19 +18,19 @@ from functools import partial
 import pyarrow as pa
 from tidelog_core.objects.store import ObjectStore
 
-from tidelog_spark.jobs.columns import merged_schema, require_distinct
-from tidelog_spark.jobs.erasable_table import Expiry, delete_files, existing_files
-from tidelog_spark.jobs.erased_rows import Replacement, TableFile
-from tidelog_spark.jobs.export_table import ExportConflict, Offsets, WrittenFile
-from tidelog_spark.jobs.parquet_commits import (
+from tidelog_spark.jobs.formats.parquet_commits import (
     Commit,
     CommitLog,
     last_commit,
     put_commit,
     read_log,
 )
-from tidelog_spark.jobs.table_places import check_location
-from tidelog_spark.jobs.table_state import check_state_is_here, with_state
+from tidelog_spark.jobs.tables.columns import merged_schema, require_distinct
+from tidelog_spark.jobs.tables.erasable_table import Expiry, delete_files, existing_files
+from tidelog_spark.jobs.tables.erased_rows import Replacement, TableFile
+from tidelog_spark.jobs.tables.export_table import ExportConflict, Offsets, WrittenFile
+from tidelog_spark.jobs.tables.table_places import check_location
+from tidelog_spark.jobs.tables.table_state import check_state_is_here, with_state
 
 RUN_FOLDER = "run="
 COMMIT_ATTEMPTS_MAX = 10

@@ -1,0 +1,1 @@
+"""Audits the tiered history: its objects, its offsets, its producers."""

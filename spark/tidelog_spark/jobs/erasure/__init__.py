@@ -1,0 +1,1 @@
+"""Erases the rows of erased keys from exported tables."""

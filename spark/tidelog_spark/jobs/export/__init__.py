@@ -1,0 +1,1 @@
+"""Appends tiered records to a table, each once."""

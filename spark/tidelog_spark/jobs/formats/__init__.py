@@ -1,0 +1,1 @@
+"""Tables of the formats Delta and Iceberg, and plain Parquet."""

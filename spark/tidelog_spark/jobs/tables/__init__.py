@@ -1,0 +1,1 @@
+"""What exports need of a table, whatever its format: its interface, its place, its lease."""

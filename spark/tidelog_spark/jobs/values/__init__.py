@@ -1,0 +1,1 @@
+"""Decodes the values of exported records into columns."""
