@@ -27,7 +27,8 @@ from tidelog_spark.jobs.erasure.erasing import EraseRequest, apply_erasures
 from tidelog_spark.jobs.erasure.erasure_receipts import ReplacedFile, TableReceipt, put_receipt
 from tidelog_spark.jobs.formats.delta_table import DeltaLakeTable
 from tidelog_spark.jobs.formats.iceberg_table import IcebergTable, open_catalog
-from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
+from tidelog_spark.jobs.formats.parquet_table import ParquetTable
+from tidelog_spark.jobs.parquet_table import committed_files
 from tidelog_spark.jobs.tables import table_lease
 from tidelog_spark.jobs.tables.erasable_table import ErasableTable
 from tidelog_spark.jobs.tables.erased_rows import Replacement

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from tidelog_spark.jobs.erasure.erasing import apply_erasures as erase_rows
 from tidelog_spark.jobs.export.exporting import ExportResult, export
-from tidelog_spark.jobs.parquet_table import ParquetTable
+from tidelog_spark.jobs.formats.parquet_table import ParquetTable
 from tidelog_spark.jobs.tables.export_table import ExportTable, TimePartitions
 from tidelog_spark.jobs.tables.table_lease import TableLease
 from tidelog_spark.jobs.tables.table_places import check_location, table_url

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def erasable_of(table: ExportTable) -> ErasableTable:
     """Return an export's table as one whose rows can be erased."""
-    from tidelog_spark.jobs.parquet_table import ParquetTable
+    from tidelog_spark.jobs.formats.parquet_table import ParquetTable
 
     if isinstance(table, ParquetTable):
         return table

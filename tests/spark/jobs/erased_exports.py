@@ -19,7 +19,8 @@ from tidelog_spark.jobs.erasure.erasing import EraseRequest, EraseResult, apply_
 from tidelog_spark.jobs.formats.delta_table import DeltaLakeTable
 from tidelog_spark.jobs.formats.iceberg_erasing import IcebergErasing
 from tidelog_spark.jobs.formats.iceberg_table import IcebergTable, open_catalog
-from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
+from tidelog_spark.jobs.formats.parquet_table import ParquetTable
+from tidelog_spark.jobs.parquet_table import committed_files
 from tidelog_spark.jobs.tables.erasable_table import ErasableTable
 from tidelog_spark.jobs.tables.export_table import ExportTable, TimePartitions
 from tidelog_spark.jobs.task_runner import LocalTasks

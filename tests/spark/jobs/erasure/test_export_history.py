@@ -18,7 +18,8 @@ from tidelog_spark.jobs.erasure.followed_runs import read_receipts
 from tidelog_spark.jobs.formats import parquet_commits
 from tidelog_spark.jobs.formats.iceberg_table import IcebergTable
 from tidelog_spark.jobs.formats.parquet_commits import read_log
-from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
+from tidelog_spark.jobs.formats.parquet_table import ParquetTable
+from tidelog_spark.jobs.parquet_table import committed_files
 from tidelog_spark.jobs.tables.erasable_table import ErasableTable, delete_uncommitted
 from tidelog_spark.jobs.tables.export_table import CorruptExport, ExportConflict, TimePartitions
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tidelog_spark.jobs.formats.delta_table import DeltaLakeTable
 from tidelog_spark.jobs.formats.iceberg_table import IcebergTable, open_catalog
-from tidelog_spark.jobs.parquet_table import ParquetTable
+from tidelog_spark.jobs.formats.parquet_table import ParquetTable
 from tidelog_spark.jobs.tables.export_table import TimePartitions
 from tidelog_spark.jobs.tables.table_access import TableAccessDenied, named_permission
 

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tidelog_spark.jobs.export.exporting import grouped
-from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
+from tidelog_spark.jobs.formats.parquet_table import ParquetTable
+from tidelog_spark.jobs.parquet_table import committed_files
 from tidelog_spark.jobs.tables.export_table import ExportConflict, SchemaConflict, TimePartitions
 from tidelog_spark.jobs.values.decoding import DecoderSpec
 from tidelog_spark.reading.splits import DataLost, Slice, Split

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from tidelog_core.errors import InvalidConfig
 from tidelog_spark.jobs.formats.delta_table import DeltaLakeTable
 from tidelog_spark.jobs.formats.iceberg_table import IcebergTable, open_catalog
-from tidelog_spark.jobs.parquet_table import ParquetTable
+from tidelog_spark.jobs.formats.parquet_table import ParquetTable
 from tidelog_spark.jobs.tables.columns import merged_schema, require_distinct
 from tidelog_spark.jobs.tables.export_table import (
     ColumnConflict,

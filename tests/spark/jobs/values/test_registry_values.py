@@ -23,7 +23,8 @@ from tidelog_core.schema_registry.registry import SchemaRegistry
 from tidelog_core.schemas.languages import parse
 from tidelog_core.schemas.model import Reference, Schema, SchemaType
 from tidelog_core.schemas.values.framing import VALUE_HEADER
-from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
+from tidelog_spark.jobs.formats.parquet_table import ParquetTable
+from tidelog_spark.jobs.parquet_table import committed_files
 from tidelog_spark.jobs.values.decoding import DecoderSpec
 from tidelog_spark.jobs.values.value_decoder import HeaderValueDecoder
 
