@@ -71,7 +71,7 @@ test: $(STAMP) $(TOOLS)  ## the default suite, about a quarter of an hour on 2 c
 
 prepared: $(STAMP) $(TOOLS)  ## what the default suite starts with: compiled modules and kernels, and bytecode of all tests
 	$(BIN)/python -m tools.compiled
-	$(BIN)/python -c 'from tidelog.arrow.stored_code import machine_code; machine_code()'
+	$(BIN)/python -c 'from tidelog.arrow.native.stored_code import machine_code; machine_code()'
 	$(BIN)/python -m pytest --collect-only -q >.cache/collected || { tail -n 200 .cache/collected; exit 1; }
 
 test-compiled: $(STAMP)  ## the tests of the hot path again, on its compiled modules

@@ -53,7 +53,7 @@ import tidelog_spark
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
-from tidelog.arrow.stored_code import machine_code
+from tidelog.arrow.native.stored_code import machine_code
 
 from bench import s3_shape
 from bench.process import Node, running_node

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tools.places import ROOT
 
-PLACE = Path("tidelog", "arrow", "code")  # in a wheel
+PLACE = Path("tidelog", "arrow", "native", "code")  # in a wheel
 
 
 def build(folder: Path) -> Path:
@@ -32,7 +32,7 @@ def build(folder: Path) -> Path:
 
 def main(folder: Path) -> None:
     """Write the file into the folder, and print its name."""
-    from tidelog.arrow.stored_code import shipped_file
+    from tidelog.arrow.native.stored_code import shipped_file
 
     name, data = shipped_file()
     (folder / name).write_bytes(data)

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
         UserDescription,
     )
     from tidelog.administering.sync_admin import SyncAdmin
-    from tidelog.arrow.bucket_schemas import BucketSchemas
-    from tidelog.arrow.schema_values import SchemaDecoder
+    from tidelog.arrow.schemas.bucket_schemas import BucketSchemas
+    from tidelog.arrow.values.schema_values import SchemaDecoder
     from tidelog.arrow_scan import scan_arrow
     from tidelog.bucket_reader import BucketOffsets, BucketReader
     from tidelog.client_factory import ClientFactory
@@ -153,8 +153,8 @@ _NAMES_OF = {
         "ResourceType",
     ),
     "tidelog.admin": ("Admin",),
-    "tidelog.arrow.bucket_schemas": ("BucketSchemas",),
-    "tidelog.arrow.schema_values": ("SchemaDecoder",),
+    "tidelog.arrow.schemas.bucket_schemas": ("BucketSchemas",),
+    "tidelog.arrow.values.schema_values": ("SchemaDecoder",),
     "tidelog.arrow_scan": ("scan_arrow",),
     "tidelog.bucket_reader": ("BucketOffsets", "BucketReader"),
     "tidelog.client_factory": ("ClientFactory",),

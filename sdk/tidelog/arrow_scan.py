@@ -27,7 +27,7 @@ from tidelog.sync import LoopThread
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.arrow.schema_values import SchemaDecoder
+    from tidelog.arrow.values.schema_values import SchemaDecoder
 
 Place: TypeAlias = Literal["earliest", "latest"] | datetime.datetime | int | Mapping[int, int]
 """Where a scan starts or ends: an offset, or one for each partition; the first record at or after

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tidelog.arrow.registry_source import RegistrySource
+from tidelog.arrow.schemas.registry_source import RegistrySource
 from tidelog.errors import ConnectionFailed, InvalidConfig
 from tidelog.registry_http import NoRegistry, RegistryHttp, _Deadline, _TlsConnection
 from tidelog_cli.failures import CommandFailed, UsageError

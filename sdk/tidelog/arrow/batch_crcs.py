@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from crc32c import crc32c
 
-from tidelog.arrow import kernels
-from tidelog.arrow.kernels import Longs
+from tidelog.arrow.native import kernels
+from tidelog.arrow.native.kernels import Longs
 
 _CRC_END = 21  # the CRC covers the bytes after it
 _COLUMNS = (kernels.POSITION, kernels.SIZE, kernels.CRC)

@@ -15,9 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tidelog_core.errors import CorruptObject
 
-from tidelog.arrow import kernels
 from tidelog.arrow.batch_crcs import intact_count
-from tidelog.arrow.kernels import Longs
+from tidelog.arrow.native import kernels
+from tidelog.arrow.native.kernels import Longs
 from tidelog.arrow.row_decoder import RowDecoder
 
 _TRANSACTIONAL = 0x10

@@ -19,10 +19,10 @@ from tidelog_core.records.codecs import (
     CompressionType,
 )
 
-from tidelog.arrow import kernels
 from tidelog.arrow.columns import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
 from tidelog.arrow.kept_memory import copied, first_items, may_be_view, numbers, part_of, room
-from tidelog.arrow.kernels import Bytes, Longs
+from tidelog.arrow.native import kernels
+from tidelog.arrow.native.kernels import Bytes, Longs
 from tidelog.arrow.scratch import SIZE_BYTES, Scratch
 from tidelog.reused_memory import thread_memory
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tidelog_core.model import TopicPartition
 
-from tidelog.arrow.encode_kernels import (
+from tidelog.arrow.native.encode_kernels import (
     NULL_HEADER,
     NULL_HEADER_KEY,
     OK,
@@ -28,7 +28,7 @@ from tidelog.arrow.encode_kernels import (
     measure_rows,
     spread_partitions,
 )
-from tidelog.arrow.kernels import Bytes, Ints, Longs
+from tidelog.arrow.native.kernels import Bytes, Ints, Longs
 from tidelog.errors import InvalidRow
 
 COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp")  # those used

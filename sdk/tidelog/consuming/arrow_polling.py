@@ -10,9 +10,9 @@ import pyarrow as pa
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.model import TopicPartition
 
-from tidelog.arrow import kernels
 from tidelog.arrow.columns import arrow_schema
-from tidelog.arrow.kernels import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
+from tidelog.arrow.native import kernels
+from tidelog.arrow.native.kernels import TIMESTAMP_MS_MAX, TIMESTAMP_MS_MIN
 from tidelog.arrow.row_decoder import RowDecoder
 from tidelog.consuming.batch_runs import BatchRun, next_run
 from tidelog.consuming.positions import UNKNOWN, PartitionState, Positions
@@ -20,7 +20,7 @@ from tidelog.consuming.records import ConsumerRecord
 from tidelog.errors import TidelogError
 
 if TYPE_CHECKING:
-    from tidelog.arrow.schema_values import SchemaDecoder
+    from tidelog.arrow.values.schema_values import SchemaDecoder
 
 # A run is decoded at once, on the event loop: 4 MiB take one to three milliseconds, with gzip 20. A
 # fetch brings so much if ``max_partition_fetch_bytes`` says so; by default it brings a quarter. A

@@ -13,9 +13,9 @@ from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.header import CONTROL_BIT, check_crc, parse_header
 
-from tidelog.arrow import kernels
 from tidelog.arrow.batch_crcs import intact_count
-from tidelog.arrow.kernels import Longs
+from tidelog.arrow.native import kernels
+from tidelog.arrow.native.kernels import Longs
 from tidelog.consuming.fetched import Chunk, malformed_header
 
 

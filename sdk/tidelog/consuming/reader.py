@@ -22,7 +22,7 @@ from tidelog.options import ConsumerOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.arrow.schema_values import SchemaDecoder
+    from tidelog.arrow.values.schema_values import SchemaDecoder
 
 ARROW_POLL_SIZE_BYTES = 16 * 1024 * 1024
 DECODED_FACTOR_MAX = 4  # what structs may take, as a multiple of ``max_bytes``

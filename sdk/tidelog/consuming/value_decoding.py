@@ -17,7 +17,7 @@ from tidelog.errors import InvalidRequest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidelog.arrow.schema_values import SchemaDecoder
+    from tidelog.arrow.values.schema_values import SchemaDecoder
 
     # The decoded batches, and those that are left.
     Decoded: TypeAlias = tuple[list[pa.RecordBatch], Sequence[pa.RecordBatch]]
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def check_decoder(decode: object) -> None:
     """Raise ``InvalidRequest`` for anything but a ``SchemaDecoder``."""
-    from tidelog.arrow.schema_values import SchemaDecoder  # Few programs have one.
+    from tidelog.arrow.values.schema_values import SchemaDecoder  # Few programs have one.
 
     if not isinstance(decode, SchemaDecoder):
         raise InvalidRequest(

@@ -17,8 +17,8 @@ from tidelog_core.records.batch import HEADER_SIZE
 from tidelog_core.records.codecs import compress
 from tidelog_core.records.record import record_size_bytes_max
 
-from tidelog.arrow.encode_kernels import encode_records, order_by_group
-from tidelog.arrow.kernels import Longs
+from tidelog.arrow.native.encode_kernels import encode_records, order_by_group
+from tidelog.arrow.native.kernels import Longs
 from tidelog.arrow.rows import COLUMNS, Rows, assign_partitions, read_rows
 from tidelog.producing.batch_options import BatchOptions
 from tidelog.producing.encoded import EncodedRecords

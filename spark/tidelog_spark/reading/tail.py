@@ -16,9 +16,9 @@ from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
-from tidelog.arrow import kernels
 from tidelog.arrow.decoding import CONTROL, AbortedRange, BatchDecoder, RowRange
-from tidelog.arrow.kernels import Longs
+from tidelog.arrow.native import kernels
+from tidelog.arrow.native.kernels import Longs
 from tidelog.errors import UnknownTopicId
 from tidelog_core.errors import CorruptObject
 from tidelog_core.model import INT64_MAX, TopicPartition

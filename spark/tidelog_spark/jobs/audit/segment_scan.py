@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tidelog.arrow import kernels
-from tidelog.arrow.kernels import Bytes, Longs
+from tidelog.arrow.native import kernels
+from tidelog.arrow.native.kernels import Bytes, Longs
 from tidelog_core.records.batch import Buffer
 from tidelog_core.records.header import CONTROL_BIT, SEQUENCE_MASK
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog.arrow.column_budget import ColumnCounter, ranges_of, width_of
-from tidelog.arrow.found_schemas import FoundSchema
-from tidelog.arrow.schema_values import SchemaDecoder
+from tidelog.arrow.schemas.found_schemas import FoundSchema
+from tidelog.arrow.values.column_budget import ColumnCounter, ranges_of, width_of
+from tidelog.arrow.values.schema_values import SchemaDecoder
 from tidelog.consuming.arrow_polling import decode_values
 from tidelog.errors import InvalidConfig
 from tidelog_core.errors import InvalidRecord

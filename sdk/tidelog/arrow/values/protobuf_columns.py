@@ -17,8 +17,8 @@ from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.framing import UnreadableValue, split_indexes
 from tidelog_core.schemas.values.protobuf_messages import ProtobufMessages
 
-from tidelog.arrow.payloads import Payloads
-from tidelog.arrow.protobuf_cost import MessageCosts
+from tidelog.arrow.values.payloads import Payloads
+from tidelog.arrow.values.protobuf_cost import MessageCosts
 
 DEPTH_MAX = 32
 COLUMNS_MAX = 10_000  # of a message, with those within it, which may be there in any number

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tidelog.arrow.arrays import Longs
+from tidelog.arrow.values.arrays import Longs
 
 Flags = NDArray[np.bool_]
 # Columns of items that are read of a run of values, beside one for each value: about 0.4 s.

@@ -10,14 +10,14 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pytest
-from tidelog.arrow import arrays, avro_cursors, header_ids, schema_values
-from tidelog.arrow.avro_columns import AvroColumns
-from tidelog.arrow.avro_cursors import Cursors
-from tidelog.arrow.avro_readers import ITEMS_MAX
 from tidelog.arrow.columns import HEADERS_TYPE
-from tidelog.arrow.found_schemas import FoundSchema
-from tidelog.arrow.payloads import Payloads
-from tidelog.arrow.schema_values import SchemaDecoder
+from tidelog.arrow.schemas.found_schemas import FoundSchema
+from tidelog.arrow.values import arrays, avro_cursors, header_ids, schema_values
+from tidelog.arrow.values.avro_columns import AvroColumns
+from tidelog.arrow.values.avro_cursors import Cursors
+from tidelog.arrow.values.avro_readers import ITEMS_MAX
+from tidelog.arrow.values.payloads import Payloads
+from tidelog.arrow.values.schema_values import SchemaDecoder
 from tidelog.errors import InvalidConfig
 from tidelog_core.errors import InvalidRecord
 from tidelog_core.schemas.avro.parsing import parse_avro

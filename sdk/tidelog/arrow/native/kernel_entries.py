@@ -15,9 +15,9 @@ from typing import Any, cast
 import llvmlite.binding as llvm
 import numba
 
-from tidelog.arrow.code_file import Entry
-from tidelog.arrow.decode_kernels import decode_headers, decode_records, scan_batches
-from tidelog.arrow.kernel_values import COLUMN_COUNT
+from tidelog.arrow.native.code_file import Entry
+from tidelog.arrow.native.decode_kernels import decode_headers, decode_records, scan_batches
+from tidelog.arrow.native.kernel_values import COLUMN_COUNT
 
 _numba = cast("Any", numba)  # Its types know only a part of it.
 carray, int64 = _numba.carray, _numba.types.int64

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidelog.arrow.kernel_values import (
+from tidelog.arrow.native.kernel_values import (
     ATTRIBUTES,
     BAD_HEADER,
     BAD_HEADERS,
@@ -39,7 +39,7 @@ from tidelog.arrow.kernel_values import (
     Ints,
     Longs,
 )
-from tidelog.arrow.stored_code import machine_code
+from tidelog.arrow.native.stored_code import machine_code
 
 __all__ = [
     "ATTRIBUTES",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tidelog.arrow import stored_code
-from tidelog.arrow.code_file import Entry, pack_entries, unpack_entries
-from tidelog.arrow.stored_code import find_entries, link_entries, machine_code, store_entries
+from tidelog.arrow.native import stored_code
+from tidelog.arrow.native.code_file import Entry, pack_entries, unpack_entries
+from tidelog.arrow.native.stored_code import find_entries, link_entries, machine_code, store_entries
 
 from tests.support.batches import batch_of
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import llvmlite.binding as llvm
 
-from tidelog.arrow.code_file import Entry, pack_entries, unpack_entries
+from tidelog.arrow.native.code_file import Entry, pack_entries, unpack_entries
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ def shipped_file() -> tuple[str, bytes]:
     The process must run with ``NUMBA_CPU_NAME=generic``. Raises ``RuntimeError`` if the code needs
     numba.
     """
-    from tidelog.arrow.kernel_entries import build_entries
+    from tidelog.arrow.native.kernel_entries import build_entries
 
     built, digest = build_entries(), _digest()
     if not built.is_complete or digest is None:
@@ -191,7 +191,7 @@ def shipped_file() -> tuple[str, bytes]:
 
 
 def _built_entries() -> tuple[Entry, ...]:
-    from tidelog.arrow.kernel_entries import build_entries
+    from tidelog.arrow.native.kernel_entries import build_entries
 
     built = build_entries()
     if built.is_complete:
@@ -204,7 +204,7 @@ def _digest() -> str | None:
     digest = hashlib.sha256()
     for name in _SOURCES:
         try:
-            source = pkgutil.get_data("tidelog.arrow", f"{name}.py")
+            source = pkgutil.get_data("tidelog.arrow.native", f"{name}.py")
         except OSError:
             return None
         if source is None:

@@ -16,7 +16,7 @@ from tidelog_core.schemas.model import Schema
 from tidelog_core.schemas.refusals import RegistryRefusal
 from tidelog_core.schemas.subject_names import DEFAULT_CONTEXT, SubjectName
 
-from tidelog.arrow.found_schemas import FoundSchema
+from tidelog.arrow.schemas.found_schemas import FoundSchema
 from tidelog.errors import InvalidConfig
 
 LATEST = -1

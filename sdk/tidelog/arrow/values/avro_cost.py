@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tidelog_core.schemas.avro.types import AvroType
 from tidelog_core.schemas.values.avro_reading import EMPTY_ITEMS_MAX
 
-from tidelog.arrow.column_budget import ColumnCost
+from tidelog.arrow.values.column_budget import ColumnCost
 
 _ITEM_BYTES = 16  # of an item beside its columns, while it is read
 _WIDTHS = {"null": 0.0, "boolean": 1.0, "int": 9.0, "long": 9.0, "float": 5.0, "double": 9.0}

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tidelog.arrow.compiled import compiled, copy_bytes
-from tidelog.arrow.kernel_values import Bytes, Ints, Longs
+from tidelog.arrow.native.compiled import compiled, copy_bytes
+from tidelog.arrow.native.kernel_values import Bytes, Ints, Longs
 
 UNASSIGNED: Final = -1
 

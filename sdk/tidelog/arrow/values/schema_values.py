@@ -23,14 +23,14 @@ from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.avro_writing import write_avro
 from tidelog_core.schemas.values.framing import HEAD, MAGIC, SchemaFrame, UnreadableValue
 
-from tidelog.arrow.arrays import numbers
-from tidelog.arrow.avro_columns import AvroColumns
-from tidelog.arrow.column_budget import BATCH_BYTES_MAX, ColumnCost, ranges_of, width_of
-from tidelog.arrow.found_schemas import FoundSchema, SchemaSource
-from tidelog.arrow.header_ids import HeaderIds, ValuesOfHeaders
-from tidelog.arrow.json_columns import JsonColumns
-from tidelog.arrow.payloads import Payloads
-from tidelog.arrow.registry_source import RegistrySource
+from tidelog.arrow.schemas.found_schemas import FoundSchema, SchemaSource
+from tidelog.arrow.schemas.registry_source import RegistrySource
+from tidelog.arrow.values.arrays import numbers
+from tidelog.arrow.values.avro_columns import AvroColumns
+from tidelog.arrow.values.column_budget import BATCH_BYTES_MAX, ColumnCost, ranges_of, width_of
+from tidelog.arrow.values.header_ids import HeaderIds, ValuesOfHeaders
+from tidelog.arrow.values.json_columns import JsonColumns
+from tidelog.arrow.values.payloads import Payloads
 from tidelog.errors import InvalidConfig
 
 READERS_MAX = 500
@@ -365,7 +365,7 @@ def _columns(found: FoundSchema) -> ColumnReader:
     if found.schema_type is SchemaType.JSON:
         return JsonColumns(found.text)
     try:
-        from tidelog.arrow.protobuf_columns import ProtobufColumns
+        from tidelog.arrow.values.protobuf_columns import ProtobufColumns
     except ModuleNotFoundError:
         raise InvalidSchema("Protobuf needs a library: pip install 'tidelog[schemas]'") from None
     return ProtobufColumns(found.text, found.known)

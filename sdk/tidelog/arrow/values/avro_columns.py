@@ -15,13 +15,13 @@ from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.avro_reading import reader_of
 from tidelog_core.schemas.values.framing import UnreadableValue
 
-from tidelog.arrow.arrays import numbers
-from tidelog.arrow.avro_cost import cost_of_avro
-from tidelog.arrow.avro_cursors import Cursors
-from tidelog.arrow.avro_plain_values import content_size, plain_value
-from tidelog.arrow.avro_readers import column_count, column_reader
-from tidelog.arrow.column_budget import ColumnCounter
-from tidelog.arrow.payloads import Payloads
+from tidelog.arrow.values.arrays import numbers
+from tidelog.arrow.values.avro_cost import cost_of_avro
+from tidelog.arrow.values.avro_cursors import Cursors
+from tidelog.arrow.values.avro_plain_values import content_size, plain_value
+from tidelog.arrow.values.avro_readers import column_count, column_reader
+from tidelog.arrow.values.column_budget import ColumnCounter
+from tidelog.arrow.values.payloads import Payloads
 
 
 class AvroColumns:

@@ -15,8 +15,8 @@ from tidelog_core.schemas.parsed_schema import InvalidSchema
 from tidelog_core.schemas.values.codecs import load_value
 from tidelog_core.schemas.values.framing import UnreadableValue
 
-from tidelog.arrow.column_budget import ColumnCounter, cost_of_json
-from tidelog.arrow.payloads import Payloads
+from tidelog.arrow.values.column_budget import ColumnCounter, cost_of_json
+from tidelog.arrow.values.payloads import Payloads
 
 DEPTH_MAX = 32
 COLUMNS_MAX = 10_000  # of a schema

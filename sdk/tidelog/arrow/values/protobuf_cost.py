@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
-from tidelog.arrow.column_budget import ColumnCost
+from tidelog.arrow.values.column_budget import ColumnCost
 
 _MESSAGE_BYTES = 64  # of a message without fields, parsed
 _FIELD_BYTES = 32.0  # of a field: parsed, as an object of Python, and in its column

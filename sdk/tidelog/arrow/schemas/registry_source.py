@@ -9,7 +9,7 @@ from typing import Any
 from tidelog_core.schemas.model import SchemaType
 from tidelog_core.schemas.registry_answers import resolve_answer
 
-from tidelog.arrow.found_schemas import FoundSchema
+from tidelog.arrow.schemas.found_schemas import FoundSchema
 from tidelog.errors import ConnectionFailed, InvalidConfig
 from tidelog.registry_http import NoRegistry, NotRegistryUrl, RegistryHttp, path_segment
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from tidelog import SchemaDecoder
 from tidelog.arrow.columns import arrow_schema
-from tidelog.arrow.found_schemas import FoundSchema
+from tidelog.arrow.schemas.found_schemas import FoundSchema
 from tidelog.consuming.value_decoding import ValueDecoding
 from tidelog_core.errors import InvalidRecord
 from tidelog_core.schemas.model import SchemaType

@@ -15,9 +15,9 @@ import pyarrow as pa
 from tidelog_core.schemas.avro.types import AvroType
 from tidelog_core.schemas.parsed_schema import InvalidSchema
 
-from tidelog.arrow.arrays import Longs, gathered, numbers, spread
-from tidelog.arrow.avro_cursors import Cursors, Flags
-from tidelog.arrow.avro_plain_values import decimal_type, scaled_decimal
+from tidelog.arrow.values.arrays import Longs, gathered, numbers, spread
+from tidelog.arrow.values.avro_cursors import Cursors, Flags
+from tidelog.arrow.values.avro_plain_values import decimal_type, scaled_decimal
 
 DEPTH_MAX = 32  # of a schema; one that contains itself has no columns
 COLUMNS_MAX = 10_000  # of a schema: a short one may have records within each other in any number

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidelog.arrow.compiled import compiled, copy_bytes
-from tidelog.arrow.kernel_values import (
+from tidelog.arrow.native.compiled import compiled, copy_bytes
+from tidelog.arrow.native.kernel_values import (
     ATTRIBUTES,
     BAD_HEADER,
     BAD_HEADERS,

@@ -1,0 +1,1 @@
+"""Loops in machine code, and where that is stored."""

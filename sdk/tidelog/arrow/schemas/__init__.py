@@ -1,0 +1,1 @@
+"""Sources of schemas: a registry, or the bucket."""

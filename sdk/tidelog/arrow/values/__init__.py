@@ -1,0 +1,1 @@
+"""Decodes records' values into columns, by their schemas."""
