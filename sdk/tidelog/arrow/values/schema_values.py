@@ -17,17 +17,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from tidelog_core.errors import InvalidRecord
 from tidelog_core.schemas.avro.parsing import parse_avro
-from tidelog_core.schemas.avro.types import NO_DEFAULT, AvroField, AvroType
+from tidelog_core.schemas.avro.types import AvroType
 from tidelog_core.schemas.model import SchemaType
 from tidelog_core.schemas.parsed_schema import InvalidSchema
-from tidelog_core.schemas.values.avro_writing import write_avro
 from tidelog_core.schemas.values.framing import HEAD, MAGIC, SchemaFrame, UnreadableValue
 
 from tidelog.arrow.schemas.found_schemas import FoundSchema, SchemaSource
 from tidelog.arrow.schemas.registry_source import RegistrySource
-from tidelog.arrow.values.arrays import numbers
 from tidelog.arrow.values.avro_columns import AvroColumns
 from tidelog.arrow.values.column_budget import BATCH_BYTES_MAX, ColumnCost, ranges_of, width_of
+from tidelog.arrow.values.column_fitting import fitted
 from tidelog.arrow.values.header_ids import HeaderIds, ValuesOfHeaders
 from tidelog.arrow.values.json_columns import JsonColumns
 from tidelog.arrow.values.payloads import Payloads
@@ -35,7 +34,6 @@ from tidelog.errors import InvalidConfig
 
 READERS_MAX = 500
 MISSING_SECONDS = 5.0  # until a schema that is not there is asked for again
-DEFAULT_SIZE_MAX = 1_000  # of one default: bytes, and values in it; each record gets a copy
 MISSING_MAX = 100  # schemas of one batch; if more are not there, no others are asked for
 VALUE = "value"
 
@@ -267,7 +265,7 @@ class SchemaDecoder:
         if found.type == self.type:
             return found
         try:
-            return _fitted(found, self.type, self._avro)
+            return fitted(found, self.type, self._avro)
         except pa.ArrowException as error:
             if len(found) == 1:
                 problems.setdefault(int(rows[0]), " ".join(str(error).split())[:300])
@@ -320,7 +318,7 @@ class SchemaDecoder:
         else:
             try:
                 reader = _columns(found)
-                one = _fitted(pa.array([None], reader.type), self.type, self._avro)
+                one = fitted(pa.array([None], reader.type), self.type, self._avro)
                 made = _Fitting(reader, one.nbytes)
             except (ValueError, pa.ArrowException) as error:
                 made = f"schema {name} does not fit the columns: {error}"
@@ -369,54 +367,3 @@ def _columns(found: FoundSchema) -> ColumnReader:
     except ModuleNotFoundError:
         raise InvalidSchema("Protobuf needs a library: pip install 'tidelog[schemas]'") from None
     return ProtobufColumns(found.text, found.known)
-
-
-def _fitted(found: pa.Array, kind: pa.DataType, of: AvroType | None) -> pa.Array:
-    """Return structs as another type; ``of`` is that type's schema, for defaults."""
-    if not (pa.types.is_struct(kind) and pa.types.is_struct(found.type)):
-        return found if found.type == kind else found.cast(kind)
-    if of is not None and of.kind == "union":
-        of = next((one for one in of.branches if one.kind != "null"), None)
-    fields = {one.name: one for one in of.fields} if of is not None else {}
-    columns = []
-    for field in kind:
-        index = found.type.get_field_index(field.name)
-        known = fields.get(field.name)
-        if index >= 0:
-            inner = found.field(index)
-            columns.append(_fitted(inner, field.type, None if known is None else known.type))
-            continue
-        if known is None or known.default is NO_DEFAULT:
-            columns.append(pa.nulls(len(found), field.type))
-        else:
-            columns.append(_defaults(known, len(found)))
-    mask = found.is_null() if found.null_count else None
-    return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
-
-
-def _defaults(field: AvroField, count: int) -> pa.Array:
-    """Return a column that has a field's default only. Raises ``InvalidSchema``."""
-    record = AvroType("record", fields=(field,))
-    try:
-        payload = write_avro(record, {})
-    except UnreadableValue as error:
-        raise InvalidSchema(f"the default of {field.name} is wrong: {error}") from None
-    found, problems = AvroColumns(record).read(Payloads.of(pa.array([payload], pa.binary())))
-    if problems:
-        raise InvalidSchema(f"the default of {field.name} is wrong: {problems[0]}")
-    default = found.field(0)
-    if max(default.nbytes, _value_count(default)) > DEFAULT_SIZE_MAX:
-        raise InvalidSchema(f"the default of {field.name} is too large for a column")
-    return default.take(numbers(np.zeros(count, np.int64), pa.int64()))
-
-
-def _value_count(column: pa.Array) -> int:
-    """Return the number of values in a column, with those in its lists and structs."""
-    kind, count = column.type, len(column)
-    if pa.types.is_struct(kind):
-        count += sum(_value_count(column.field(number)) for number in range(kind.num_fields))
-    elif pa.types.is_map(kind):
-        count += _value_count(column.keys) + _value_count(column.items)
-    elif pa.types.is_list(kind):
-        count += _value_count(column.values)
-    return count
