@@ -93,7 +93,7 @@ def test_a_write_that_failed_for_certain_must_not_be_there() -> None:
     assert kinds(failed, final("p1/0")) == [Kind.FAILED_WRITE_PRESENT]
 
 
-def test_an_idempotent_value_stands_once() -> None:
+def test_an_idempotent_value_is_in_the_log_once() -> None:
     assert kinds(write(0), final("p1/0", "p1/0")) == [Kind.DUPLICATE]
 
 
@@ -108,11 +108,11 @@ def test_a_value_without_idempotence_may_stand_twice() -> None:
     assert kinds(write(0, 1, is_idempotent=False), final("p1/0", "p1/0")) == []
 
 
-def test_a_value_that_nobody_wrote_is_told() -> None:
+def test_a_value_that_nobody_wrote_is_reported() -> None:
     assert kinds(final("stranger")) == [Kind.UNKNOWN_VALUE]
 
 
-def test_a_value_in_another_partition_than_its_own_is_told() -> None:
+def test_a_value_in_another_partition_than_its_own_is_reported() -> None:
     elsewhere = write(0, partition=1, outcome=Outcome.INFO)
     assert kinds(elsewhere, FinalLog(TOPIC, 1, 0, 0, ()), final("p1/0")) == [Kind.UNKNOWN_VALUE]
 
@@ -221,7 +221,7 @@ def test_a_group_may_get_a_record_twice() -> None:
     assert kinds(*events, *twice) == []
 
 
-def test_a_partition_without_a_final_log_is_told() -> None:
+def test_a_partition_without_a_final_log_is_reported() -> None:
     assert kinds(write(0, 0)) == [Kind.NO_FINAL_LOG]
 
 

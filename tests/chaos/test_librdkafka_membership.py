@@ -216,7 +216,7 @@ def test_a_member_goes_on_behind_what_was_pending_while_the_group_changed(source
         assert assigned[-1] == ((source.topic, 0, PENDING), (source.topic, 1, PENDING))
 
 
-def test_a_position_that_the_log_does_not_have_is_told_and_ends_the_session(
+def test_a_position_that_the_log_does_not_have_is_reported_and_ends_the_session(
     source: Source,
 ) -> None:
     beyond = a_consumer(source)

@@ -58,7 +58,7 @@ def test_the_report_tells_the_steps_of_a_partition_with_an_anomaly_and_no_others
     ]
 
 
-def test_only_steps_around_the_readings_in_question_are_told() -> None:
+def test_only_steps_around_the_readings_in_question_are_reported() -> None:
     history = a_history(transactions=1_000, records=2)
     steps = steps_about(history.steps, SOURCE, 1_001)
     assert [step.places[0][2] for step in steps if step.step is Step.READ][AROUND_MAX // 2] == 1_000

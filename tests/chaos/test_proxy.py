@@ -124,7 +124,7 @@ async def test_a_reset_can_come_in_the_middle_of_what_is_sent() -> None:
         await expect_reset(streams)
 
 
-async def test_links_are_told_apart_by_the_process_that_connects() -> None:
+async def test_links_are_distinguished_by_the_process_that_connects() -> None:
     async with proxied(pids=lambda: {os.getpid(): "node 7"}) as proxy:
         proxy.behave(Behaviour(is_cut=True), CLIENT)
         mine = await connect(proxy)

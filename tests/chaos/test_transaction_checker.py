@@ -135,7 +135,7 @@ def step(what: Step, offset: int, number: int = -1, session: str = "p") -> Pipel
     return PipelineStep(session, float(number), what, number, (("source", 0, offset),))
 
 
-def test_a_member_whose_position_is_gone_from_the_log_is_told() -> None:
+def test_a_member_whose_position_is_gone_from_the_log_is_reported() -> None:
     made = piped((0, "x>1"), (1, "y>1"))
     assert kinds(*made, step(Step.ASSIGNED, 0), step(Step.REVOKED, -1)) == []
     assert kinds(*made, step(Step.RESET, 2)) == [Kind.LOST_POSITION]

@@ -200,7 +200,7 @@ def test_an_object_is_got_once_for_all_of_its_batches(bucket: Bucket) -> None:
     assert asked == [wal_key(CLUSTER, CHAIN, 0)]
 
 
-def test_missing_offsets_and_broken_links_are_told(bucket: Bucket) -> None:
+def test_missing_offsets_and_broken_links_are_reported(bucket: Bucket) -> None:
     bucket.data(CHAIN, 0, batch(0))
     bucket.crcs.clear()
     bucket.data(CHAIN, 1, batch(2))
@@ -212,7 +212,7 @@ def test_missing_offsets_and_broken_links_are_told(bucket: Bucket) -> None:
     ]
 
 
-def test_every_flipped_byte_and_every_cut_is_told(bucket: Bucket) -> None:
+def test_every_flipped_byte_and_every_cut_is_reported(bucket: Bucket) -> None:
     built = bucket.data(CHAIN, 0, batch(0, 2), batch(2))
     key = wal_key(CLUSTER, CHAIN, 0)
     assert reader.parse_wal(key, built.data).kind == 1

@@ -329,7 +329,7 @@ def test_a_deleted_topic_is_passed_over(tmp_path: Path) -> None:
     assert read_all(objects) == {}
 
 
-def test_missing_offsets_and_a_broken_chain_are_told(tmp_path: Path) -> None:
+def test_missing_offsets_and_a_broken_chain_are_reported(tmp_path: Path) -> None:
     objects = tmp_path / "objects"
     first = put_segment(objects, range(0, 100, 10))
     put_segment(objects, range(200, 300, 10), previous=first.chained_hash)
@@ -343,7 +343,7 @@ def test_missing_offsets_and_a_broken_chain_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".log", ".index"])
-def test_every_changed_byte_is_told(tmp_path: Path, suffix: str) -> None:
+def test_every_changed_byte_is_reported(tmp_path: Path, suffix: str) -> None:
     objects = tmp_path / "objects"
     put_segment(objects, range(0, 20, 10))
     path = only(objects.rglob(f"*{suffix}"))
@@ -368,7 +368,7 @@ def test_every_changed_byte_is_told(tmp_path: Path, suffix: str) -> None:
     assert padding == 0 if suffix == ".log" else padding < 64
 
 
-def test_a_cut_or_missing_object_is_told_and_ends_with_a_failure(tmp_path: Path) -> None:
+def test_a_cut_or_missing_object_is_reported_and_ends_with_a_failure(tmp_path: Path) -> None:
     objects = tmp_path / "objects"
     first = put_segment(objects, range(0, 100, 10))
     put_segment(objects, range(100, 200, 10), previous=first.chained_hash)

@@ -86,7 +86,7 @@ def state(batches: list[bytes]) -> dict[bytes | None, bytes | None]:
 
 @settings(max_examples=60, deadline=None)
 @given(operations=DELETING, data=st.data())
-def test_whoever_comes_from_the_tier_sees_every_deletion(
+def test_a_reader_that_comes_from_the_tier_sees_every_deletion(
     operations: list[tuple[object, ...]], data: st.DataObject
 ) -> None:
     """Wherever it goes over, however often either side was compacted."""

@@ -170,7 +170,7 @@ def test_a_log_start_above_the_end_is_a_gap() -> None:
         replay([wal(0, (0, 0, 2))], log_start=3)
 
 
-def test_references_and_partitions_of_others_are_told_apart() -> None:
+def test_references_and_partitions_of_others_are_distinguished() -> None:
     footer = parse_object(data_object().data, key="x")
     starts = {
         P1: ReplayStart((EpochChain(7, CHAIN, 20),), ProducerState(end_offset=20, expiration_ms=1))

@@ -134,7 +134,7 @@ async def test_an_erasure_waits_for_who_rewrites_the_partition_and_for_replicas(
         assert await partition.store.get(local_erasure_key(partition.topic.topic_id, 0)) is None
 
 
-async def test_what_is_not_done_is_told_and_stays_asked_for(tmp_path: Path) -> None:
+async def test_what_is_not_done_is_reported_and_stays_asked_for(tmp_path: Path) -> None:
     log = RandomLog()
     async with tiered_partition(tmp_path) as partition:
         await partition.copy([plain(log, "a", "b")])

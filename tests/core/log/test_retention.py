@@ -81,7 +81,7 @@ def test_eviction_needs_the_tier_and_keeps_the_log_start(tmp_path: Path) -> None
     log.close()
 
 
-def test_log_that_lies_wholly_below_its_start_begins_anew(tmp_path: Path) -> None:
+def test_a_log_wholly_below_its_start_is_emptied(tmp_path: Path) -> None:
     log = segmented(tmp_path / "log")
     log.close()
     log = open_log(tmp_path / "log", log_start_offset=50)
@@ -137,7 +137,7 @@ def test_full_truncation_starts_an_empty_log(tmp_path: Path) -> None:
     reopened.close()
 
 
-def test_flush_policy_is_told(tmp_path: Path) -> None:
+def test_flush_policy_is_reported(tmp_path: Path) -> None:
     clock = Clock()
     log = open_log(tmp_path / "log", clock, flush_messages=3, flush_ms=1000, segment_bytes=260)
     assert not log.needs_flush

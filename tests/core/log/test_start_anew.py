@@ -24,7 +24,7 @@ def test_a_truncation_drops_epochs_that_have_no_batch(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_log_begins_anew_with_the_past_that_it_is_given(tmp_path: Path) -> None:
+def test_a_log_starts_again_with_given_epochs_and_producers(tmp_path: Path) -> None:
     source = open_log(tmp_path / "source")
     first = batch(10, producer_id=7, producer_epoch=0, base_sequence=0)
     source.append_as_leader(first, leader_epoch=2)
@@ -54,7 +54,7 @@ def test_a_log_begins_anew_with_the_past_that_it_is_given(tmp_path: Path) -> Non
     log.close()
 
 
-def test_a_log_begins_anew_after_a_crash_right_away(tmp_path: Path) -> None:
+def test_a_log_starts_again_after_a_crash_right_away(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log")
     log.append_as_leader(batch(4), leader_epoch=1)
     log.flush()

@@ -80,7 +80,7 @@ def test_a_url_is_taken_apart_in_one_way(url: str, location: ObjectLocation) -> 
     assert parse_object_location(url) == location
 
 
-def test_keys_of_others_in_the_same_bucket_are_told_apart() -> None:
+def test_keys_of_others_in_the_same_bucket_are_distinguished() -> None:
     location = parse_object_location("s3://b/some")
     assert location.relative("some/c/x") == "c/x"
     assert location.relative("something/c/x") is None

@@ -48,7 +48,7 @@ def test_every_field_is_read_from_its_place() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_attributes_are_told_apart(codec: CompressionType) -> None:
+def test_attributes_are_distinguished(codec: CompressionType) -> None:
     plain = _header(attributes=int(codec))
     assert plain.compression is codec
     assert not plain.is_transactional

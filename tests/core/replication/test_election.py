@@ -101,7 +101,7 @@ def test_the_preferred_leader_waits_for_room_on_its_disk() -> None:
     assert elector.preferred_successor(partition, make_peers(live=(1, 2, 3)), now_ms=0) == 1
 
 
-def test_the_delay_begins_anew_with_every_leader() -> None:
+def test_the_delay_starts_again_with_every_leader() -> None:
     peers = make_peers(dead=(1, 2), live=(3, 4))
     elector = LeaderElector(4, step_in_delay_ms=1_000)
     before = make_partition((1, 2, 3, 4))

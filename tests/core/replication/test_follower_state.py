@@ -236,7 +236,7 @@ def test_an_offset_that_the_leader_does_not_have_is_asked_about() -> None:
         ((0, 15), (0, 10, 20), None, Ignore()),
     ],
 )
-def test_it_starts_anew_where_the_tier_ends(
+def test_it_starts_again_where_the_tier_ends(
     own: tuple[int, int],
     leader: tuple[int, int, int],
     tier_end: TierEnd | None,

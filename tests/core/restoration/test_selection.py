@@ -131,7 +131,7 @@ def test_what_an_unclean_election_has_undone_is_left_out() -> None:
     assert selection.leader_epoch_max == 3
 
 
-def test_a_new_chain_tells_that_what_lies_before_was_deleted() -> None:
+def test_a_new_chain_tells_that_what_is_before_was_deleted() -> None:
     old = chain((0, 10), (10, 20))
     new = segment(20, 30)
     selection = select_segments([*old, new])
@@ -140,7 +140,7 @@ def test_a_new_chain_tells_that_what_lies_before_was_deleted() -> None:
     assert remarks(selection) == (["0-10-1.index", "10-20-1.index"], [])
 
 
-def test_what_lies_before_a_gap_is_left_out_and_told() -> None:
+def test_what_is_before_a_gap_is_left_out_and_reported() -> None:
     first, _, third = chain((0, 10), (10, 20), (20, 30))
     selection = select_segments([first, third])
     assert ranges(selection) == [(20, 30)]
@@ -148,7 +148,7 @@ def test_what_lies_before_a_gap_is_left_out_and_told() -> None:
     assert remarks(selection) == (["0-10-1.index"], ["20-30-1.log"])
 
 
-def test_a_broken_chain_is_told_and_the_segment_kept() -> None:
+def test_a_broken_chain_is_reported_and_the_segment_kept() -> None:
     first = segment(0, 10)
     forged = segment(10, 20, previous_hash=b"x" * 32)
     selection = select_segments([first, forged])
@@ -228,7 +228,7 @@ def test_holes_and_damage_below_the_published_log_start_do_not_matter() -> None:
     assert remarks(selection) == (["0-10-1.index", "wrong"], [])
 
 
-def test_a_log_start_for_want_of_what_lies_before_is_not_taken_for_a_deletion() -> None:
+def test_a_log_start_for_want_of_what_is_before_is_not_taken_for_a_deletion() -> None:
     first, _, third = chain((0, 10), (10, 20), (20, 30))
     selection = select_segments([first, third], published_start=3)
     assert (selection.log_start_offset, selection.deleted_end) == (20, 3)

@@ -123,7 +123,7 @@ def test_the_index_changes_no_decision(
 
 
 @given(st.lists(st.tuples(st.booleans(), acls_drawn), max_size=30))
-def test_a_changed_set_is_the_set_made_anew(changes: list[tuple[bool, Acl]]) -> None:
+def test_a_changed_set_equals_one_built_from_the_start(changes: list[tuple[bool, Acl]]) -> None:
     """CVE-2024-27309: a removed ACL took others of its resource with it."""
     changed, left = AclSet(), set()
     for is_added, one in changes:

@@ -64,7 +64,7 @@ def test_wrong_password_and_unknown_user_fail_with_the_same_message(
     assert refused.value.reason == "wrong user or password"
 
 
-def test_check_looks_up_all_mechanisms_whoever_the_user_is() -> None:
+def test_check_looks_up_all_mechanisms_for_every_user() -> None:
     for user in ("alice", "bob", "nobody"):
         users = Users(USERS.users)
         with pytest.raises(AuthenticationFailed):

@@ -22,7 +22,7 @@ changes_drawn = st.lists(
 
 
 @given(changes_drawn)
-def test_a_changed_set_is_the_set_made_anew(
+def test_a_changed_set_equals_one_built_from_the_start(
     changes: list[dict[str, tuple[str, ...] | None]],
 ) -> None:
     changed, left = RoleSet(), dict[str, tuple[str, ...]]()

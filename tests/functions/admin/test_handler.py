@@ -62,7 +62,7 @@ def test_a_warm_function_answers_one_event_after_the_other(tmp_path: Path) -> No
     assert unwanted == []
 
 
-def test_what_is_wrong_with_the_environment_is_told_to_whoever_reads_the_log() -> None:
+def test_a_wrong_environment_is_logged() -> None:
     done = subprocess.run(
         [sys.executable, "-c", INVOKE],
         input=json.dumps(an_event("GET", "/topics")),

@@ -37,7 +37,7 @@ def test_events_of_another_kind_are_refused_with_400(api: Api, event: object) ->
     "authorizer",
     [None, {}, {"iam": None}, {"iam": {}}, {"iam": {"userArn": ""}}, {"jwt": {"claims": {}}}, "x"],
 )
-def test_without_an_iam_identity_nothing_is_told(api: Api, authorizer: object) -> None:
+def test_without_an_iam_identity_nothing_is_reported(api: Api, authorizer: object) -> None:
     event = an_event("GET", "/topics")
     event["requestContext"]["authorizer"] = authorizer
     assert api.send(event).problem == (401, "CLUSTER_AUTHORIZATION_FAILED")

@@ -232,7 +232,7 @@ async def test_an_erasure_does_not_go_on_in_another_topic_of_the_same_name(
         assert "was deleted and created again during the erasure" in job.problem
 
 
-async def test_what_passes_is_tried_again_and_what_does_not_is_told(tmp_path: Path) -> None:
+async def test_what_passes_is_tried_again_and_what_does_not_is_reported(tmp_path: Path) -> None:
     async with world(tmp_path, 1) as jobs:
 
         async def throttled(run: Run) -> str:

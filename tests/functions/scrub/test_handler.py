@@ -117,7 +117,7 @@ async def test_the_only_copy_of_what_the_metadata_has_forgotten_stays(
     assert "object without metadata kept" in caplog.text
 
 
-async def test_what_lies_below_the_log_start_goes_after_the_longer_time(folder: Path) -> None:
+async def test_what_is_below_the_log_start_goes_after_the_longer_time(folder: Path) -> None:
     """It may be what a restoration has left out, or what an older metadata store has not."""
     async with folder_world(folder) as world:
         topic = await world.create_topic()

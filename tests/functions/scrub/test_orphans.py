@@ -239,7 +239,7 @@ async def test_orphans_that_are_gone_are_forgotten(world: FunctionWorld) -> None
     assert await orphans(world) == []
 
 
-async def test_orphans_whose_item_cannot_be_read_are_seen_anew(world: FunctionWorld) -> None:
+async def test_orphans_whose_item_cannot_be_read_are_seen_again(world: FunctionWorld) -> None:
     topic = await world.create_topic()
     await world.copy(topic, 0)
     await world.put_orphan(topic, 0)

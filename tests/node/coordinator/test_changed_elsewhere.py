@@ -245,7 +245,7 @@ class TestDeletion:
 
         play(scenario)
 
-    def test_one_that_the_coordinator_has_not_heard_of_begins_anew(self) -> None:
+    def test_one_that_the_coordinator_has_not_heard_of_starts_again(self) -> None:
         async def scenario(_: object, broker: Node, admin: GroupAdmin) -> None:
             await left(broker)
             await admin.delete_group("g")

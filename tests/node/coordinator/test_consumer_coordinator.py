@@ -163,7 +163,7 @@ class TestTargetsOfLargeGroups:
         assert await in_thread(computation) == {"a": partitions(0, 1)}
 
 
-def test_nobody_is_told_of_what_could_not_be_stored() -> None:
+def test_a_change_that_could_not_be_stored_is_not_answered() -> None:
     async def scenario(store: MemoryMetadataStore) -> None:
         async with node(store) as broker:
             await enter(broker, "a")
@@ -335,7 +335,7 @@ def test_a_consumer_joins_a_classic_group_and_shares_with_its_member() -> None:
     play(scenario)
 
 
-def test_a_classic_group_that_waits_for_joins_is_told_to_join_anew() -> None:
+def test_a_classic_group_that_waits_for_joins_is_told_to_join_again() -> None:
     async def scenario(store: MemoryMetadataStore) -> None:
         async with node(store) as broker:
             generation = await stable_classic(broker)

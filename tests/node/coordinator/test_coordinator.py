@@ -255,7 +255,7 @@ def test_two_that_both_believe_they_coordinate_never_share_a_generation() -> Non
         (VersionConflict([("group:0", "g")]), ErrorCode.not_coordinator),
     ],
 )
-def test_a_generation_that_cannot_be_stored_is_told_to_nobody(
+def test_a_generation_that_cannot_be_stored_is_not_answered(
     failure: TidelogError, code: ErrorCode
 ) -> None:
     async def scenario(store: MemoryMetadataStore) -> None:
@@ -517,7 +517,7 @@ class TestOffsets:
 
         play(scenario)
 
-    def test_a_topic_made_anew_has_no_offsets(self) -> None:
+    def test_a_topic_created_again_has_no_offsets(self) -> None:
         async def scenario(store: MemoryMetadataStore) -> None:
             async with node(store) as broker:
                 await broker.commit(5)

@@ -93,7 +93,7 @@ def test_members_that_come_during_a_write_share_the_next_one() -> None:
     play(scenario)
 
 
-def test_nobody_is_told_of_what_could_not_be_stored() -> None:
+def test_a_change_that_could_not_be_stored_is_not_answered() -> None:
     async def scenario(store: MemoryMetadataStore) -> None:
         async with node(store) as broker:
             store.on_commit = lambda _: StoreUnavailable("away")

@@ -150,7 +150,7 @@ def test_an_altered_partition_begins_there_with_nothing_delivered() -> None:
     play(scenario)
 
 
-def test_the_leader_that_has_read_before_loses_its_next_write_and_is_told() -> None:
+def test_the_leader_that_has_read_before_loses_its_next_write_and_is_fenced() -> None:
     async def scenario(store: MemoryMetadataStore, _: Node, offsets: ShareOffsets) -> None:
         (before,) = (await stored(store)).values()
         version = (await store.changes_since(0)).version  # type: ignore[arg-type]
@@ -203,7 +203,7 @@ def test_a_write_of_the_leader_that_came_between_counts_no_more() -> None:
     play(scenario)
 
 
-def test_what_is_deleted_begins_anew_and_can_be_deleted_once() -> None:
+def test_what_is_deleted_starts_again_and_can_be_deleted_once() -> None:
     async def scenario(store: MemoryMetadataStore, _: Node, offsets: ShareOffsets) -> None:
         wanted = ["t", "u", "nowhere"]
         assert await offsets.delete("g", wanted) == {

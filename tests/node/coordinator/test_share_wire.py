@@ -125,7 +125,7 @@ async def test_share_groups_are_listed_by_type_and_state_and_deleted_when_empty(
     assert await listed(types_filter=("share",)) == []
 
 
-async def test_where_a_share_group_stands_is_told_moved_and_forgotten(wire: Wire) -> None:
+async def test_offsets_of_a_share_group_are_described_altered_and_deleted(wire: Wire) -> None:
     await enter(wire, "a")
 
     async def told(group: str = "g") -> Any:

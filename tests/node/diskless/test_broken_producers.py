@@ -163,7 +163,7 @@ def test_producers_of_one_topic_do_not_push_out_those_of_another() -> None:
     assert kept == [95, 96, 97, 98, 99], "each has half of the room"
 
 
-def test_the_topic_with_most_producers_loses_its_first_one_whoever_needs_room() -> None:
+def test_the_topic_with_most_producers_loses_its_first_one_if_any_topic_needs_room() -> None:
     broken = BrokenProducers(lambda: 0.0, producers_max=10)
     names = [PartitionName(uuid5(NAMESPACE_OID, f"topic {number}"), 0) for number in range(20)]
 

@@ -240,7 +240,7 @@ async def test_a_log_that_has_a_part_of_its_tail_keeps_it(tmp_path: Path) -> Non
         assert objects.waiting_count == 0
 
 
-async def test_a_partition_that_is_led_anew_before_its_log_is_filled_has_everything(
+async def test_a_partition_that_is_led_again_before_its_log_is_filled_has_everything(
     tmp_path: Path,
 ) -> None:
     """Its chain was sealed: it leads again in another one, with another fill."""

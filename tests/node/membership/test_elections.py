@@ -573,7 +573,7 @@ def test_a_reserved_topic_gets_more_replicas_when_there_are_more_brokers(tmp_pat
     run(main())
 
 
-def test_a_reserved_topic_is_led_by_whoever_lives(tmp_path: Path) -> None:
+def test_a_reserved_topic_is_led_by_any_live_broker(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path) as cluster:
             await cluster.create(OFFSETS, partitions=3)

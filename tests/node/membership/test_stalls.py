@@ -50,7 +50,7 @@ def produce_while_stalled(node: StallingNode, client: WireClient) -> ErrorCode:
     return produce(client)
 
 
-def test_a_node_whose_loop_stands_still_for_a_lease_keeps_it(tmp_path: Path) -> None:
+def test_a_node_whose_loop_is_blocked_for_a_lease_keeps_it(tmp_path: Path) -> None:
     held = stalling_node(tmp_path, HELD_LEASE_MS, HELD_SECONDS)
     with held as node, WireClient(node.port) as client:
         create_topic(node)

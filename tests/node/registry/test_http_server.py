@@ -232,7 +232,7 @@ async def test_a_host_whose_bodies_come_slowly_holds_up_no_other(
     assert {status for status, _ in answers} == {400}, "each has had its turn"
 
 
-async def test_a_host_with_too_many_requests_is_told_and_others_are_served(
+async def test_a_host_with_too_many_requests_is_refused_and_others_are_served(
     hosts: Callable[[str, bytes], Awaitable[Client]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "BODY_SECONDS_MAX", 10 * SECONDS_MAX)

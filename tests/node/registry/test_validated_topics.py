@@ -92,7 +92,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValidatingNode]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("topic", ["plain", "diskless"])
-def test_an_idempotent_and_a_transactional_producer_are_told_and_go_on(
+def test_an_idempotent_and_a_transactional_producer_get_an_error_and_go_on(
     node: ValidatingNode, topic: str
 ) -> None:
     good = node.serialized(topic, 7)

@@ -321,7 +321,7 @@ async def test_a_deletion_cut_short_is_ended_later(tmp_path: Path) -> None:
         assert await node.objects() == {}
 
 
-def told(node: TierNode, replica: Replica) -> dict[int, int]:
+def published(node: TierNode, replica: Replica) -> dict[int, int]:
     """Return where the bucket tells that the log starts, and the inode of each that does."""
     root = node.objects_folder / node.view.image.cluster_id
     paths = root.glob(f"*-{replica.topic_id}/0/log-start-*.json")
@@ -329,7 +329,7 @@ def told(node: TierNode, replica: Replica) -> dict[int, int]:
     return {key.offset: path.stat().st_ino for key, path in parsed.items() if key is not None}
 
 
-async def test_the_bucket_is_told_where_the_log_starts_once_for_each_time_that_it_has_moved(
+async def test_a_log_start_is_published_once_for_each_time_that_it_has_moved(
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node:
@@ -337,32 +337,32 @@ async def test_the_bucket_is_told_where_the_log_starts_once_for_each_time_that_i
         node.produce_segments(replica, 3)
         await node.wait_copied(replica, 3)
         await node.tier.apply_retention()
-        assert told(node, replica) == {}
+        assert published(node, replica) == {}
         for start in (10, 20, 75):  # DeleteRecords, three times before retention is due
             replica.log.advance_log_start_offset(start)
         await node.tier.apply_retention()
-        first = told(node, replica)
+        first = published(node, replica)
         assert list(first) == [75]
         await node.tier.apply_retention()
-        assert told(node, replica) == first
-        # A function has moved it on, and told of it.
+        assert published(node, replica) == first
+        # A function has moved it on, and published it.
         await node.change_partition(replica, log_start_offset=100)
         await node.view.refresh()
         await node.tier.apply_retention()
-        second = told(node, replica)
+        second = published(node, replica)
         assert list(second) == [100]
         await node.change_partition(replica, leader_epoch=1)
         await node.view.refresh()
         await node.tier.apply_retention()
         assert node.tier.status["failing_partition_count"] == 0
-        assert told(node, replica) == second  # a new leader need not tell it again
+        assert published(node, replica) == second  # a new leader need not tell it again
     async with running_node(tmp_path) as node:
         await node.tier.apply_retention()
-        assert told(node, node.replica()) == second
+        assert published(node, node.replica()) == second
 
 
-async def test_nothing_is_deleted_before_the_bucket_is_told(tmp_path: Path) -> None:
-    """The worker dies while it is told: the log start has moved, all else waits."""
+async def test_nothing_is_deleted_before_the_log_start_is_in_the_bucket(tmp_path: Path) -> None:
+    """The worker dies while the log start is published: it has moved, all else waits."""
     async with running_node(tmp_path) as node:
         replica = await node.create_topic(configs={**AT_ONCE, "retention.ms": "100000"})
         node.produce_segments(replica, 2)
@@ -372,17 +372,19 @@ async def test_nothing_is_deleted_before_the_bucket_is_told(tmp_path: Path) -> N
         assert replica.log.log_start_offset == await stored_log_start(node, replica) == 100
         assert len(await node.finished(replica)) == 2
         assert len(await node.objects()) == 4
-        assert told(node, replica) == {}
+        assert published(node, replica) == {}
 
         async def is_gone() -> bool:
             await node.tier.apply_retention()
             return await node.metas(replica) == []
 
         await eventually_async(is_gone)
-        assert list(told(node, replica)) == [100]
+        assert list(published(node, replica)) == [100]
 
 
-async def test_the_bucket_is_not_told_what_it_need_not_or_must_not_know(tmp_path: Path) -> None:
+async def test_needless_log_starts_and_those_of_untiered_topics_are_not_published(
+    tmp_path: Path,
+) -> None:
     """Of topics that are not tiered, and where a restoration had to begin a log."""
     async with running_node(tmp_path) as node:
         local = await node.create_topic("local", configs={"remote.storage.enable": "false"})
@@ -397,14 +399,14 @@ async def test_the_bucket_is_not_told_what_it_need_not_or_must_not_know(tmp_path
         await node.view.refresh()
         await node.tier.apply_retention()
         assert local.log.log_start_offset == restored.log.log_start_offset == 40
-        assert told(node, local) == told(node, restored) == {}
+        assert published(node, local) == published(node, restored) == {}
         await node.change_partition(restored, log_start_offset=41)
         await node.view.refresh()
         await node.tier.apply_retention()
-        assert list(told(node, restored)) == [41]
+        assert list(published(node, restored)) == [41]
 
 
-async def test_the_bucket_is_told_of_a_deleted_topic_at_once_and_until_all_of_it_is_gone(
+async def test_a_deletion_is_published_at_once_and_until_all_of_the_topic_is_gone(
     tmp_path: Path,
 ) -> None:
     async with running_node(tmp_path) as node:

@@ -141,7 +141,7 @@ async def test_too_many_rows_are_forgotten_and_no_index_is_lost(
     assert await owner.found() == [(0, 5), (4, 12)]
 
 
-async def test_the_next_chain_begins_anew(owner: Owner) -> None:
+async def test_the_next_chain_starts_again(owner: Owner) -> None:
     owner.build(*range(4))
     owner.build(0, 1, chain=OTHER)
     assert await owner.write(4) == 4

@@ -275,7 +275,7 @@ def test_a_deleted_group_gets_nothing_from_transactions_of_before(tmp_path: Path
 
 
 @pytest.mark.parametrize("by", ["coordinator", "admin"])
-def test_what_a_transaction_commits_after_the_deletion_makes_the_group_anew(
+def test_what_a_transaction_commits_after_the_deletion_makes_the_group_again(
     tmp_path: Path, by: str
 ) -> None:
     async def scene(world: TransactionWorld) -> None:

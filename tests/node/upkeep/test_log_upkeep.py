@@ -217,7 +217,7 @@ async def test_logs_that_have_not_changed_are_told_a_few_at_a_time(tmp_path: Pat
 
 
 @pytest.mark.parametrize("cut", [LocalLog.truncate_to, LocalLog.truncate_fully_and_start_at])
-async def test_a_log_that_was_cut_is_told(
+async def test_a_log_that_was_cut_is_reported(
     tmp_path: Path, cut: Callable[[LocalLog, int], None]
 ) -> None:
     async with flushing(tmp_path) as one:

@@ -142,7 +142,7 @@ def see(state: ProducerState, producer_id: int, now_ms: int, transaction: int = 
 
 @pytest.mark.parametrize("visits_max", [None, 7])
 @pytest.mark.parametrize("seed", range(5))
-def test_exactly_the_idle_producers_are_forgotten_whoever_writes_when(
+def test_exactly_the_idle_producers_are_forgotten_in_any_order_of_writes(
     seed: int, visits_max: int | None
 ) -> None:
     chance, state = random.Random(seed), ProducerState(expiration_ms=EXPIRATION_MS)
@@ -242,7 +242,7 @@ def test_last_stable_offset_waits_for_the_oldest_open_transaction(log: LocalLog)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_last_stable_offset_is_that_of_the_oldest_whoever_ends_when(
+def test_last_stable_offset_is_that_of_the_oldest_in_any_order_of_ends(
     tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)

@@ -115,7 +115,7 @@ HARMS = {
 
 @pytest.mark.parametrize("has_seals", [True, False])
 @pytest.mark.parametrize("name", HARMS)
-def test_what_is_whole_stays_and_what_is_lost_is_told(
+def test_whole_batches_stay_and_lost_offsets_are_reported(
     name: str, has_seals: bool, tmp_path: Path
 ) -> None:
     folder, quarantine = tmp_path / "t-0", tmp_path / "quarantine"

@@ -105,7 +105,7 @@ def test_a_file_that_is_cut_or_gone_is_damaged(tmp_path: Path) -> None:
     assert "No such file" in str(damage)
 
 
-def test_the_one_who_limits_the_rate_is_told_of_every_byte(tmp_path: Path) -> None:
+def test_the_rate_limit_counts_every_byte(tmp_path: Path) -> None:
     sealed = a_sealed(tmp_path / "log")
     told: list[int] = []
     check_segment(

@@ -85,7 +85,7 @@ def test_pending_offsets_are_read_as_they_were_written(record: PendingOffsets) -
     assert found.version == 3
 
 
-def test_groups_whose_names_look_like_keys_are_told_apart() -> None:
+def test_groups_whose_names_look_like_keys_are_distinguished() -> None:
     record = PendingOffsets(shard=1, group_id="00/a/b", producer_id=7, producer_epoch=0, offsets={})
     assert PendingOffsets.from_item(as_item(record)).group_id == "00/a/b"
 

@@ -129,7 +129,7 @@ async def test_subscribers_hear_which_topics_changed(tmp_path: Path) -> None:
         assert heard == [(2, ["a", "b"]), (3, ["a"]), (4, []), (5, ["b"])]
 
 
-async def test_a_topic_made_anew_under_its_name_is_another_topic(tmp_path: Path) -> None:
+async def test_a_topic_created_again_under_its_name_is_another_topic(tmp_path: Path) -> None:
     async with store_at(tmp_path) as store:
         old, new = topic("a", 3), topic("a", 2)
         view = ClusterView(store)
@@ -393,7 +393,7 @@ async def test_a_nudge_does_not_wait_for_the_interval(tmp_path: Path) -> None:
             await running
 
 
-async def test_a_record_written_anew_with_the_same_content_is_seen_in_its_new_version(
+async def test_a_record_written_again_with_the_same_content_is_seen_in_its_new_version(
     tmp_path: Path,
 ) -> None:
     """Records are equal whatever their version, and the next write is conditional on it."""

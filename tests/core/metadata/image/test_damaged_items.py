@@ -197,7 +197,7 @@ async def test_an_item_in_order_again_is_as_any_other(
     assert caplog.text.count("in order again") == len(SHOWN) + 1
 
 
-async def test_an_item_that_somebody_mends_where_it_lies_is_met_again(
+async def test_an_item_that_is_repaired_in_the_store_is_read_again(
     world: FollowedCluster,
 ) -> None:
     view = ClusterView(world.store, read_again_seconds=0)

@@ -506,7 +506,7 @@ def test_in_no_order_of_news_and_fetches_a_replica_counts_that_lacks_what_was_ac
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whoever_has_to_has_all_that_was_acknowledged(seed: int) -> None:
+def test_every_possible_leader_has_all_acknowledged_records(seed: int) -> None:
     world = World(seed)
     for _ in range(1_500):
         world.step()

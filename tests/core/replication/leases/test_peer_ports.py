@@ -193,7 +193,7 @@ def test_a_broker_out_of_reach_has_vanished_until_it_is_reached_or_renews() -> N
     assert not it.has_vanished
 
 
-def test_whoever_is_suspected_or_dead_has_vanished() -> None:
+def test_a_suspected_or_dead_broker_has_vanished() -> None:
     it = Watched()
     it.look(TIMES.suspicion_ms)
     assert it.is_suspected
@@ -233,7 +233,7 @@ def test_a_silent_broker_is_doubted_before_it_is_suspected() -> None:
     assert not peers.is_doubted(2)
 
 
-def test_whoever_is_suspected_is_doubted() -> None:
+def test_a_suspected_broker_is_doubted() -> None:
     peers = PeerLeases(TIMES)
     for at_ms in (0, TIMES.suspicion_ms, TIMES.lease_ms):
         peers.observe([make_lease(2)], started_ms=at_ms, now_ms=at_ms)

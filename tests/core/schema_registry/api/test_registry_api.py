@@ -251,7 +251,7 @@ async def test_too_many_references_and_too_long_schemas_are_refused(api: Registr
     assert (answer.status, json.loads(answer.body)["error_code"]) == (422, 42209)
 
 
-async def test_a_store_that_is_away_is_told_as_confluent_does(
+async def test_an_unavailable_store_is_answered_as_by_confluent(
     api: RegistryApi, store: MemoryMetadataStore
 ) -> None:
     store.on_commit = lambda _: OutcomeUnknown("lost")

@@ -298,7 +298,7 @@ def test_a_follower_that_missed_its_answer_gets_it_again() -> None:
     assert driver.group.phase is Phase.STABLE
 
 
-def test_the_leader_rejoins_to_have_partitions_assigned_anew() -> None:
+def test_the_leader_rejoins_to_have_partitions_assigned_again() -> None:
     driver = Driver()
     driver.stable("a", "b")
     driver.join(join("a"))

@@ -312,7 +312,7 @@ def test_topics_that_come_grow_and_go_begin_an_epoch_each() -> None:
     assert not driver.step.must_store
 
 
-def test_a_topic_that_was_made_anew_is_another_one() -> None:
+def test_a_topic_that_was_created_again_is_another_one() -> None:
     driver = Driver()
     driver.enter("a")
     new = dataclasses.replace(driver.topics["t"], topic_id=topic_id("t again"))

@@ -257,7 +257,7 @@ async def test_a_write_of_unknown_outcome_is_looked_up(tmp_path: Path, happened:
         assert (await world.record()).start_offset == 10
 
 
-async def test_what_an_administrator_changes_is_read_anew(tmp_path: Path) -> None:
+async def test_what_an_administrator_changes_is_read_again(tmp_path: Path) -> None:
     async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()
@@ -276,7 +276,7 @@ async def test_what_an_administrator_changes_is_read_anew(tmp_path: Path) -> Non
         assert (await world.record()).start_offset == 10
 
 
-async def test_what_is_deleted_begins_anew(tmp_path: Path) -> None:
+async def test_what_is_deleted_starts_again(tmp_path: Path) -> None:
     async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()

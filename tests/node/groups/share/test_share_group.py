@@ -47,7 +47,7 @@ def test_nobody_waits_for_what_another_member_has_yet_to_give_up() -> None:
     assert (answer.member_epoch, answer.assigned) == (2, driver.member("a").target)
 
 
-def test_whoever_leaves_is_replaced_with_the_next_heartbeat() -> None:
+def test_a_member_that_leaves_is_replaced_with_the_next_heartbeat() -> None:
     driver = Driver(t=2)
     driver.enter("a")
     driver.enter("b")

@@ -59,7 +59,7 @@ def test_an_acquisition_ends_with_the_batch_that_reaches_its_limit() -> None:
     assert acquire(state) == [Acquired(14, 14, 1)]
 
 
-def test_what_is_acquired_is_told_in_ranges_of_whole_batches() -> None:
+def test_acquired_records_are_answered_in_ranges_of_whole_batches() -> None:
     small = dataclasses.replace(PLENTY, batch_size=3)
     assert acquire(fresh(), limits=small) == [
         Acquired(0, 4, 1),
@@ -222,7 +222,7 @@ def test_records_of_aborted_transactions_are_archived_unseen() -> None:
     assert hidden.start_offset == 15
 
 
-def test_a_log_that_has_lost_its_end_is_delivered_anew_from_there() -> None:
+def test_a_log_that_has_lost_its_end_is_delivered_again_from_there() -> None:
     state = SharePartitionState(
         2,
         [StateBatch(4, 5, ACKNOWLEDGED, 1), StateBatch(6, 9, ARCHIVED, 1)],

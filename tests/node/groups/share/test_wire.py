@@ -390,7 +390,7 @@ def test_what_is_acknowledged_outlives_the_node(tmp_path: Path) -> None:
             assert one.records() == [(2, 4, 2), (6, 9, 1)]
 
 
-def test_a_topic_that_is_unknown_or_deleted_is_told(node: NodeProcess, topic: str) -> None:
+def test_a_topic_that_is_unknown_or_deleted_is_reported(node: NodeProcess, topic: str) -> None:
     configure(node, f"group-of-{topic}")
     produce(node, topic, 2)
     with member(node, topic) as one:

@@ -156,7 +156,7 @@ async def test_requests_about_thousands_of_users_are_bounded(tmp_path: Path) -> 
         assert await described(node, *names[RENEWERS_MAX:]) == []
 
 
-async def test_a_store_that_is_away_is_told(tmp_path: Path) -> None:
+async def test_a_store_that_is_away_is_reported(tmp_path: Path) -> None:
     store, node = await one_node(tmp_path, WITH_TOKENS)
     become(node, ALICE)
     made = await create(node)
