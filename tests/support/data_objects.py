@@ -10,7 +10,7 @@ from tidelog_core.diskless.wal.build import (
     ObjectName,
     WalSlice,
     data_sections,
-    object_ends,
+    frame_object,
 )
 from tidelog_core.diskless.wal.header import HEADER_SIZE, WalKind
 from tidelog_core.diskless.wal.rows import EpochRow, MarkRow
@@ -39,5 +39,5 @@ def build_data_object(
         body.append(one.data)
         position += len(one.data)
     sections = data_sections(scans, references=references, epochs=epochs, marks=marks)
-    ends = object_ends(name, WalKind.DATA, position - HEADER_SIZE, sections)
-    return BuiltObject(ends.header, b"".join([ends.head, *body, ends.tail]))
+    frame = frame_object(name, WalKind.DATA, position - HEADER_SIZE, sections)
+    return BuiltObject(frame.header, b"".join([frame.head, *body, frame.tail]))

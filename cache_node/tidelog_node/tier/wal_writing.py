@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from tidelog_core.diskless.chain.index import index_rows
-from tidelog_core.diskless.wal.build import ObjectEnds, data_sections, object_ends
+from tidelog_core.diskless.wal.build import ObjectFrame, data_sections, frame_object
 from tidelog_core.diskless.wal.header import HEADER_SIZE, WalHeader, WalKind
 from tidelog_core.diskless.wal.rows import ReferenceRow, RowTable, SliceRow, WalSection
 from tidelog_core.diskless.wal.scan import SliceScan
@@ -42,11 +42,11 @@ def write_object(request: WalBuildRequest, file: BinaryIO) -> WrittenObject:
         chunk = buffer[:size]
         return chunk[: os.preadv(descriptor, [chunk], at)]
 
-    ends, rows = _write_body(request, read, file.writelines)
-    file.write(ends.tail)
+    frame, rows = _write_body(request, read, file.writelines)
+    file.write(frame.tail)
     file.seek(0)
-    file.write(ends.head)
-    return WrittenObject(ends.header, rows)
+    file.write(frame.head)
+    return WrittenObject(frame.header, rows)
 
 
 def build_object(request: WalBuildRequest, free: FreeChunks) -> tuple[WrittenObject, Chunks]:
@@ -60,8 +60,8 @@ def build_object(request: WalBuildRequest, free: FreeChunks) -> tuple[WrittenObj
         for chunk in chunks:
             memory.keep(len(chunk))
 
-    ends, rows = _write_body(request, memory.read, keep)
-    return WrittenObject(ends.header, rows), Chunks([ends.head, *memory.parts(), ends.tail])
+    frame, rows = _write_body(request, memory.read, keep)
+    return WrittenObject(frame.header, rows), Chunks([frame.head, *memory.parts(), frame.tail])
 
 
 def _body_size(request: WalBuildRequest) -> int:
@@ -72,8 +72,8 @@ def _write_body(
     request: WalBuildRequest,
     read: ReadChunk,
     write: Callable[[Iterable[memoryview]], None],
-) -> tuple[ObjectEnds, bytes]:
-    """Write the slices; return the rest of the object, and the rows of an index."""
+) -> tuple[ObjectFrame, bytes]:
+    """Write the slices; return the bytes around them, and the object's rows for an index."""
     name = request.name
     position = HEADER_SIZE
     scans: list[tuple[SliceFiles, SliceScan]] = []
@@ -87,7 +87,7 @@ def _write_body(
         sections = data_sections(
             scans, references=request.references, epochs=request.epochs, marks=request.marks
         )
-        ends = object_ends(name, WalKind.DATA, _body_size(request), sections)
+        frame = frame_object(name, WalKind.DATA, _body_size(request), sections)
     except WalBuildFailed:
         raise
     except (TidelogError, ValueError) as error:
@@ -95,7 +95,7 @@ def _write_body(
     slices = RowTable(SliceRow, WalSection.SLICES, memoryview(sections[WalSection.SLICES]))
     references = memoryview(sections[WalSection.REFERENCES])
     of_others = RowTable(ReferenceRow, WalSection.REFERENCES, references)
-    return ends, index_rows(name.chain, name.sequence, slices, of_others)
+    return frame, index_rows(name.chain, name.sequence, slices, of_others)
 
 
 def _scanned(one: SliceFiles, scan: SliceScan, read: ReadChunk) -> Iterator[memoryview]:

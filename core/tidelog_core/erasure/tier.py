@@ -144,20 +144,19 @@ async def erase_from_tier(
         for _ in range(ROUNDS_MAX):
             live = await tier.live()
             facts = await tier.facts_of(live.segments)
-            is_complete = True
+            is_overtaken = False
             for group in group_segments(live.segments):
                 if group.end_offset <= start_offset:
                     continue
-                if await _may_hold(tier, group, key):
-                    outcome = await _erase(tier, swaps, group, facts, key=key, steps=observer)
-                    if isinstance(outcome, ErasedSegment):
-                        erased.append(outcome)
-                    elif outcome is GroupOutcome.LOST:
-                        is_complete = False
-                        break
+                outcome = await _erase(tier, swaps, group, facts, key=key, steps=observer)
+                if outcome is GroupOutcome.LOST:
+                    is_overtaken = True
+                    break
+                if isinstance(outcome, ErasedSegment):
+                    erased.append(outcome)
                 start_offset = group.end_offset
                 await observer.on_searched(start_offset)
-            if is_complete:
+            if not is_overtaken:
                 break
             await swaps.next_round()
     return TierErasure(
@@ -218,6 +217,9 @@ async def _erase(
     key: bytes,
     steps: SearchSteps,
 ) -> ErasedSegment | GroupOutcome:
+    """Replace the group by a segment without the key; return how that ended if it was not done."""
+    if not await _may_hold(tier, group, key):
+        return GroupOutcome.UNCHANGED
     removed: list[int] = []
 
     def keep(record: Record) -> bool:

@@ -128,8 +128,6 @@ class WalCopies:
             except CorruptObject:
                 self._read[place] = None
             else:
-                names = (
-                    PartitionName(UUID(bytes=row.topic_id), row.partition) for row in footer.slices
-                )
+                names = (PartitionName.of_row(row) for row in footer.slices)
                 self._read[place] = frozenset(names)
         return self._read[place]

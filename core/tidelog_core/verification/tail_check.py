@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from uuid import UUID
 
 from crc32c import crc32c
 
 from tidelog_core.diskless.bucket.chains import chains_of
 from tidelog_core.diskless.chain.index import parse_index, rows_of
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
-from tidelog_core.diskless.chain.walk import Place, walk_chain
+from tidelog_core.diskless.chain.walk import ObjectState, walk_chain
 from tidelog_core.diskless.wal.committed_slices import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter, parse_object
@@ -142,7 +141,7 @@ class TailCheck:
                 key = wal_key(self._cluster_id, chain, one.listed.sequence)
                 if one.problem:
                     problems.append(Problem(None, key, one.problem))
-                elif one.place is Place.COMMITTED and one.footer is not None:
+                elif one.state is ObjectState.COMMITTED and one.footer is not None:
                     problems += _differing(one.footer, indexed)
                     problems += await self._check_object(key, one.footer, there, referenced)
                 await on_object()
@@ -212,8 +211,7 @@ class TailCheck:
     def _has_foreign(self, footer: WalFooter) -> bool:
         """Whether a gateway's slices of checked partitions are in the object."""
         return any(
-            row.is_foreign and PartitionName(UUID(bytes=row.topic_id), row.partition) in self._tails
-            for row in footer.slices
+            row.is_foreign and PartitionName.of_row(row) in self._tails for row in footer.slices
         )
 
     def _add(self, one: CommittedSlice, chain: ChainName, key: str) -> None:

@@ -13,7 +13,7 @@ from tidelog_core.diskless.bucket.chains import (
     survey_chains,
 )
 from tidelog_core.diskless.chain.store import ChainStore
-from tidelog_core.diskless.chain.walk import SEAL_SIZE_BYTES, Place, WalkedObject, walk_chain
+from tidelog_core.diskless.chain.walk import SEAL_SIZE_BYTES, ObjectState, WalkedObject, walk_chain
 from tidelog_core.diskless.takeover.chain_seal import find_seal, seal_chain
 from tidelog_core.diskless.wal.build import WalSlice, build_seal
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -238,7 +238,7 @@ def test_a_damaged_object_is_named_and_the_others_count() -> None:
     asyncio.run(run())
 
 
-def test_what_is_above_a_seal_or_a_gap_has_its_place() -> None:
+def test_objects_above_a_gap_are_pending_and_those_above_a_seal_are_garbage() -> None:
     async def run() -> None:
         store = MemoryObjectStore()
         owner = ChainOwner(store, CLUSTER, A)
@@ -246,13 +246,16 @@ def test_what_is_above_a_seal_or_a_gap_has_its_place() -> None:
             owner.build([WalSlice(*T0, 0, batch(base, 1))])
         await owner.put(0)
         await owner.put(2)
-        assert [one.place for one in await walked(store)] == [Place.COMMITTED, Place.PENDING]
+        assert [one.state for one in await walked(store)] == [
+            ObjectState.COMMITTED,
+            ObjectState.PENDING,
+        ]
         end = await seal_chain(
             owner.chains, A, cluster_id=CLUSTER, heir=B, clock_ms=lambda: CREATED_MS
         )
         assert end == 1
-        places = [one.place for one in await walked(store)]
-        assert places == [Place.COMMITTED, Place.SEAL, Place.GARBAGE]
+        states = [one.state for one in await walked(store)]
+        assert states == [ObjectState.COMMITTED, ObjectState.SEAL, ObjectState.GARBAGE]
         assert len(build_seal(name(1, chain=A), HEIR).data) == SEAL_SIZE_BYTES
 
     asyncio.run(run())

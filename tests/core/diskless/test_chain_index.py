@@ -46,7 +46,7 @@ def index_of(*sequences: int, snapshots: Sequence[Snapshot] = ()) -> BuiltObject
 
 def referenced(row: ReferenceRow) -> CommittedSlice:
     return CommittedSlice(
-        PartitionName(UUID(bytes=row.topic_id), row.partition),
+        PartitionName.of_row(row),
         row.leader_epoch,
         row.base_offset,
         row.end_offset,

@@ -79,10 +79,11 @@ class Owner:
     def put(self, sequence: int, outcome: PutOutcome, attempt: int = 1) -> list[Decision]:
         return self.take(self.writer.on_put(sequence, attempt, outcome, self.now))
 
-    def header(
-        self, sequence: int, header: WalHeader | None, *, is_known: bool = True
-    ) -> list[Decision]:
-        return self.take(self.writer.on_header(sequence, header, self.now, is_known=is_known))
+    def header(self, sequence: int, header: WalHeader | None) -> list[Decision]:
+        return self.take(self.writer.on_header(sequence, header, self.now))
+
+    def header_unreadable(self, sequence: int) -> list[Decision]:
+        return self.take(self.writer.on_header_unreadable(sequence, self.now))
 
     def delay(self) -> float | None:
         return self.writer.delay_ms(self.now)
@@ -161,13 +162,13 @@ def test_nothing_is_gathered_when_a_flush_is_due_for_its_size_or_later() -> None
 def test_an_idle_chain_goes_on_by_an_object_without_records() -> None:
     owner = Owner()
     owner.fill(1)
-    assert owner.writer.advance(owner.now) == []  # something is pending
+    assert owner.writer.put_empty_object(owner.now) == []  # something is pending
     owner.put(0, STORED)
     owner.note(1)
-    assert owner.writer.advance(owner.now) == []  # something waits
+    assert owner.writer.put_empty_object(owner.now) == []  # something waits
     owner.tick(10)
     owner.put(1, STORED)
-    build, put = owner.take(owner.writer.advance(owner.now))
+    build, put = owner.take(owner.writer.put_empty_object(owner.now))
     assert isinstance(build, BuildObject)
     assert (build.sequence, build.committed_end, build.content.ranges) == (2, 2, ())
     assert put == PutObject(2, 1)
@@ -314,13 +315,20 @@ def test_a_taken_key_is_read_and_ours_counts() -> None:
     assert names(owner.header(0, owner.built[0].header)) == ["Committed"]
 
 
-@pytest.mark.parametrize("is_known", [True, False])
-def test_a_key_that_was_taken_and_is_free_is_put_again(is_known: bool) -> None:
-    """409: somebody was about to write it. Or its header could not be read."""
+def test_a_key_that_was_taken_and_is_free_is_put_again() -> None:
+    """409: somebody was about to write it."""
     owner = Owner()
     owner.fill(1)
     owner.put(0, TAKEN)
-    assert owner.header(0, None, is_known=is_known) == []
+    assert owner.header(0, None) == []
+    assert owner.tick(50) == [PutObject(0, 2)]
+
+
+def test_a_key_that_was_taken_and_whose_header_cannot_be_read_is_put_again() -> None:
+    owner = Owner()
+    owner.fill(1)
+    owner.put(0, TAKEN)
+    assert owner.header_unreadable(0) == []
     assert owner.tick(50) == [PutObject(0, 2)]
 
 

@@ -57,7 +57,7 @@ WRITTEN, CONFLICT, UNKNOWN = WriteOutcome.WRITTEN, WriteOutcome.CONFLICT, WriteO
 def sealed(rules: ChainRules | None = None) -> Takeover:
     """Return a takeover of a chain that was sealed at 1."""
     sealer = ChainSealer(CHAIN, now_ms=0.0)
-    takeover = Takeover(sealer, HEIR, rules=rules)
+    takeover = Takeover.of_sealed_chain(sealer, HEIR, rules=rules)
     assert not takeover.may_begin()
     Bucket().put(data(0, 0)).drive(sealer, sealer.start())
     assert takeover.may_begin()
@@ -159,7 +159,7 @@ def test_a_takeover_replays_again_if_a_late_write_has_named_the_sealed_chain_aga
 
 
 def test_what_was_handed_over_is_taken_without_a_seal() -> None:
-    takeover = Takeover(None, HEIR, unsealed=CHAIN)
+    takeover = Takeover.of_ended_epochs(CHAIN, HEIR)
     assert takeover.may_begin()
     assert takeover.begin() == [ReadItems()]
     stored = handed_over()
@@ -186,13 +186,13 @@ def test_what_was_handed_over_is_taken_without_a_seal() -> None:
 def test_nothing_else_is_taken_without_a_seal(stored: StoredChains) -> None:
     """The old leader may go on, or its chain may have more than the item says."""
     assert not stored.is_handed_over
-    takeover = Takeover(None, HEIR, unsealed=CHAIN)
+    takeover = Takeover.of_ended_epochs(CHAIN, HEIR)
     assert takeover.on_items({P0: stored}) == [Finished(None)]
 
 
 def test_what_the_heirs_own_chain_has_is_taken_back_without_a_seal() -> None:
     """Its successor never entered: nobody has led it elsewhere."""
-    takeover = Takeover(None, CHAIN, unsealed=CHAIN)
+    takeover = Takeover.of_ended_epochs(CHAIN, CHAIN)
     back = handed_over()._replace(leader_epoch=2, leader=CHAIN.broker_id)
     assert takeover.on_items({P0: back, P1: OTHERS}) == [Replay({P0: back}, None)]
     (write,) = takeover.on_replayed({P0: back}, {P0: 40})
@@ -266,7 +266,7 @@ def test_an_epoch_that_an_election_began_is_in_no_chain() -> None:
 
 
 def test_new_partitions_are_taken_without_a_chain_before() -> None:
-    takeover = Takeover(None, HEIR)
+    takeover = Takeover.of_new_partitions(HEIR)
     assert takeover.begin() == [ReadItems()]
     new = StoredChains(1, (), leader_epoch=3)
     assert takeover.on_items({P0: new, P1: OTHERS}) == [Replay({P0: new}, None)]

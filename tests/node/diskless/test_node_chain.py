@@ -73,7 +73,7 @@ async def test_the_chain_of_a_node_that_stops_is_sealed(tmp_path: Path) -> None:
     url, cluster_id = f"file://{tmp_path}/objects", await cluster_id_of(tmp_path)
     async with running_chain(tmp_path, url) as node_chain:
         first = await node_chain.current()
-        first.advance()  # an object without records
+        first.put_empty_object()  # an object without records
         await eventually_async(lambda: first.committed_end == 1)
     async with running_chain(tmp_path, url) as node_chain:
         chains = ChainStore(node_chain.client, cluster_id)

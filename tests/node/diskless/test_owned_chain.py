@@ -551,7 +551,7 @@ async def test_appends_of_several_turns_are_noted_together(tmp_path: Path) -> No
         await asyncio.sleep(0)
         assert scene.chain.buffered_bytes == 0
         assert scene.chain.has_uncommitted(log)
-    scene.chain.advance()
+    scene.chain.put_empty_object()
     assert scene.chain.buffered_bytes == len(first.content) + len(second.content)
     await committed_everywhere(scene)
     assert (first.committed, second.committed) == ([2], [1])

@@ -118,11 +118,10 @@ class TakeoverTask:
         self.key = (chain, are_handed_over)
         self.heir = Heir(node.chain, node.writer.next_sequence)  # as it notes in the chain
         self._seal = None if are_handed_over else SealTask(node, chain, self._on_end)
-        self._takeover = Takeover(
-            None if self._seal is None else self._seal.sealer,
-            node.chain,
-            unsealed=chain if are_handed_over else None,
-            rules=node.rules,
+        self._takeover = (
+            Takeover.of_ended_epochs(chain, node.chain, rules=node.rules)
+            if self._seal is None
+            else Takeover.of_sealed_chain(self._seal.sealer, node.chain, rules=node.rules)
         )
         self._recovered: dict[PartitionName, Recovered] = {}
         self._writing: set[PartitionName] = set()

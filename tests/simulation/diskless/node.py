@@ -289,9 +289,13 @@ class Incarnation:
     def _on_header(
         self, is_known: bool, data: bytes | None, writer: ChainWriter, sequence: int
     ) -> None:
-        if writer is self.writer:
-            header = None if data is None else parse_header(data[:HEADER_SIZE], key="header")
-            self.decide(writer.on_header(sequence, header, self.now_ms(), is_known=is_known))
+        if writer is not self.writer:
+            return
+        header = None if data is None else parse_header(data[:HEADER_SIZE], key="header")
+        if is_known:
+            self.decide(writer.on_header(sequence, header, self.now_ms()))
+        else:
+            self.decide(writer.on_header_unreadable(sequence, self.now_ms()))
 
     def _on_committed(self, committed: chain_writer.Committed) -> None:
         slices: list[CommittedSlice] = []
@@ -401,7 +405,7 @@ class Incarnation:
             if not row.is_foreign:
                 continue
             number = content.foreign[rows.index(row) - (len(rows) - len(content.foreign))].number
-            partition = PartitionName(UUID(bytes=row.topic_id), row.partition)
+            partition = PartitionName.of_row(row)
             client = self._foreign[number][1]
             leader = self.setup.items.items[partition].chains[-1].chain.broker_id
             reference = ForeignSlice(self.chain, sequence, -1, -1, row, batches)

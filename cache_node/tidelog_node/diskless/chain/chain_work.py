@@ -161,17 +161,17 @@ class ChainWork:
         self._chain.act(self._writer.on_put(sequence, attempt, outcome, self._now_ms()))
 
     async def _read(self, sequence: int) -> None:
-        header, is_known = None, True
         try:
             async with asyncio.timeout(HEADER_SECONDS_MAX):
                 header = await self._wal.header(sequence)
         except (TidelogError, TimeoutError) as error:
-            is_known = False
             logger.warning(
-                "the object in a place of the chain cannot be read, will retry",
+                "the object at a sequence of the chain cannot be read, will retry",
                 extra={"sequence": sequence, "reason": repr(error)},
             )
-        decisions = self._writer.on_header(sequence, header, self._now_ms(), is_known=is_known)
+            decisions = self._writer.on_header_unreadable(sequence, self._now_ms())
+        else:
+            decisions = self._writer.on_header(sequence, header, self._now_ms())
         self._chain.act(decisions)
 
     def _now_ms(self) -> float:

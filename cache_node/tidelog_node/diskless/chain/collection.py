@@ -132,16 +132,16 @@ class ChainCollection:
                 traffic = self._node.counters.chain
                 traffic.collected_count += len(found)
                 traffic.kept_count = len(chain.committed)
-        self._advance_if_idle(chain)
+        self._put_empty_if_idle(chain)
 
-    def _advance_if_idle(self, chain: OwnedChain) -> None:
+    def _put_empty_if_idle(self, chain: OwnedChain) -> None:
         if chain.committed.names() or not chain.committed.last_has_records:
             return
         now_s = asyncio.get_running_loop().time()
         if self._idle_end != chain.committed_end:
             self._idle_end, self._idle_since_s = chain.committed_end, now_s
         elif now_s - self._idle_since_s >= self._node.config().diskless_wal_max_age_ms / 1000:
-            chain.advance()
+            chain.put_empty_object()
 
     def _interval_s(self) -> float:
         age_ms = self._node.config().diskless_wal_max_age_ms

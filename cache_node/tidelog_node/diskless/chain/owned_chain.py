@@ -204,11 +204,11 @@ class OwnedChain:
         self._unnoted_foreign.append(ForeignRange(name, number, files.size_bytes))
         return True
 
-    def advance(self) -> None:
+    def put_empty_object(self) -> None:
         """Put an object without records if none is pending: the last one can be collected then."""
         self._note_all()
         if not (self.is_deposed or self._is_closing or self._ended.is_set()):
-            self.act(self._writer.advance(self._now_ms()))
+            self.act(self._writer.put_empty_object(self._now_ms()))
 
     @property
     def buffered_bytes(self) -> int:

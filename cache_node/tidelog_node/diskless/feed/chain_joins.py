@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence, Set
 
+from tidelog_core.batched import batched
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptObject, StoreUnavailable, TidelogError, TierUnavailable
@@ -244,8 +245,7 @@ class ChainJoins:
         self, name: PartitionName, fed: FedReplica, slices: Sequence[StoredSlice]
     ) -> None:
         """Append the slices in order, some at a time."""
-        for at in range(0, len(slices), SLICES_AT_ONCE_MAX):
-            some = slices[at : at + SLICES_AT_ONCE_MAX]
+        for some in batched(slices, SLICES_AT_ONCE_MAX):
             parts = await asyncio.gather(*(self._refill.read_slice(name, one) for one in some))
             for one, data in zip(some, parts, strict=True):
                 if not fed.is_current:

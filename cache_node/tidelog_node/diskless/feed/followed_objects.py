@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from uuid import UUID
 
 from crc32c import crc32c
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
@@ -85,18 +84,12 @@ class FollowedObjects:
         key = self._key(sequence)
         footer = await self._footer(head, key)
         own = [
-            (
-                PartitionName(UUID(bytes=row.topic_id), row.partition),
-                stored_slice(self._chain, sequence, row),
-            )
+            (PartitionName.of_row(row), stored_slice(self._chain, sequence, row))
             for row in footer.slices
             if not row.is_foreign  # else it has offsets in another chain
         ]
         referenced = [
-            (
-                PartitionName(UUID(bytes=row.topic_id), row.partition),
-                referenced_slice(sequence, row),
-            )
+            (PartitionName.of_row(row), referenced_slice(sequence, row))
             for row in footer.references
         ]
         size_bytes = footer.header.size_bytes

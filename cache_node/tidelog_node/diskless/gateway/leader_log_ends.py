@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from tidelog.wire.requests import Api
+from tidelog_core.batched import batched
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import INT64_MAX, NO_LEADER
@@ -64,8 +65,8 @@ class LeaderLogEnds:
             elif stored.leader != NO_LEADER:
                 by_leader[stored.leader].append((replica, stored))
         for leader, some in by_leader.items():
-            for first in range(0, len(some), PARTITIONS_MAX):
-                ends |= await self._ask(leader, some[first : first + PARTITIONS_MAX])
+            for asked in batched(some, PARTITIONS_MAX):
+                ends |= await self._ask(leader, asked)
         return ends
 
     async def _ask(

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from tidelog_core.batched import batched
 from tidelog_core.diskless.chain.chain_writer import PutOutcome
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.takeover import chain_sealer
@@ -100,8 +101,7 @@ async def _read_headers(
 ) -> Sequence[SealerDecision]:
     """Read the headers; return the decisions. Raises the errors of ``ChainStore.header``."""
     decisions: list[SealerDecision] = []
-    for at in range(0, len(sequences), HEADERS_AT_ONCE_MAX):
-        some = sequences[at : at + HEADERS_AT_ONCE_MAX]
+    for some in batched(sequences, HEADERS_AT_ONCE_MAX):
         headers = await asyncio.gather(*(chains.header(sealer.chain, one) for one in some))
         for sequence, header in zip(some, headers, strict=True):
             decisions += sealer.on_header(sequence, header)

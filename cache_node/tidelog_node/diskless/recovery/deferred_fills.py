@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple
 
+from tidelog_core.batched import batched
 from tidelog_core.diskless.chain.store import ChainStore, ListedChain, ListedObject
 from tidelog_core.diskless.wal.committed_slices import (
     CommittedSlice,
@@ -158,8 +159,7 @@ class DeferredFills:
                 footer = await self._footer(listed[read.place], read.place.chain)
             return {} if footer is None else _slices_of(footer, names)
 
-        for at in range(0, len(reads), FOOTERS_AT_ONCE_MAX):
-            some = reads[at : at + FOOTERS_AT_ONCE_MAX]
+        for some in batched(reads, FOOTERS_AT_ONCE_MAX):
             answers = await for_each(some, footer, at_once_max=FOOTERS_AT_ONCE_MAX)
             for read, slices in zip(some, answers, strict=True):
                 for name, wanted in read.slices.items():

@@ -21,6 +21,7 @@ import logging
 import time
 from collections.abc import Container, Iterator, Mapping
 
+from tidelog_core.batched import batched
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptObject, StorageError, TidelogError
 from tidelog_core.log.checkpoint import OUT_OF_ROOM
@@ -242,8 +243,7 @@ class TailFills:
 def _groups(fills: Mapping[PartitionName, Fill]) -> Iterator[list[PartitionName]]:
     """Yield the partitions that are filled together, short tails first."""
     for wave in waves({name: fill.size_bytes for name, fill in fills.items()}):
-        for at in range(0, len(wave), LOGS_AT_ONCE_MAX):
-            yield wave[at : at + LOGS_AT_ONCE_MAX]
+        yield from batched(wave, LOGS_AT_ONCE_MAX)
 
 
 def _make_room(

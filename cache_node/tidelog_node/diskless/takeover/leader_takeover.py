@@ -19,9 +19,18 @@ import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 
-from tidelog_core.diskless.takeover import takeover
 from tidelog_core.diskless.takeover.successors import Successors
-from tidelog_core.diskless.takeover.takeover import StoredChains, Takeover, WriteOutcome
+from tidelog_core.diskless.takeover.takeover import (
+    Finished,
+    Lead,
+    ReadItems,
+    Replay,
+    StoredChains,
+    Takeover,
+    TakeoverDecision,
+    WriteEpochs,
+    WriteOutcome,
+)
 from tidelog_core.diskless.wal.epoch_chains import PartitionName, current_chain
 from tidelog_core.errors import CorruptItem, MetadataSetBack, StorageError, StoreUnavailable
 from tidelog_core.metadata.epoch_chains import (
@@ -45,9 +54,10 @@ from tidelog_node.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN_SECONDS = 1.0  # before a write whose outcome is unknown is looked at again
-WRITES_MAX = 10  # of partitions that are led together, before they begin again
-EPOCH_OBJECTS = 100  # as many objects cost the next heir as another chain that it has to list
+UNKNOWN_SECONDS = 1.0  # before the items of a write with an unknown outcome are read again
+WRITES_MAX = 10  # attempts of one group; then its takeover starts from the beginning
+# Listing one more chain costs the next heir about as much as reading so many objects.
+EPOCH_OBJECTS = 100
 
 
 @dataclasses.dataclass(slots=True)
@@ -104,28 +114,28 @@ class LeaderTakeover:
     async def carry_out(
         self,
         taken: TakenPartitions,
-        steps: Takeover,
-        decisions: Sequence[takeover.TakeoverDecision],
+        takeover: Takeover,
+        decisions: Sequence[TakeoverDecision],
     ) -> None:
         """Carry out the decisions and those that follow from them. Raises the stores' errors."""
         try:
             while decisions:
                 decision, *rest = decisions
-                if not isinstance(decision, takeover.Lead):
+                if not isinstance(decision, Lead):
                     self._confirm(taken)  # An image that comes before would have them leave.
                 match decision:
-                    case takeover.ReadItems():
+                    case ReadItems():
                         await self._read(taken)
-                        decisions = [*rest, *steps.on_items(taken.stored())]
-                    case takeover.Replay(items, end):
-                        await self._replay(taken, steps, items, end)
+                        decisions = [*rest, *takeover.on_items(taken.stored())]
+                    case Replay(items, end):
+                        await self._replay(taken, takeover, items, end)
                         decisions = rest
-                    case takeover.WriteEpochs(items):
-                        decisions = [*rest, *steps.on_written(await self._write(taken, items))]
-                    case takeover.Lead(name, stored, end_offset):
+                    case WriteEpochs(items):
+                        decisions = [*rest, *takeover.on_written(await self._write(taken, items))]
+                    case Lead(name, stored, end_offset):
                         self._lead(taken, name, stored, end_offset)
                         decisions = rest
-                    case takeover.Finished():
+                    case Finished():
                         decisions = rest
         finally:
             self._confirm(taken)
@@ -133,18 +143,18 @@ class LeaderTakeover:
     async def _replay(
         self,
         taken: TakenPartitions,
-        steps: Takeover,
+        takeover: Takeover,
         items: Mapping[PartitionName, StoredChains],
         end: int | None,
     ) -> None:
         """Recover the partitions in groups, and lead each group before the next is recovered."""
-        before = steps.chain
-        seals = {} if before is None or end is None else {before: end}
+        chain = takeover.sealed_chain
+        seals = {} if chain is None or end is None else {chain: end}
         async with contextlib.aclosing(self._recover(taken, items, seals)) as groups:
             async for ends in groups:
-                left = {name: items[name] for name in ends}
-                part = steps.part()
-                await self.carry_out(taken.part(ends), part, part.on_replayed(left, ends))
+                recovered = {name: items[name] for name in ends}
+                part = takeover.part()
+                await self.carry_out(taken.part(ends), part, part.on_replayed(recovered, ends))
 
     # -- the steps --
 
@@ -172,13 +182,13 @@ class LeaderTakeover:
         for name, stored in items.items():
             if (error := _later_epoch(taken, name, stored.chains)) is not None:
                 self._refuse(taken, name, error)
-        followed = await self._followed(taken, items)
-        if followed:
-            yield followed
+        complete = await self._already_complete(taken, items)
+        if complete:
+            yield complete
         records = {
             name: taken.records[name]
             for name in items
-            if name in taken.group and name not in followed
+            if name in taken.group and name not in complete
         }
         if not records:
             return
@@ -194,12 +204,12 @@ class LeaderTakeover:
                 if recovered:
                     yield {name: one.end_offset for name, one in recovered.items()}
 
-    async def _followed(
+    async def _already_complete(
         self, taken: TakenPartitions, items: Mapping[PartitionName, StoredChains]
     ) -> dict[PartitionName, int]:
-        """Return the log ends of handed-over partitions whose logs here are complete already.
+        """Return the log ends of handed-over partitions whose local logs need no recovery.
 
-        This node has followed the leader up to the hand-over, and has seen all of it committed.
+        As a follower this node has read all that the former leader committed in its epoch.
         """
         ends: dict[PartitionName, int] = {}
         for name, stored in items.items():
@@ -295,7 +305,7 @@ class LeaderTakeover:
 def has_committed(replica: Replica, end_offset: int) -> bool:
     """Return whether the log ends there, lacks nothing, and is known to be committed up to there.
 
-    A log that was not filled to its end in another process ends there too.
+    A log that another process has not filled yet (``unfilled``) may end there without its records.
     """
     log = replica.opened_log
     if log is None or log.unfilled is not None:

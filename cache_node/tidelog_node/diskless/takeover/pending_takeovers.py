@@ -24,8 +24,8 @@ RETRY_SECONDS = 1.0
 DAMAGED_SECONDS_MAX = 30.0  # before a partition whose records are damaged is tried again
 
 
-class Before(NamedTuple):
-    """The chain that some items name last; ``None`` for new partitions."""
+class FormerChain(NamedTuple):
+    """The chain that the items of a group of partitions name last; ``None`` for new partitions."""
 
     chain: ChainName | None
     is_handed_over: bool = False  # its leader has ended their epochs in the items
@@ -66,12 +66,12 @@ class PendingTakeovers:
         self._waiting[replica.name] = replica
         self.changed.set()
 
-    def take(self) -> dict[Before, dict[PartitionName, Replica]]:
+    def take(self) -> dict[FormerChain, dict[PartitionName, Replica]]:
         """Return the partitions to enter now, by the chain that their items name last.
 
         Each one is in no other group until ``end`` is called with it.
         """
-        groups: dict[Before, dict[PartitionName, Replica]] = {}
+        groups: dict[FormerChain, dict[PartitionName, Replica]] = {}
         for name, replica in tuple(self._waiting.items()):
             if name in self._entering:
                 continue  # Noted again when that has ended.
@@ -84,7 +84,7 @@ class PendingTakeovers:
             if partition is None:
                 self.damaged.forget([name])
             else:
-                groups.setdefault(_before(partition), {})[name] = replica
+                groups.setdefault(_former_chain(partition), {})[name] = replica
                 self._entering.add(name)
         return groups
 
@@ -152,9 +152,9 @@ class PendingTakeovers:
         self._node.counters.chain.refused_count = len(self._refused)
 
 
-def _before(partition: Partition) -> Before:
+def _former_chain(partition: Partition) -> FormerChain:
     last = current_chain(partition.wal)
-    return Before(
+    return FormerChain(
         None if last is None else last.chain,
         is_handed_over(partition.wal, leader=partition.leader, leader_epoch=partition.leader_epoch),
     )

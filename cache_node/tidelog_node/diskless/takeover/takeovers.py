@@ -49,7 +49,7 @@ from tidelog_node.diskless.takeover.leader_chain import (
 )
 from tidelog_node.diskless.takeover.leader_takeover import LeaderTakeover, TakenPartitions
 from tidelog_node.diskless.takeover.passed_leads import PassedLeads
-from tidelog_node.diskless.takeover.pending_takeovers import Before, PendingTakeovers
+from tidelog_node.diskless.takeover.pending_takeovers import FormerChain, PendingTakeovers
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas.replica import Replica
 from tidelog_node.replicas.replica_manager import ReplicaManager
@@ -93,7 +93,7 @@ class Takeovers:
         recovery.damaged.subscribe(self._pending.damaged.note)
         # By the former chain: groups whose items are not read yet. Elections come some at a time,
         # and each group lists its chain and reads its footers.
-        self._open: dict[Before, dict[PartitionName, Replica]] = {}
+        self._open: dict[FormerChain, dict[PartitionName, Replica]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(CHAINS_AT_ONCE_MAX)
         self._unsubscribe = replicas.roles.unentered_lead.subscribe(self._pending.note)
@@ -104,13 +104,13 @@ class Takeovers:
             while True:
                 await wait_and_clear(self._pending.changed, None)
                 taken = self._pending.take()
-                self._tell_scarcity()
-                for before, group in taken.items():
-                    if before in self._open:
-                        self._open[before] |= group
+                self._report_scarcity()
+                for former, group in taken.items():
+                    if former in self._open:
+                        self._open[former] |= group
                         continue
-                    self._open[before] = group
-                    task = asyncio.create_task(self._enter(before, group), name="entering leads")
+                    self._open[former] = group
+                    task = asyncio.create_task(self._enter(former, group), name="entering leads")
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
         finally:
@@ -124,21 +124,21 @@ class Takeovers:
         """Whether this node is to lead any partition that it has not entered yet."""
         return self._pending.has_any
 
-    async def _enter(self, before: Before, group: dict[PartitionName, Replica]) -> None:
+    async def _enter(self, former: FormerChain, group: dict[PartitionName, Replica]) -> None:
         is_urgent = False
         try:
             async with self._slots:
-                await self._take_over(before, group)
+                await self._take_over(former, group)
         except OwnChainEnded as error:
             logger.info(
                 "diskless partitions enter another chain",
-                extra={"count": len(group), "chain": str(before.chain), "reason": str(error)},
+                extra={"count": len(group), "chain": str(former.chain), "reason": str(error)},
             )
             is_urgent = True
         except (TidelogError, OSError) as error:
             logger.warning(
                 "diskless partitions not led yet, will retry",
-                extra={"count": len(group), "chain": str(before.chain), "reason": str(error)},
+                extra={"count": len(group), "chain": str(former.chain), "reason": str(error)},
             )
             if isinstance(error, CorruptObject):  # It may have records of any of the partitions.
                 for name in group:
@@ -147,13 +147,13 @@ class Takeovers:
             # Any failure: the partitions have no leader until they are entered.
             logger.exception("diskless partitions not led yet, will retry")
         finally:
-            self._close(before, group)
+            self._close(former, group)
         self._pending.end(group, is_urgent=is_urgent)
-        self._tell_scarcity()
+        self._report_scarcity()
         await self._pass_on(group)
-        self._tell_scarcity()
+        self._report_scarcity()
 
-    def _tell_scarcity(self) -> None:
+    def _report_scarcity(self) -> None:
         """Report a lack of descriptors or memory that keeps partitions from being led."""
         reason = self._pending.damaged.scarcity
         if reason:
@@ -171,33 +171,36 @@ class Takeovers:
         ]
         self._pending.damaged.forget(await self._passed_leads.pass_on(damaged))
 
-    def _close(self, before: Before, group: dict[PartitionName, Replica]) -> None:
+    def _close(self, former: FormerChain, group: dict[PartitionName, Replica]) -> None:
         """Let no more partitions join the group."""
-        if self._open.get(before) is group:
-            del self._open[before]
+        if self._open.get(former) is group:
+            del self._open[former]
 
-    async def _take_over(self, before: Before, group: dict[PartitionName, Replica]) -> None:
+    async def _take_over(self, former: FormerChain, group: dict[PartitionName, Replica]) -> None:
         """Take the group's partitions from the chain; those that fail are left out.
 
         Raises the stores' errors, and ``CorruptObject``.
         """
-        own, sealer, sealed_at = await self._own_chain(), None, -1
-        chain, successors = before.chain, Successors({}, is_whole=True)
+        own, chain = await self._own_chain(), former.chain
+        sealed_at, successors = -1, Successors({}, is_whole=True)
         require_committed(own, group)
-        unsealed = chain if before.is_handed_over or chain == own.name else None
-        if chain is not None and before.is_handed_over:
-            await self._ends.note_heir(chain, own)
-        elif chain is not None and chain != own.name:
+        if chain is None:
+            takeover = Takeover.of_new_partitions(own.name)
+        elif former.is_handed_over or chain == own.name:
+            if former.is_handed_over:
+                await self._ends.note_heir(chain, own)
+            takeover = Takeover.of_ended_epochs(chain, own.name)
+        else:
             known_end = self._listings.known_end(chain)
             now_ms = self._node.membership.now_ms()
             sealer = ChainSealer(chain, known_end=known_end, now_ms=now_ms)
             sealed_at = await self._ends.seal(sealer, own)
             # The items are read afterwards: those of a healthy store know all epochs of the chains.
             successors = await self._successors.find(chain, sealed_at, own=own.name)
-        self._close(before, group)
+            takeover = Takeover.of_sealed_chain(sealer, own.name)
+        self._close(former, group)
         require_committed(own, group)
         # A restoration from the bucket alone needs the topic of every acknowledged record.
         await self._manifests.ensure({name.topic_id for name in group})
         taken = TakenPartitions(dict(group), own, sealed_at, successors)
-        steps = Takeover(sealer, own.name, unsealed=unsealed)
-        await self._leader_takeover.carry_out(taken, steps, steps.begin())
+        await self._leader_takeover.carry_out(taken, takeover, takeover.begin())

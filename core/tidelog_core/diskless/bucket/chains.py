@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
-from uuid import UUID
 
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
-from tidelog_core.diskless.chain.walk import Place, walk_chain
+from tidelog_core.diskless.chain.walk import ObjectState, walk_chain
 from tidelog_core.diskless.wal.committed_slices import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
 from tidelog_core.diskless.wal.footer import WalFooter
@@ -86,7 +85,7 @@ async def survey_chains(
             if one.problem:
                 key = wal_key(cluster_id, chain, one.listed.sequence)
                 found.problems.append((key, one.problem))
-            elif one.place is Place.COMMITTED and one.footer is not None:
+            elif one.state is ObjectState.COMMITTED and one.footer is not None:
                 reading.add(one.footer)
     for partition in found.partitions.values():
         partition.runs.sort(key=lambda run: (run.leader_epoch, run.base_offset))
@@ -106,10 +105,10 @@ class _ChainReading:
         for one in committed_slices(footer):
             self._add_slice(one, footer.header.sequence)
         for epoch in footer.epochs:
-            found = self._partition(PartitionName(UUID(bytes=epoch.topic_id), epoch.partition))
+            found = self._partition(PartitionName.of_row(epoch))
             found.leader_epoch_max = max(found.leader_epoch_max, epoch.leader_epoch)
         for mark in footer.marks:
-            found = self._partition(PartitionName(UUID(bytes=mark.topic_id), mark.partition))
+            found = self._partition(PartitionName.of_row(mark))
             found.log_start_offset = max(found.log_start_offset, mark.log_start_offset)
 
     def _add_slice(self, one: CommittedSlice, sequence: int) -> None:

@@ -8,9 +8,9 @@
    long as it takes. If the key is taken, the header there decides: ours, or the chain is sealed.
 4. Objects whose predecessors all exist are committed: ``Committed`` names the partitions' ends.
 
-Nothing is given up: an object is stored, or its sequence is sealed and the owner deposed. At most
-``in_flight_max`` sequences from the committed end on are taken. So an heir reads no more headers
-than that.
+The owner repeats a PUT until the object is stored, or until another node has sealed its sequence;
+then the owner is deposed. At most ``in_flight_max`` sequences from the committed end on have
+objects, so an heir reads no more headers than that.
 """
 
 from __future__ import annotations
@@ -228,10 +228,10 @@ class ChainWriter:
         """A log start or the end of the tier has moved; the next object says so."""
         self._waiting.set_mark(row)
 
-    def advance(self, now_ms: float) -> list[Decision]:
-        """Put an object without records if nothing is pending.
+    def put_empty_object(self, now_ms: float) -> list[Decision]:
+        """Put an object without records, unless something is pending.
 
-        The last object is never collected. So the one before, which has records, can be.
+        A chain's last object is never collected. After this the last one that has records can be.
         """
         self._time.advance(now_ms)
         if self.is_deposed or self._objects or self._waiting.first_ms is not None:
@@ -272,39 +272,35 @@ class ChainWriter:
                 return self._on_stored(sequence, now_ms)
             case PutOutcome.TAKEN:
                 self._pace.on_answer(now - sent_ms)
-                return self._read(sequence, one)
+                return self._read_header(sequence, one)
             case PutOutcome.THROTTLED:
                 self._pace.on_throttled(now)
         return self._retry_later(one, now)
 
-    def on_header(
-        self, sequence: int, header: WalHeader | None, now_ms: float, *, is_known: bool = True
-    ) -> list[Decision]:
-        """The header at a sequence that was taken; ``None`` if there is no object.
-
-        With ``is_known=False`` it could not be read.
-        """
-        now = self._time.advance(now_ms)
-        one = self._objects.get(sequence)
-        if one is None or self.is_deposed or not one.is_reading:
+    def on_header(self, sequence: int, header: WalHeader | None, now_ms: float) -> list[Decision]:
+        """The header at a sequence that was taken was read; ``None`` if there is no object."""
+        one = self._end_header_read(sequence)
+        if one is None:
             return []
-        one.is_reading = False
-        if sequence in self._stored:
-            return []
-        if not is_known or header is None:
-            return self._retry_later(one, now)
+        if header is None:
+            return self._retry_later(one, self._time.advance(now_ms))
         if header == one.header:
             return self._on_stored(sequence, now_ms)
         self.is_deposed = True
         reason = "sealed" if header.kind is WalKind.SEAL else f"taken by {header.chain}"
         return [Deposed(sequence, reason)]
 
+    def on_header_unreadable(self, sequence: int, now_ms: float) -> list[Decision]:
+        """The header at a sequence that was taken could not be read: the PUT is repeated later."""
+        one = self._end_header_read(sequence)
+        return [] if one is None else self._retry_later(one, self._time.advance(now_ms))
+
     def tick(self, now_ms: float) -> list[Decision]:
         """Time has passed, or something has changed."""
         if self.is_deposed:
             return []
         now = self._time.advance(now_ms)
-        decisions = list(self._repeat(now))
+        decisions = list(self._due_repetitions(now))
         if self._may_build() and self._flush_delay_ms(now) == 0:
             decisions.append(self._build())
         return decisions
@@ -358,9 +354,9 @@ class ChainWriter:
         one = ChainObject(content, self.committed_end, self._previous_crc)
         self._objects[sequence] = one
         self._in_flight_bytes += content.size_bytes
-        return self._order(sequence, one)
+        return self._build_order(sequence, one)
 
-    def _order(self, sequence: int, one: ChainObject) -> BuildObject:
+    def _build_order(self, sequence: int, one: ChainObject) -> BuildObject:
         return BuildObject(sequence, one.committed_end, one.previous_crc, one.content)
 
     # -- putting --
@@ -378,15 +374,15 @@ class ChainWriter:
             self._pace.take_token(now)
         return PutObject(sequence, one.last_attempt)
 
-    def _repeat(self, now: float) -> Iterable[Decision]:
-        """Yield the builds and PUTs that are due once more."""
+    def _due_repetitions(self, now: float) -> Iterable[Decision]:
+        """Yield the builds and PUTs to repeat now: retries and hedges whose time has come."""
         for sequence, one in self._objects.items():
             if sequence in self._stored or one.is_reading:
                 continue
             if one.header is None:
                 if one.retry_ms is not None and one.retry_ms <= now:
                     one.retry_ms = None
-                    yield self._order(sequence, one)
+                    yield self._build_order(sequence, one)
             elif any(at is not None and at <= now for at in (one.hedge_ms, one.retry_ms)):
                 yield self._put(sequence, one, now)
 
@@ -398,12 +394,20 @@ class ChainWriter:
             one.retry_ms = now + self._pace.retry_delay_ms(one.failures)
         return []
 
-    def _read(self, sequence: int, one: ChainObject) -> list[Decision]:
+    def _read_header(self, sequence: int, one: ChainObject) -> list[Decision]:
         if sequence in self._stored or one.is_reading:
             return []
         one.is_reading = True
         one.hedge_ms = one.retry_ms = None
         return [ReadHeader(sequence)]
+
+    def _end_header_read(self, sequence: int) -> ChainObject | None:
+        """Note that the read has ended; return the object if its outcome is still open."""
+        one = self._objects.get(sequence)
+        if one is None or self.is_deposed or not one.is_reading:
+            return None
+        one.is_reading = False
+        return None if sequence in self._stored else one
 
     # -- committing --
 

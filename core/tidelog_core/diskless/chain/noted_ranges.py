@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from typing import NamedTuple
-from uuid import UUID
 
 from tidelog_core.diskless.wal.build import ForeignSlice
 from tidelog_core.diskless.wal.epoch_chains import PartitionName
@@ -113,7 +112,7 @@ class NotedRanges:
 
     def set_mark(self, row: MarkRow) -> None:
         """Note offsets that have moved; they go with the next object, and need none."""
-        self._marks[PartitionName(UUID(bytes=row.topic_id), row.partition)] = row
+        self._marks[PartitionName.of_row(row)] = row
 
     def has(self, partition: PartitionName) -> bool:
         """Return whether something of the partition waits."""
@@ -173,7 +172,7 @@ class NotedRanges:
 
 def partition_of(reference: ForeignSlice) -> PartitionName:
     """Return the partition that the reference is of."""
-    return PartitionName(UUID(bytes=reference.row.topic_id), reference.row.partition)
+    return PartitionName.of_row(reference.row)
 
 
 def _size_of(part: _Part) -> int:

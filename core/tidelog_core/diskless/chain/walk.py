@@ -1,7 +1,7 @@
 """Walks the listed objects of a chain in order, and says which of them are part of the log.
 
-Nothing but the bucket is asked. An object that cannot be read still fills its place: its
-predecessor rule holds for those above. It is yielded with its problem.
+The bucket alone decides it. A damaged object is yielded with its problem; as it exists, objects
+above it can be committed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from tidelog_core.batched import batched
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
 from tidelog_core.diskless.wal.footer import WalFooter
 from tidelog_core.diskless.wal.header import HEADER_SIZE, TRAILER_SIZE, WalKind
@@ -31,8 +32,8 @@ SEAL_SIZE_BYTES = (
 )
 
 
-class Place(Enum):
-    """What an object is for its chain."""
+class ObjectState(Enum):
+    """Whether an object is part of the log that its chain is."""
 
     COMMITTED = "committed"
     SEAL = "seal"  # the one that ends the chain
@@ -42,10 +43,10 @@ class Place(Enum):
 
 
 class WalkedObject(NamedTuple):
-    """A listed object and its place. ``footer`` is ``None`` if it was not read, or is damaged."""
+    """A listed object and its state. ``footer`` is ``None`` if it was not read, or is damaged."""
 
     listed: ListedObject
-    place: Place
+    state: ObjectState
     footer: WalFooter | None
     problem: str = ""
 
@@ -57,30 +58,30 @@ async def walk_chain(
     *,
     on_read: Callable[[int], None] = lambda _: None,
 ) -> AsyncIterator[WalkedObject]:
-    """Yield the listed objects in order of sequence, but for those that are gone by now.
+    """Yield the listed objects in order of sequence, without those deleted since the listing.
 
-    Garbage is not read. Raises ``StoreUnavailable``.
+    Garbage is not read. ``on_read`` gets the number of objects in each batch of reads. Raises
+    ``StoreUnavailable``.
     """
     end = await _known_end(chains, chain, listed)
     is_sealed = False
-    for at in range(0, len(listed), OBJECTS_AT_ONCE_MAX):
-        some = listed[at : at + OBJECTS_AT_ONCE_MAX]
+    for some in batched(listed, OBJECTS_AT_ONCE_MAX):
         read = [] if is_sealed else await _footers(chains, chain, some)
         on_read(len(some))
         for number, one in enumerate(some):
             if is_sealed:
-                yield WalkedObject(one, Place.GARBAGE, None)
+                yield WalkedObject(one, ObjectState.GARBAGE, None)
                 continue
             footer, problem = read[number]
             if footer is None and not problem:
                 continue
             if footer is not None:
                 end = max(end, footer.header.committed_end)
-            place = _place(one, footer, end)
-            is_sealed = place is Place.SEAL
-            if place is Place.COMMITTED and one.sequence == end:
+            state = _state(one, footer, end)
+            is_sealed = state is ObjectState.SEAL
+            if state is ObjectState.COMMITTED and one.sequence == end:
                 end += 1
-            yield WalkedObject(one, place, footer, problem)
+            yield WalkedObject(one, state, footer, problem)
 
 
 def looks_like_seal(listed: ListedObject) -> bool:
@@ -88,20 +89,20 @@ def looks_like_seal(listed: ListedObject) -> bool:
     return listed.size_bytes == SEAL_SIZE_BYTES
 
 
-def _place(one: ListedObject, footer: WalFooter | None, end: int) -> Place:
+def _state(one: ListedObject, footer: WalFooter | None, end: int) -> ObjectState:
     is_seal = looks_like_seal(one) if footer is None else footer.is_seal
     if one.sequence > end:
-        return Place.PENDING
+        return ObjectState.PENDING
     if not is_seal:
-        return Place.COMMITTED
-    return Place.SEAL if one.sequence == end else Place.LATE_SEAL
+        return ObjectState.COMMITTED
+    return ObjectState.SEAL if one.sequence == end else ObjectState.LATE_SEAL
 
 
 async def _known_end(chains: ChainStore, chain: ChainName, listed: Sequence[ListedObject]) -> int:
     """Return the greatest committed end of all headers.
 
-    Those of data objects never decrease. A seal's may be greater than those of what its owner put
-    above it later: that was built before.
+    The committed ends of data objects never decrease, so the last data object is enough. A seal may
+    have a greater one than the objects above it, which their owner had built before.
     """
     ends = [0]
     is_data_read = False

@@ -150,11 +150,11 @@ def needs_of(footer: WalFooter, *, is_referenced: bool = True) -> dict[Partition
     for row in footer.slices:
         if row.is_foreign and not is_referenced:
             continue
-        name = PartitionName(UUID(bytes=row.topic_id), row.partition)
+        name = PartitionName.of_row(row)
         end_offset = INT64_MAX if row.is_foreign else row.end_offset
         needs[name] = max(end_offset, needs.get(name, 0))
     for reference in footer.references:
-        name = PartitionName(UUID(bytes=reference.topic_id), reference.partition)
+        name = PartitionName.of_row(reference)
         needs[name] = max(reference.end_offset, needs.get(name, 0))
     return needs
 

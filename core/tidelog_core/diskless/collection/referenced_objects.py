@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from uuid import UUID
 
+from tidelog_core.batched import batched
 from tidelog_core.diskless.bucket.chains import chains_of
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
 from tidelog_core.diskless.chain.walk import looks_like_seal
@@ -35,8 +36,7 @@ async def read_referenced(
     found: set[tuple[ChainName, int]] = set()
     for chain, group in chains_of(listed).items():
         data = [one for one in group if not looks_like_seal(one)]
-        for at in range(0, len(data), FOOTERS_AT_ONCE_MAX):
-            some = data[at : at + FOOTERS_AT_ONCE_MAX]
+        for some in batched(data, FOOTERS_AT_ONCE_MAX):
             for names in await asyncio.gather(*(_named_in(chains, chain, one) for one in some)):
                 found |= names
             on_read(len(some))

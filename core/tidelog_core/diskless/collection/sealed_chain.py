@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
+from tidelog_core.batched import batched
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
-from tidelog_core.diskless.chain.walk import Place, walk_chain
+from tidelog_core.diskless.chain.walk import ObjectState, walk_chain
 from tidelog_core.diskless.collection.collection import (
     DELETE_COUNT_MAX,
     UnneededEnds,
@@ -40,10 +41,10 @@ from tidelog_core.model import INT64_MAX
 from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, read_tiered_end
 from tidelog_core.tier.lifecycle import read_segments
 
-NOTHING = -1  # an end: all of a partition is needed
+ALL_NEEDED = -1  # an end below every record: all of a partition is needed
 ReadUnneeded = Callable[[Collection[PartitionName]], Awaitable[UnneededEnds]]
-"""Reads up to where partitions are not needed in chains. Called after the listing, for each of them
-once."""
+"""Reads up to which offset partitions need no chain. Called once per partition, after the listing.
+"""
 
 
 @dataclass(slots=True)
@@ -79,23 +80,21 @@ async def collect_sealed(
     if end is None:
         return result
     listed = await chains.list(chain)
-    needs_in = _Needs(chain, read_unneeded, read_referenced)
-    useless: list[ListedObject] = []
-    # Each object is judged when it is read: what an hour of them needs is more than memory has
-    # room for.
+    needs_reader = _NeedsReader(chain, read_unneeded, read_referenced)
+    collectable: list[ListedObject] = []
+    # Each object is judged when it is read: the needs of an hour's objects do not fit into memory.
     async for one in walk_chain(chains, chain, listed, on_read=on_read):
         sequence = one.listed.sequence
         needs: dict[int, dict[PartitionName, int]] = {}
         if one.problem:
             result.problems.append((wal_key(cluster_id, chain, sequence), one.problem))
-        elif one.place is Place.COMMITTED and one.footer is not None and sequence < end:
-            needs[sequence] = await needs_in.object(sequence, one.footer)
-        if collectable_of_sealed(end, (sequence,), needs, needs_in.unneeded):
-            useless.append(one.listed)
+        elif one.state is ObjectState.COMMITTED and one.footer is not None and sequence < end:
+            needs[sequence] = await needs_reader.needs_of_object(sequence, one.footer)
+        if collectable_of_sealed(end, (sequence,), needs, needs_reader.unneeded):
+            collectable.append(one.listed)
         elif one.problem or needs:
             result.kept.append(sequence)
-    for at in range(0, len(useless), DELETE_COUNT_MAX):
-        some = useless[at : at + DELETE_COUNT_MAX]
+    for some in batched(collectable, DELETE_COUNT_MAX):
         if not is_dry_run:
             await chains.delete(chain, [one.sequence for one in some])
         result.deleted += [one.sequence for one in some]
@@ -103,8 +102,8 @@ async def collect_sealed(
     return result
 
 
-class _Needs:
-    """Up to where partitions need the objects of a chain. Reads the stores once for each."""
+class _NeedsReader:
+    """Reads up to which offset partitions need the objects of a chain, each partition once."""
 
     def __init__(
         self,
@@ -119,7 +118,7 @@ class _Needs:
         self._ends: dict[PartitionName, int] = {}
         self.unneeded = UnneededEnds(self._ends)  # of the partitions in the objects so far
 
-    async def object(self, sequence: int, footer: WalFooter) -> dict[PartitionName, int]:
+    async def needs_of_object(self, sequence: int, footer: WalFooter) -> dict[PartitionName, int]:
         """Return up to where each partition needs the object. Raises the stores' errors."""
         is_referenced = True
         if self._read_referenced is not None and _has_foreign(footer):
@@ -166,13 +165,12 @@ async def read_unneeded_ends(
     unknown: Collection[PartitionName] = (),
     keeps_restored: bool = False,
 ) -> UnneededEnds:
-    """Return the ends of these partitions; those without an item are needed.
+    """Return the ends of these partitions. All records of a partition without an item are needed.
 
-    No records are needed of ``deleted``, of topics with a tombstone, and of ``unknown`` if they
-    still have no item: a topic may have been created since the topics were read. With
-    ``keeps_restored`` all records of a partition are needed as long as it begins where a
-    restoration has begun it: the records before may not have been deleted. Raises the store's
-    errors.
+    No records are needed of ``deleted`` ones, of topics with a tombstone, and of ``unknown`` ones
+    that still have no item: their topic may have been created since the topics were read. With
+    ``keeps_restored``, all records of a partition are needed while its log starts where a
+    restoration set it, because earlier records may still exist. Raises the store's errors.
     """
     keys = {partition_key(name.topic_id, name.partition): name for name in names}
     items = await store.get_many(keys)
@@ -184,7 +182,7 @@ async def read_unneeded_ends(
         partition = Partition.from_item(item)
         is_restored = 0 < partition.log_start_offset <= partition.restored_log_start
         is_kept = keeps_restored and is_restored
-        ends[name] = NOTHING if is_kept else await unneeded_end(store, partition)
+        ends[name] = ALL_NEEDED if is_kept else await unneeded_end(store, partition)
     left = {name for key, name in keys.items() if key not in items} - ends.keys()
     tombs = {deleted_topic_key(name.topic_id): name.topic_id for name in left}
     buried = {tombs[key] for key in (await store.get_many(tombs) if tombs else ())}

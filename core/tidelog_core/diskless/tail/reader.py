@@ -8,10 +8,10 @@ least if it answers that objects were collected: then the tier has their records
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
-from uuid import UUID
 
+from tidelog_core.batched import batched
 from tidelog_core.diskless.chain.follower import FOOTERS_AT_ONCE, ChainFollower
 from tidelog_core.diskless.chain.index import Covered
 from tidelog_core.diskless.chain.store import ChainStore, ListedObject
@@ -37,13 +37,13 @@ class Refreshed(NamedTuple):
     is_sealed: bool  # a chain has ended: its partitions' items have changed, or will
 
 
-class _Chain:
-    """A chain that is read."""
+class _FollowedChain:
+    """A chain that is read as it grows."""
 
     def __init__(self) -> None:
         self.follower = ChainFollower()
-        # Partitions that nobody wants, and the first sequence that has some of them.
-        self.unwanted: dict[PartitionName, int] = {}
+        # The partitions whose slices were skipped, each with the first sequence that has some.
+        self.skipped: dict[PartitionName, int] = {}
 
 
 class TailReader:
@@ -51,7 +51,7 @@ class TailReader:
 
     def __init__(self, chains: ChainStore) -> None:
         self._store = chains
-        self._chains: dict[ChainName, _Chain] = {}
+        self._chains: dict[ChainName, _FollowedChain] = {}
         self._tails: dict[PartitionName, PartitionTail] = {}
         self._calls = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
 
@@ -63,11 +63,11 @@ class TailReader:
         ``chains`` are those that their items name. Raises ``CorruptObject`` and
         ``StoreUnavailable``; then nothing is lost, and it can be called again.
         """
-        is_collected = await self._want(partitions)
+        is_collected = await self._set_partitions(partitions)
         for gone in self._chains.keys() - set(chains):
             del self._chains[gone]
         for chain in chains:
-            self._chains.setdefault(chain, _Chain())
+            self._chains.setdefault(chain, _FollowedChain())
         live = [(n, one) for n, one in self._chains.items() if not one.follower.is_sealed]
         before = [(one.follower.end, one.follower.collected_end) for _, one in live]
         await _all(self._follow(name, one) for name, one in live)
@@ -92,57 +92,62 @@ class TailReader:
 
     # -- partitions --
 
-    async def _want(self, partitions: Collection[PartitionName]) -> bool:
-        """Read new partitions' slices in earlier objects; return whether some objects are gone."""
+    async def _set_partitions(self, partitions: Collection[PartitionName]) -> bool:
+        """Follow these partitions from now on. Return whether objects were collected meanwhile.
+
+        The slices of new ones in objects that the followers have passed are read now.
+        """
         wanted = set(partitions)
         for name in self._tails.keys() - wanted:
             del self._tails[name]
-            for chain in self._chains.values():  # It may be wanted again.
-                chain.unwanted[name] = 0
+            for chain in self._chains.values():  # It may be wanted again, from the start.
+                chain.skipped[name] = 0
         added = wanted - self._tails.keys()
         tails = {name: PartitionTail() for name in added}
         is_collected = False
         for chain_name, chain in self._chains.items():
-            there = [chain.unwanted[one] for one in added & chain.unwanted.keys()]
-            if there:
+            firsts = [chain.skipped[one] for one in added & chain.skipped.keys()]
+            if firsts:
                 end = chain.follower.end
-                is_collected |= await self._read_again(chain_name, min(there), end, tails)
+                is_collected |= await self._read_skipped(chain_name, min(firsts), end, tails)
         self._tails |= tails
         for chain in self._chains.values():
             for one in added:
-                chain.unwanted.pop(one, None)
+                chain.skipped.pop(one, None)
         return is_collected
 
-    async def _read_again(
+    async def _read_skipped(
         self, name: ChainName, first: int, end: int, tails: Mapping[PartitionName, PartitionTail]
     ) -> bool:
+        """Add the slices in objects ``[first, end)``; return whether any object is gone."""
         found = await self._store.list_all(name, first)
         listed = [one for one in found.objects if one.sequence < end]
         is_gone = len(listed) < end - first
-        listed = await self._without_others(name, listed, found.checkpoints, tails)
-        for at in range(0, len(listed), FOOTERS_AT_ONCE):
-            footers = await self._footers(name, listed[at : at + FOOTERS_AT_ONCE])
+        listed = await self._objects_with(tails, name, listed, found.checkpoints)
+        for some in batched(listed, FOOTERS_AT_ONCE):
+            footers = await self._footers(name, some)
+            is_gone |= None in footers.values()
             for footer in footers.values():
-                if footer is None:
-                    is_gone = True
-                elif not footer.is_seal:
-                    for partition, one in packed_slices(footer):
-                        if partition in tails:
-                            tails[partition].add(one)
+                if footer is not None and not footer.is_seal:
+                    _add_slices(footer, tails)
         return is_gone
 
-    async def _without_others(
+    async def _objects_with(
         self,
+        partitions: Container[PartitionName],
         name: ChainName,
         listed: Sequence[ListedObject],
         indexes: Sequence[ListedObject],
-        tails: Mapping[PartitionName, PartitionTail],
     ) -> list[ListedObject]:
-        """Return the objects that have some of the partitions, as far as indexes say."""
+        """Return the objects that may have slices of the partitions, by the chain's indexes.
+
+        An object that no index covers is one of them. Too few objects to be worth an index are
+        returned as they are.
+        """
         covered, wanted = Covered(), set[int]()
-        for one in reversed(indexes):
+        for one in reversed(indexes):  # the newest first
             if len(listed) - len(wanted) < FOOTERS_AT_ONCE or covered.has(one.sequence - 1):
-                continue  # So few footers are read at once.
+                continue
             async with self._calls:
                 index = await self._store.index(name, one)
             if index is None:
@@ -151,13 +156,13 @@ class TailReader:
             for count, (sequence, row) in enumerate(index.slices(), 1):
                 if count % ROWS_IN_TURN == 0:
                     await asyncio.sleep(0)
-                if PartitionName(UUID(bytes=row.topic_id), row.partition) in tails:
+                if PartitionName.of_row(row) in partitions:
                     wanted.add(sequence)
         return [one for one in listed if one.sequence in wanted or not covered.has(one.sequence)]
 
     # -- chains --
 
-    async def _follow(self, name: ChainName, chain: _Chain) -> None:
+    async def _follow(self, name: ChainName, chain: _FollowedChain) -> None:
         follower = chain.follower
         for _ in range(ROUNDS_MAX):
             start = follower.start()
@@ -171,14 +176,14 @@ class TailReader:
             if not follower.is_unsettled:
                 return
 
-    def _add(self, chain: _Chain, footers: Iterable[WalFooter]) -> None:
+    def _add(self, chain: _FollowedChain, footers: Iterable[WalFooter]) -> None:
         for footer in footers:
-            for partition, one in packed_slices(footer):
+            for partition, packed in packed_slices(footer):
                 tail = self._tails.get(partition)
                 if tail is None:
-                    chain.unwanted.setdefault(partition, footer.header.sequence)
+                    chain.skipped.setdefault(partition, footer.header.sequence)
                 else:
-                    tail.add(one)
+                    tail.add(packed)
 
     async def _footers(
         self, name: ChainName, listed: Sequence[ListedObject]
@@ -200,6 +205,13 @@ class TailReader:
 
         found = await _all(map(read, listed))
         return {one.sequence: footer for one, footer in zip(listed, found, strict=True)}
+
+
+def _add_slices(footer: WalFooter, tails: Mapping[PartitionName, PartitionTail]) -> None:
+    """Add the object's slices to the tails of their partitions; others are left out."""
+    for partition, packed in packed_slices(footer):
+        if partition in tails:
+            tails[partition].add(packed)
 
 
 async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:

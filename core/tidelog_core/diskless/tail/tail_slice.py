@@ -89,7 +89,7 @@ def packed_slices(footer: WalFooter) -> Iterator[tuple[PartitionName, bytes]]:
             chain.chain_id.bytes,
             False,
         )
-        yield _name(row.topic_id, row.partition), fields + _rows(footer, begin, at)
+        yield PartitionName.of_row(row), fields + _rows(footer, begin, at)
     for reference in footer.references:
         begin, at = at, at + reference.batch_count
         fields = _FIELDS.pack(
@@ -105,7 +105,7 @@ def packed_slices(footer: WalFooter) -> Iterator[tuple[PartitionName, bytes]]:
             reference.chain_id,
             True,
         )
-        yield _name(reference.topic_id, reference.partition), fields + _rows(footer, begin, at)
+        yield PartitionName.of_row(reference), fields + _rows(footer, begin, at)
 
 
 def unpack_slice(packed: bytes) -> TailSlice:
@@ -132,10 +132,6 @@ def leader_epoch_of(packed: bytes) -> int:
     """Return the leader epoch of a packed slice."""
     found: int = _EPOCH.unpack_from(packed, 16)[0]
     return found
-
-
-def _name(topic_id: bytes, partition: int) -> PartitionName:
-    return PartitionName(UUID(bytes=topic_id), partition)
 
 
 def _rows(footer: WalFooter, begin: int, end: int) -> bytes:

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from tidelog_core.batched import batched
 from tidelog_core.diskless.chain.index import Covered
 from tidelog_core.diskless.chain.store import ChainStore, ListedChain, ListedObject
 from tidelog_core.diskless.chain.walk import SEAL_SIZE_BYTES
@@ -54,27 +55,27 @@ class Successors(NamedTuple):
     is_whole: bool
 
 
-class _Known:
-    """An heir's chain as far as it was read."""
+class _ReadChain:
+    """The leader epochs in an heir's chain, as far as it was read."""
 
     def __init__(self, first_sequence: int) -> None:
-        self.first = first_sequence
-        self.next = first_sequence  # the first sequence that was not read
-        # The greatest of each partition, by topic id and number.
+        self.first_sequence = first_sequence
+        self.next_sequence = first_sequence  # the first one that was not read
+        # The greatest leader epoch of each partition, by topic id and number.
         self.epochs: dict[tuple[bytes, int], int] = {}
-        self.is_whole = True
+        self.is_whole = True  # no object's epochs are missing
         self.reading = asyncio.Lock()
 
 
 class SuccessorSearch:
     """Searches from chain to chain. For the tasks of one event loop.
 
-    It remembers what it has read, so that another try reads only what came since.
+    It remembers the epochs of the chains that it has read, so a retry reads newer objects only.
     """
 
     def __init__(self, chains: ChainStore) -> None:
         self._chains = chains
-        self._known: OrderedDict[ChainName, _Known] = OrderedDict()
+        self._known: OrderedDict[ChainName, _ReadChain] = OrderedDict()
 
     async def find(self, chain: ChainName, sealed_at: int, *, own: ChainName) -> Successors:
         """Return the slices of a sealed chain's successors, except the caller's ``own`` chain.
@@ -92,16 +93,19 @@ class SuccessorSearch:
         await self._search([*await self._chains.heirs(chain)], firsts)
 
     async def _search(self, waiting: list[Heir], firsts: dict[ChainName, int]) -> Successors:
-        """Look at these chains, and at those that their notes lead to."""
+        """Read the epochs in these chains, and in all that their notes lead to.
+
+        ``firsts`` has the chains that were read already or are left out, each with the sequence
+        from which on; those that are read now are added to it.
+        """
         epochs: dict[PartitionName, LaterEpoch] = {}
         is_whole = True
         while waiting:
-            # All nodes may be heirs of one that has died: they are looked at together.
+            # All nodes may be heirs of one that has died: their chains are read at the same time.
             some = [one for one in waiting[:CHAINS_AT_ONCE_MAX] if _is_new(one, firsts)]
             waiting = waiting[CHAINS_AT_ONCE_MAX:]
-            for heir, (known, heirs) in zip(
-                some, await asyncio.gather(*map(self._visit, some)), strict=True
-            ):
+            visits = await asyncio.gather(*map(self._visit, some))
+            for heir, (known, heirs) in zip(some, visits, strict=True):
                 is_whole &= known.is_whole
                 waiting += heirs
                 for (topic_id, partition), epoch in known.epochs.items():
@@ -110,7 +114,7 @@ class SuccessorSearch:
                         epochs[name] = LaterEpoch(epoch, heir.chain)
         return Successors(epochs, is_whole)
 
-    async def _visit(self, heir: Heir) -> tuple[_Known, Sequence[Heir]]:
+    async def _visit(self, heir: Heir) -> tuple[_ReadChain, Sequence[Heir]]:
         return await asyncio.gather(self._read(heir), self._chains.heirs(heir.chain))
 
     async def _first_heirs(self, chain: ChainName, sealed_at: int) -> list[Heir]:
@@ -126,10 +130,10 @@ class SuccessorSearch:
                 heirs.append(Heir(named, 0))
         return heirs
 
-    async def _read(self, heir: Heir) -> _Known:
+    async def _read(self, heir: Heir) -> _ReadChain:
         known = self._known.get(heir.chain)
-        if known is None or known.first > heir.first_sequence:
-            known = self._known[heir.chain] = _Known(heir.first_sequence)
+        if known is None or known.first_sequence > heir.first_sequence:
+            known = self._known[heir.chain] = _ReadChain(heir.first_sequence)
         self._known.move_to_end(heir.chain)
         while len(self._known) > CHAINS_KNOWN_MAX:
             self._known.popitem(last=False)
@@ -137,31 +141,30 @@ class SuccessorSearch:
             await self._read_on(heir.chain, known)
         return known
 
-    async def _read_on(self, chain: ChainName, known: _Known) -> None:
-        listed = await self._chains.list_all(chain, known.next)
+    async def _read_on(self, chain: ChainName, known: _ReadChain) -> None:
+        listed = await self._chains.list_all(chain, known.next_sequence)
         covered, committed_end = await self._read_indexes(known, chain, listed)
         left = [one for one in listed.objects if not covered.has(one.sequence)]
-        for at in range(0, len(left), FOOTERS_AT_ONCE_MAX):
-            some = left[at : at + FOOTERS_AT_ONCE_MAX]
+        for some in batched(left, FOOTERS_AT_ONCE_MAX):
             footers = await asyncio.gather(*(self._footer(chain, one) for one in some))
             for footer in footers:
                 if footer is None:
                     known.is_whole = False
                 else:
                     committed_end = max(committed_end, footer.header.committed_end)
-                    _note(known, footer)
-        there = {one.sequence for one in listed.objects}
-        unread = (one for one in range(known.next, committed_end) if not covered.has(one))
-        # What has existed and is not listed was collected.
-        known.is_whole &= all(one in there for one in unread)
-        known.next = max(known.next, committed_end)
-        while known.next in there:
-            known.next += 1
+                    _add_footer(known, footer)
+        sequences = {one.sequence for one in listed.objects}
+        uncovered = (n for n in range(known.next_sequence, committed_end) if not covered.has(n))
+        # A committed object that is not listed was collected, and no index tells its epochs.
+        known.is_whole &= all(n in sequences for n in uncovered)
+        known.next_sequence = max(known.next_sequence, committed_end)
+        while known.next_sequence in sequences:
+            known.next_sequence += 1
 
     async def _read_indexes(
-        self, known: _Known, chain: ChainName, listed: ListedChain
+        self, known: _ReadChain, chain: ChainName, listed: ListedChain
     ) -> tuple[Covered, int]:
-        """Take the epochs that indexes have; return which objects that were, and their end."""
+        """Add the epochs in the chain's indexes; return the covered objects, and their end."""
         covered, end = Covered(), 0
         last = listed.objects[-1].sequence if listed.objects else -1
         for one in reversed(listed.checkpoints):  # the newest first
@@ -173,10 +176,10 @@ class SuccessorSearch:
                 continue
             for first in range(0, len(index.rows), ROWS_IN_TURN):
                 await asyncio.sleep(0)
-                rows = index.leader_epochs(first, ROWS_IN_TURN, from_sequence=known.next)
+                rows = index.leader_epochs(first, ROWS_IN_TURN, from_sequence=known.next_sequence)
                 for name, epoch in rows:
-                    _note_epoch(known, name, epoch)
-            covered.add(max(index.start, known.next), index.end)
+                    _add_epoch(known, name, epoch)
+            covered.add(max(index.start, known.next_sequence), index.end)
             end = max(end, index.end)
         return covered, end
 
@@ -196,14 +199,14 @@ def _is_new(heir: Heir, firsts: dict[ChainName, int]) -> bool:
     return True
 
 
-def _note(known: _Known, footer: WalFooter) -> None:
+def _add_footer(known: _ReadChain, footer: WalFooter) -> None:
     rows: itertools.chain[SliceRow | ReferenceRow] = itertools.chain(
         footer.slices, footer.references
     )
     for row in rows:
-        _note_epoch(known, (row.topic_id, row.partition), row.leader_epoch)
+        _add_epoch(known, (row.topic_id, row.partition), row.leader_epoch)
 
 
-def _note_epoch(known: _Known, name: tuple[bytes, int], leader_epoch: int) -> None:
+def _add_epoch(known: _ReadChain, name: tuple[bytes, int], leader_epoch: int) -> None:
     if leader_epoch > known.epochs.get(name, -1):  # A gateway's own slices have none.
         known.epochs[name] = leader_epoch

@@ -90,21 +90,16 @@ class Takeover:
 
     def __init__(
         self,
-        sealer: ChainSealer | None,
         heir: ChainName,
         *,
-        unsealed: ChainName | None = None,
+        sealer: ChainSealer | None = None,
+        unsealed_chain: ChainName | None = None,
         rules: ChainRules | None = None,
     ) -> None:
-        """Without a sealer it takes new partitions, whose items name no chain.
-
-        Or those of the chain given whose end needs no seal: they were handed over, or it is the
-        heir's own. Then nobody has led them elsewhere, and the caller knows that nothing of
-        them is pending.
-        """
-        assert sealer is None or unsealed is None
+        """Use ``of_sealed_chain``, ``of_ended_epochs`` or ``of_new_partitions``."""
+        assert sealer is None or unsealed_chain is None
         self._sealer = sealer
-        self._unsealed = unsealed
+        self._unsealed_chain = unsealed_chain
         self._heir = heir
         self._rules = rules or ChainRules()
         # Found by replay, and fixed once the chain is sealed: of this epoch. A late write of others
@@ -112,17 +107,45 @@ class Takeover:
         self._ends: dict[PartitionName, tuple[EpochChain | None, int]] = {}
         self._planned: dict[PartitionName, StoredChains] = {}
 
+    @classmethod
+    def of_sealed_chain(
+        cls, sealer: ChainSealer, heir: ChainName, *, rules: ChainRules | None = None
+    ) -> Takeover:
+        """Take every partition whose item names the sealer's chain, once that chain is sealed."""
+        return cls(heir, sealer=sealer, rules=rules)
+
+    @classmethod
+    def of_ended_epochs(
+        cls, chain: ChainName, heir: ChainName, *, rules: ChainRules | None = None
+    ) -> Takeover:
+        """Take the partitions whose last epoch in ``chain`` has ended, so no seal is needed.
+
+        Their leader has handed them over, or ``chain`` is the heir's own and they have left it. The
+        caller makes sure that the chain has no pending records of them.
+        """
+        return cls(heir, unsealed_chain=chain, rules=rules)
+
+    @classmethod
+    def of_new_partitions(cls, heir: ChainName, *, rules: ChainRules | None = None) -> Takeover:
+        """Take the partitions whose items name no chain."""
+        return cls(heir, rules=rules)
+
     @property
-    def chain(self) -> ChainName | None:
-        """The chain whose partitions are taken, ``None`` for new partitions."""
+    def sealed_chain(self) -> ChainName | None:
+        """The chain that had to be sealed, ``None`` if the partitions needed no seal."""
         return None if self._sealer is None else self._sealer.chain
 
     def part(self) -> Takeover:
-        """Return the takeover of some of the partitions, which goes on with ``on_replayed``.
+        """Return a takeover for a part of the partitions; its first event is ``on_replayed``.
 
-        So those that are replayed first are written and led first.
+        Each part is written and led as soon as its own partitions are replayed.
         """
-        return Takeover(self._sealer, self._heir, unsealed=self._unsealed, rules=self._rules)
+        return Takeover(
+            self._heir,
+            sealer=self._sealer,
+            unsealed_chain=self._unsealed_chain,
+            rules=self._rules,
+        )
 
     def may_begin(self) -> bool:
         """Return whether the chain's partitions may be taken now."""
@@ -145,16 +168,16 @@ class Takeover:
         decisions: list[TakeoverDecision] = [
             Lead(name, stored, self._end_of(name)) for name, stored in written.items()
         ]
-        left = {
+        to_take = {
             name: stored
             for name, stored in items.items()
-            if name not in written and self._is_left(stored)
+            if name not in written and self._may_take(stored)
         }
-        if not left:
-            return [*decisions, Finished(self._end)]
-        if all(self._is_replayed(name, stored) for name, stored in left.items()):
-            return [*decisions, self._write(left)]
-        return [*decisions, Replay(left, self._end)]
+        if not to_take:
+            return [*decisions, Finished(self._seal_sequence)]
+        if all(self._is_replayed(name, stored) for name, stored in to_take.items()):
+            return [*decisions, self._write(to_take)]
+        return [*decisions, Replay(to_take, self._seal_sequence)]
 
     def on_replayed(
         self, items: Mapping[PartitionName, StoredChains], ends: Mapping[PartitionName, int]
@@ -173,20 +196,20 @@ class Takeover:
             for name, stored in self._planned.items()
         ]
         self._planned.clear()
-        return [*led, Finished(self._end)]
+        return [*led, Finished(self._seal_sequence)]
 
     @property
-    def _end(self) -> int | None:
+    def _seal_sequence(self) -> int | None:
         return None if self._sealer is None else self._sealer.end
 
-    def _is_left(self, stored: StoredChains) -> bool:
-        last = current_chain(stored.chains)
-        if self._unsealed is not None:
-            is_ended = stored.is_handed_over or self._unsealed == self._heir
-            return is_ended and last is not None and last.chain == self._unsealed
-        if self._sealer is None or last is None:
-            return self._sealer is None and last is None
-        return last.chain == self._sealer.chain
+    def _may_take(self, stored: StoredChains) -> bool:
+        """Return whether the partition is one of those that this takeover is for."""
+        epoch = current_chain(stored.chains)
+        chain = None if epoch is None else epoch.chain
+        if self._unsealed_chain is not None:
+            is_ended = stored.is_handed_over or self._unsealed_chain == self._heir
+            return is_ended and chain == self._unsealed_chain
+        return chain == self.sealed_chain
 
     def _write(self, items: Mapping[PartitionName, StoredChains]) -> WriteEpochs:
         self._planned = {

@@ -124,7 +124,7 @@ def data_sections(
     reference_rows: list[ReferenceRow] = []
     for reference in references:
         reference_rows.append(_reference_row(reference))
-        batch_rows.append(pack_rows(WalSection.BATCHES, _moved(reference)))
+        batch_rows.append(pack_rows(WalSection.BATCHES, _rows_with_offsets(reference)))
     return {
         WalSection.SLICES: pack_rows(WalSection.SLICES, slice_rows),
         WalSection.BATCHES: b"".join(batch_rows),
@@ -235,30 +235,33 @@ def _reference_row(reference: ForeignSlice) -> ReferenceRow:
     )
 
 
-def _moved(reference: ForeignSlice) -> Iterable[BatchRow]:
+def _rows_with_offsets(reference: ForeignSlice) -> Iterable[BatchRow]:
     """Return the rows of the foreign batches with the offsets that they have got."""
     for row in reference.batches:
         yield row._replace(base_offset=reference.base_offset + row.base_offset)
 
 
-class ObjectEnds(NamedTuple):
-    """All of an object but its body."""
+class ObjectFrame(NamedTuple):
+    """The bytes of an object around its body."""
 
     header: WalHeader
-    head: bytes
-    tail: bytes  # what follows the body
+    head: bytes  # before the body: the header
+    tail: bytes  # behind it: padding, footer, trailer
 
 
-def object_ends(
+def frame_object(
     name: ObjectName, kind: WalKind, body_size: int, sections: Mapping[WalSection, bytes]
-) -> ObjectEnds:
-    """Return the bytes before and behind a body of this size. Raises ``ValueError``."""
-    there = {number: data for number, data in sections.items() if data}
+) -> ObjectFrame:
+    """Return the bytes around a body of this size.
+
+    Raises ``ValueError`` if the object or its footer would be larger than readers accept.
+    """
+    filled = {number: data for number, data in sections.items() if data}
     body_end = HEADER_SIZE + body_size
     footer_position = aligned(body_end)
-    table_end = HEADER_SIZE + SECTION.size * len(there)
+    table_end = HEADER_SIZE + SECTION.size * len(filled)
     table, section_parts = pack_sections(
-        there,
+        filled,
         footer_position + table_end + HEADER_CRC.size,
         row_sizes=ROW_SIZES_BYTES,
         required=REQUIRED_KINDS,
@@ -272,7 +275,7 @@ def object_ends(
         raise ValueError(f"a footer of {footer_size} bytes is longer than {FOOTER_SIZE_BYTES_MAX}")
     header = WalHeader(
         kind=kind,
-        section_count=len(there),
+        section_count=len(filled),
         cluster_digest=cluster_digest(name.cluster_id),
         chain=name.chain,
         table_crc=crc32c(table),
@@ -295,7 +298,7 @@ def object_ends(
             pack_trailer(footer_position),
         ]
     )
-    return ObjectEnds(header._replace(crc=int.from_bytes(head[-4:], "little")), head, tail)
+    return ObjectFrame(header._replace(crc=int.from_bytes(head[-4:], "little")), head, tail)
 
 
 def _assemble(
@@ -304,5 +307,5 @@ def _assemble(
     body: Sequence[Buffer],
     sections: Mapping[WalSection, bytes],
 ) -> BuiltObject:
-    ends = object_ends(name, kind, sum(map(len, body)), sections)
-    return BuiltObject(ends.header, b"".join([ends.head, *body, ends.tail]))
+    frame = frame_object(name, kind, sum(map(len, body)), sections)
+    return BuiltObject(frame.header, b"".join([frame.head, *body, frame.tail]))

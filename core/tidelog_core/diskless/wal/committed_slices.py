@@ -50,7 +50,7 @@ def committed_slices(footer: WalFooter) -> list[CommittedSlice]:
     References are among them. A gateway's own slices are not.
     """
     names = {
-        (row.topic_id, row.partition): PartitionName(UUID(bytes=row.topic_id), row.partition)
+        (row.topic_id, row.partition): PartitionName.of_row(row)
         for rows in (footer.slices, footer.references)
         for row in rows
     }

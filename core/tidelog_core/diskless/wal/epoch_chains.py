@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
+
+
+class PartitionRow(Protocol):
+    """A row of a WAL object that is about one partition."""
+
+    @property
+    def topic_id(self) -> bytes: ...
+
+    @property
+    def partition(self) -> int: ...
 
 
 class PartitionName(NamedTuple):
@@ -13,6 +23,11 @@ class PartitionName(NamedTuple):
 
     topic_id: UUID
     partition: int
+
+    @classmethod
+    def of_row(cls, row: PartitionRow) -> PartitionName:
+        """Return the partition that a row of a WAL object is about."""
+        return cls(UUID(bytes=row.topic_id), row.partition)
 
 
 def current_chain(chains: EpochChains) -> EpochChain | None:

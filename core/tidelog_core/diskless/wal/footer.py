@@ -143,7 +143,7 @@ def _parse_footer(suffix: memoryview, object_size: int) -> WalFooter:
         row_sizes=ROW_SIZES_BYTES,
         data_position=position,
     )
-    _check_padding(footer, table_end)
+    _check_padding(footer, table_end, footer_position=position)
 
     def table(make: type[Row], kind: WalSection) -> RowTable[Row]:
         return RowTable(make, kind, sections.get(kind, _EMPTY))
@@ -171,21 +171,27 @@ def _check_footer_position(position: int, object_size: int) -> None:
         raise ValueError(f"its footer of {end - position} bytes is longer than allowed")
 
 
-def _check_padding(footer: memoryview, table_end: int) -> None:
-    """Raise ``ValueError`` if a byte of the footer belongs to nothing and is not zero."""
+def _check_padding(footer: memoryview, table_end: int, *, footer_position: int) -> None:
+    """Raise ``ValueError`` unless sections follow each other, with zeros alone between them."""
     if HEADER_CRC.unpack_from(footer, table_end)[1]:
         raise ValueError("the bytes behind the CRC of its table are not zero")
-    end = table_end + HEADER_CRC.size
-    base = int.from_bytes(footer[80:88], "little")  # the footer's position, from its header
-    for at in range(HEADER_SIZE, table_end, SECTION.size):
-        _, _, position, size, _, _ = SECTION.unpack_from(footer, at)
-        if position - base != end:
-            raise ValueError(f"a section begins at {position} instead of {base + end}")
-        end = aligned(position - base + size)
-        if any(footer[position - base + size : end]):
-            raise ValueError(f"the bytes behind the section at {position} are not zero")
-    if end != len(footer):
-        raise ValueError(f"its sections end at {base + end} instead of {base + len(footer)}")
+    next_start = table_end + HEADER_CRC.size  # in the footer, as all positions here but those named
+    for row in range(HEADER_SIZE, table_end, SECTION.size):
+        _, _, position_in_object, size, _, _ = SECTION.unpack_from(footer, row)
+        start = position_in_object - footer_position
+        if start != next_start:
+            raise ValueError(
+                f"a section begins at {position_in_object} instead of"
+                f" {footer_position + next_start}"
+            )
+        next_start = aligned(start + size)
+        if any(footer[start + size : next_start]):
+            raise ValueError(f"the bytes behind the section at {position_in_object} are not zero")
+    if next_start != len(footer):
+        raise ValueError(
+            f"its sections end at {footer_position + next_start} instead of"
+            f" {footer_position + len(footer)}"
+        )
 
 
 def _check_kind(footer: WalFooter) -> None:
@@ -202,19 +208,38 @@ def _check_kind(footer: WalFooter) -> None:
 
 
 def _check_rows(footer: WalFooter) -> None:
-    position, batch_count = HEADER_SIZE, 0
+    _check_body_layout(footer)
+    batch_count = _check_slices(footer) + _check_references(footer)
+    if footer.header.kind is WalKind.DATA and batch_count != len(footer.batches):
+        raise ValueError(f"it has {len(footer.batches)} batches instead of {batch_count}")
+
+
+def _check_body_layout(footer: WalFooter) -> None:
+    """Raise ``ValueError`` unless the parts of the body follow each other up to the footer."""
+    position = HEADER_SIZE
     for start, size, _ in _body_parts(footer):
         if start != position:
             raise ValueError(f"a slice begins at {start} instead of {position}")
         position += size
     if aligned(position) != footer.header.footer_position:
         raise ValueError(f"its slices end at {position} instead of the footer's position")
+
+
+def _check_slices(footer: WalFooter) -> int:
+    """Return the number of batches in the slices. Raises ``ValueError``."""
+    batch_count = 0
     for fields in footer.slices.fields(0, len(footer.slices)):
         _, partition, _, base_offset, end_offset, _, _, _, count, _, flags, _ = fields
         batch_count += count
         base = 0 if flags & FOREIGN else base_offset
         if partition < 0 or flags > 1 or base < 0 or end_offset <= base:
             raise ValueError(f"a slice of partition {partition} has offsets [{base}, {end_offset})")
+    return batch_count
+
+
+def _check_references(footer: WalFooter) -> int:
+    """Return the number of batches in the referenced slices. Raises ``ValueError``."""
+    batch_count = 0
     for fields in footer.references.fields(0, len(footer.references)):
         _, _, _, partition, _, count, _, base, end_offset, *_ = fields
         batch_count += count
@@ -222,8 +247,7 @@ def _check_rows(footer: WalFooter) -> None:
             raise ValueError(
                 f"a reference of partition {partition} has offsets [{base}, {end_offset})"
             )
-    if footer.header.kind is WalKind.DATA and batch_count != len(footer.batches):
-        raise ValueError(f"it has {len(footer.batches)} batches instead of {batch_count}")
+    return batch_count
 
 
 def _body_parts(footer: WalFooter) -> list[tuple[int, int, int]]:
