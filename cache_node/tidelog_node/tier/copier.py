@@ -53,9 +53,9 @@ from tidelog_core.tier.keys import (
 )
 from tidelog_core.tier.lifecycle import (
     AT_ONCE,
+    delete_given_up_copy,
     end_deletions,
     finish_copy,
-    forsake,
     select_deletable,
     start_copy,
     start_deletions,
@@ -290,7 +290,7 @@ class Copier:
         cleans up. Objects that cannot be removed now are left to the scrub.
         """
         with contextlib.suppress(TidelogError):
-            if await forsake(self._node.store, self._client, started, keys):
+            if await delete_given_up_copy(self._node.store, self._client, started, keys):
                 logger.info(
                     "copy of a segment that a later leader gave up is removed",
                     extra={"segment_id": str(started.segment_id)},

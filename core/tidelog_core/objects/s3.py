@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 import obstore
 from obstore.exceptions import BaseError
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
 from tidelog_core.objects.obstore_requests import tracked
@@ -105,25 +106,24 @@ class S3ObjectStore:
     async def replace(self, key: str, data: bytes) -> None:
         """Store ``data`` whether or not the key exists; readers see the old or the new."""
         check_key(key)
-        for is_last in (False, True):
-            try:
-                await tracked(
-                    obstore.put_async(
-                        # Manifests are small: the answer comes within the time-out of reads.
-                        self._session.clients.reading,
-                        self._prefix + key,
-                        data,
-                        mode="overwrite",
-                        use_multipart=False,
-                    )
+
+        async def put() -> None:
+            await tracked(
+                obstore.put_async(
+                    # Manifests are small: the answer comes within the time-out of reads.
+                    self._session.clients.reading,
+                    self._prefix + key,
+                    data,
+                    mode="overwrite",
+                    use_multipart=False,
                 )
-            except (BaseError, FileNotFoundError) as error:
-                if is_last or not self._session.renew_if_expired(error):
-                    self._session.note_failure(error, "write")
-                    raise write_failure(key, error) from error
-            else:
-                self._session.note_success("write")
-                return
+            )
+
+        try:
+            await self._session.request("write", put)
+        except (BaseError, FileNotFoundError) as error:
+            self._session.note_failure(error, "write")
+            raise write_failure(key, error) from error
 
     async def get(self, key: str) -> bytes:
         """Return the whole object. Raises ``ObjectNotFound``."""
@@ -194,20 +194,13 @@ class S3ObjectStore:
 
         Needs the right to ``s3:GetLifecycleConfiguration``. Raises ``StoreUnavailable``.
         """
-        rules = await self._listed().expiry_rules()
-        ours = [
-            rule
-            for rule in rules
-            if rule.prefix.startswith(self._prefix) or self._prefix.startswith(rule.prefix)
-        ]
-        return [
-            rule._replace(
-                prefix=rule.prefix[len(self._prefix) :]
-                if rule.prefix.startswith(self._prefix)
-                else ""
-            )
-            for rule in ours
-        ]
+        rules: list[ExpiryRule] = []
+        for rule in await self._listed().expiry_rules():
+            if rule.prefix.startswith(self._prefix):  # It deletes some objects of the store.
+                rules.append(rule._replace(prefix=rule.prefix.removeprefix(self._prefix)))
+            elif self._prefix.startswith(rule.prefix):  # It deletes all of them.
+                rules.append(rule._replace(prefix=""))
+        return rules
 
     def _listed(self) -> S3Listing:
         if self._listing is None:
@@ -227,8 +220,8 @@ class S3ObjectStore:
         """Remove the objects. A missing key is no error."""
         for key in keys:
             check_key(key)
-        for at in range(0, len(keys), DELETE_KEYS_MAX):
-            await self._delete([self._prefix + key for key in keys[at : at + DELETE_KEYS_MAX]])
+        for some in batched(keys, DELETE_KEYS_MAX):
+            await self._delete([self._prefix + key for key in some])
 
     async def close(self) -> None:
         """Close the connection of listings; obstore keeps only idle ones."""
@@ -236,41 +229,31 @@ class S3ObjectStore:
             await self._listing.close()
 
     async def _delete(self, paths: Sequence[str]) -> None:
-        for is_last in (False, True):
-            try:
-                await tracked(obstore.delete_async(self._session.clients.reading, paths))
-            except FileNotFoundError as error:
-                self._session.note_failure(error, "delete")
-                return
-            except BaseError as error:
-                if is_last or not self._session.renew_if_expired(error):
-                    self._session.note_failure(error, "delete")
-                    # Some may be deleted already. The caller repeats; deleting twice is harmless.
-                    raise StoreUnavailable(f"delete failed: {summary(error)}") from error
-            else:
-                self._session.note_success("delete")
-                return
+        async def delete() -> None:
+            await tracked(obstore.delete_async(self._session.clients.reading, paths))
+
+        try:
+            await self._session.request("delete", delete)
+        except FileNotFoundError as error:
+            self._session.note_failure(error, "delete")
+        except BaseError as error:
+            self._session.note_failure(error, "delete")
+            # Some may be deleted already. The caller repeats; deleting twice is harmless.
+            raise StoreUnavailable(f"delete failed: {summary(error)}") from error
 
     async def _read(self, key: str, read: Callable[[], Awaitable[T]]) -> T:
-        for is_last in (False, True):
-            try:
-                found = await read()
-                self._session.note_success("read")
-                return found
-            except FileNotFoundError as error:
-                if "NoSuchBucket" in str(error):
-                    self._session.note_failure(error, "read")
-                    raise StoreUnavailable(
-                        f"the bucket of {key!r} is not there: {summary(error)}"
-                    ) from error
+        try:
+            return await self._session.request("read", read)
+        except FileNotFoundError as error:
+            if "NoSuchBucket" not in str(error):
                 raise ObjectNotFound(key) from None
-            except BaseError as error:
-                if is_last or not self._session.renew_if_expired(error):
-                    self._session.note_failure(error, "read")
-                    raise StoreUnavailable(
-                        f"object {key!r} cannot be read: {summary(error)}"
-                    ) from error
-        raise AssertionError("unreachable")
+            self._session.note_failure(error, "read")
+            raise StoreUnavailable(
+                f"the bucket of {key!r} is not there: {summary(error)}"
+            ) from error
+        except BaseError as error:
+            self._session.note_failure(error, "read")
+            raise StoreUnavailable(f"object {key!r} cannot be read: {summary(error)}") from error
 
     async def _put_in_parts(self, key: str, data: bytes | Path, kms_key_id: str) -> None:
         if await self._exists(key):

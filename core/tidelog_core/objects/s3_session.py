@@ -11,10 +11,16 @@ data key for a time (bucket keys), so there is no call of KMS for each object.
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from obstore.exceptions import BaseError
 
 from tidelog_core.objects.s3_clients import S3Clients
 from tidelog_core.objects.s3_errors import has_expired, is_refusal, summary
 from tidelog_core.objects.s3_refusals import Refusals
+
+T = TypeVar("T")
 
 RENEW_INTERVAL_S = 1.0
 KMS_KEYS_MAX = 100  # whose clients are kept, with their connections
@@ -44,6 +50,21 @@ class S3Session:
                 del self._encrypting[next(iter(self._encrypting))]
             self._encrypting[kms_key_id] = self._connect(kms_key_id)
         return self._encrypting[kms_key_id]
+
+    async def request(self, operation: str, send: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer to a request. It is sent once more if its credentials have expired.
+
+        A success is noted. Raises obstore's errors and ``FileNotFoundError``, which the caller
+        notes.
+        """
+        try:
+            answer = await send()
+        except BaseError as error:
+            if not self.renew_if_expired(error):
+                raise
+            answer = await send()
+        self.note_success(operation)
+        return answer
 
     def note_failure(self, error: Exception, operation: str) -> None:
         """Log the error of a request if S3 refuses such requests until an operator acts."""

@@ -22,6 +22,7 @@ from tidelog_core.tier.index_file import (
     LEADER_EPOCH_ROW,
     REPLACED_ROW,
     REWRITE,
+    IndexHeader,
     ReplacedSegment,
     SectionKind,
     pack_index_file,
@@ -29,7 +30,7 @@ from tidelog_core.tier.index_file import (
 from tidelog_core.tier.integrity import ChainLink, chained_hash
 from tidelog_core.tier.key_filter import build_key_filter
 from tidelog_core.tier.key_hashes import add_key_hashes
-from tidelog_core.tier.segment_scan import scan_segment
+from tidelog_core.tier.segment_scan import SegmentScan, scan_segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +141,29 @@ def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
         log_sha256=scan.log_sha256,
     )
     chained = chained_hash(source.previous_hash, link)
+    sections = _sections(source, scan, chained)
+    if has_key_filter := scan.record_count <= records_max:
+        # A compacted segment may have few records although it has many offsets.
+        hashes = _key_hashes(log) if scan.key_hashes is None else scan.key_hashes
+        sections[SectionKind.KEY_FILTER] = build_key_filter(hashes)
+    header = IndexHeader(
+        base_offset=source.base_offset,
+        end_offset=source.end_offset,
+        log_size_bytes=source.size_bytes,
+        record_count=scan.record_count,
+        max_timestamp_ms=scan.max_timestamp_ms,
+        log_crc32c=scan.log_crc32c,
+        leader_epoch=source.leader_epoch,
+        partition=source.partition,
+        topic_id=source.topic_id,
+        segment_id=source.segment_id,
+    )
+    data = pack_index_file(header, sections)
+    return BuiltIndex(data, chained, scan.max_timestamp_ms, has_key_filter)
+
+
+def _sections(source: SegmentSource, scan: SegmentScan, chained: bytes) -> dict[SectionKind, bytes]:
+    """Return the sections of the index, without the key filter."""
     sections = {
         SectionKind.BATCHES: scan.rows,
         SectionKind.OFFSET_INDEX: _read_or_empty(source.offset_index),
@@ -157,24 +181,7 @@ def _build(source: SegmentSource, log: Buffer) -> BuiltIndex:
         sections[SectionKind.REPLACED] = b"".join(
             REPLACED_ROW.pack(row.segment_id.bytes, *row[1:]) for row in facts.replaced
         )
-    if has_key_filter := scan.record_count <= records_max:
-        # A compacted segment may have few records although it has many offsets.
-        hashes = _key_hashes(log) if scan.key_hashes is None else scan.key_hashes
-        sections[SectionKind.KEY_FILTER] = build_key_filter(hashes)
-    fields = {
-        "base_offset": source.base_offset,
-        "end_offset": source.end_offset,
-        "log_size_bytes": source.size_bytes,
-        "record_count": scan.record_count,
-        "max_timestamp_ms": scan.max_timestamp_ms,
-        "log_crc32c": scan.log_crc32c,
-        "leader_epoch": source.leader_epoch,
-        "partition": source.partition,
-        "topic_id": source.topic_id,
-        "segment_id": source.segment_id,
-    }
-    data = pack_index_file(fields, sections)
-    return BuiltIndex(data, chained, scan.max_timestamp_ms, has_key_filter)
+    return sections
 
 
 def _key_hashes(log: Buffer) -> set[int]:

@@ -155,6 +155,29 @@ class BatchTable(Sequence[BatchRow]):
         return position
 
 
+class IndexHeader(NamedTuple):
+    """The fields of an index object's header that describe its segment."""
+
+    base_offset: int
+    end_offset: int  # exclusive
+    log_size_bytes: int
+    record_count: int
+    max_timestamp_ms: int
+    log_crc32c: int
+    leader_epoch: int
+    partition: int
+    topic_id: UUID
+    segment_id: UUID
+
+
+class _Layout(NamedTuple):
+    """The other fields of the header, which say how the object is laid out."""
+
+    section_count: int
+    header_size: int  # bytes before the first section
+    batch_count: int
+
+
 @dataclass(frozen=True)
 class IndexFile:
     """A parsed index object. Sections are views of the bytes it was parsed from."""
@@ -284,32 +307,29 @@ def crc32c_of(data: Buffer) -> int:
     return crc32c(data)
 
 
-def pack_index_file(header: Mapping[str, object], sections: Mapping[SectionKind, bytes]) -> bytes:
-    """Return the file with this header (the fields of ``IndexFile``) and these sections."""
+def pack_index_file(header: IndexHeader, sections: Mapping[SectionKind, bytes]) -> bytes:
+    """Return the index object with this header and these sections."""
     table_end = HEADER.size + SECTION.size * len(sections)
     header_size = aligned(table_end + HEADER_CRC.size)
     table, body = pack_sections(
         sections, header_size, row_sizes=ROW_SIZES_BYTES, required=REQUIRED_KINDS
     )
-    topic_id, segment_id = header["topic_id"], header["segment_id"]
-    assert isinstance(topic_id, UUID)
-    assert isinstance(segment_id, UUID)
     fixed = HEADER.pack(
         MAGIC,
         VERSION,
         len(sections),
         header_size,
-        header["base_offset"],
-        header["end_offset"],
-        header["log_size_bytes"],
-        header["record_count"],
-        header["max_timestamp_ms"],
-        header["log_crc32c"],
+        header.base_offset,
+        header.end_offset,
+        header.log_size_bytes,
+        header.record_count,
+        header.max_timestamp_ms,
+        header.log_crc32c,
         len(sections[SectionKind.BATCHES]) // BATCH_ROW.size,
-        header["leader_epoch"],
-        header["partition"],
-        topic_id.bytes,
-        segment_id.bytes,
+        header.leader_epoch,
+        header.partition,
+        header.topic_id.bytes,
+        header.segment_id.bytes,
         header_size + sum(map(len, body)),
     )
     head = fixed + table
@@ -318,6 +338,27 @@ def pack_index_file(header: Mapping[str, object], sections: Mapping[SectionKind,
 
 
 def _parse(data: memoryview) -> IndexFile:
+    header, layout = _parse_header(data)
+    sections = parse_sections(
+        data,
+        HEADER.size,
+        layout.section_count,
+        first=layout.header_size,
+        row_sizes=ROW_SIZES_BYTES,
+    )
+    index = IndexFile(**header._asdict(), sections=sections, size_bytes=len(data))
+    if len(index.batches) != layout.batch_count:
+        raise ValueError(f"it has {len(index.batches)} batches instead of {layout.batch_count}")
+    if SectionKind.CHAIN not in sections:
+        raise ValueError("it has no chained hash")
+    if len(sections.get(SectionKind.REWRITE, _EMPTY)) not in {0, REWRITE.size}:
+        raise ValueError("it says more than once how it was rewritten")
+    if index.key_filter is not None and index.key_filter.key_count > header.record_count:
+        raise ValueError("its key filter has more keys than there are records")
+    return index
+
+
+def _parse_header(data: memoryview) -> tuple[IndexHeader, _Layout]:
     if len(data) < HEADER.size:
         raise ValueError(f"it has {len(data)} bytes, less than a header takes")
     (
@@ -345,33 +386,20 @@ def _parse(data: memoryview) -> IndexFile:
     if file_size != len(data):
         raise ValueError(f"it has {len(data)} bytes instead of {file_size}")
     table_end = HEADER.size + SECTION.size * section_count
-    if section_count > SECTION_COUNT_MAX or not table_end + HEADER_CRC.size <= header_size <= len(
-        data
-    ):
+    has_room = table_end + HEADER_CRC.size <= header_size <= len(data)
+    if section_count > SECTION_COUNT_MAX or not has_room:
         raise ValueError(f"its header cannot hold {section_count} sections")
     check_header_crc(data, table_end)
-    index = IndexFile(
-        base_offset=base_offset,
-        end_offset=end_offset,
-        log_size_bytes=log_size_bytes,
-        record_count=record_count,
-        max_timestamp_ms=max_timestamp_ms,
-        log_crc32c=log_crc32c,
-        leader_epoch=leader_epoch,
-        partition=partition,
-        topic_id=UUID(bytes=topic_id),
-        segment_id=UUID(bytes=segment_id),
-        sections=parse_sections(
-            data, HEADER.size, section_count, first=header_size, row_sizes=ROW_SIZES_BYTES
-        ),
-        size_bytes=len(data),
+    header = IndexHeader(
+        base_offset,
+        end_offset,
+        log_size_bytes,
+        record_count,
+        max_timestamp_ms,
+        log_crc32c,
+        leader_epoch,
+        partition,
+        UUID(bytes=topic_id),
+        UUID(bytes=segment_id),
     )
-    if len(index.batches) != batch_count:
-        raise ValueError(f"it has {len(index.batches)} batches instead of {batch_count}")
-    if SectionKind.CHAIN not in index.sections:
-        raise ValueError("it has no chained hash")
-    if len(index.sections.get(SectionKind.REWRITE, _EMPTY)) not in {0, REWRITE.size}:
-        raise ValueError("it says more than once how it was rewritten")
-    if index.key_filter is not None and index.key_filter.key_count > record_count:
-        raise ValueError("its key filter has more keys than there are records")
-    return index
+    return header, _Layout(section_count, header_size, batch_count)

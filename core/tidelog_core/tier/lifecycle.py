@@ -32,10 +32,10 @@ from the current metadata. They need not coordinate:
   it. The other order would leave only an index object, like a lost log. A reader could tell the
   two apart below the log start and for replaced segments, but not for a copy that was given up
   and is not repeated yet.
-  It also gives readers that have the index the log for longer. And a fenced leader that still
-  stores its copy while the next one deletes it makes a whole segment only if it begins after
-  both deletes; ``forsake`` or the scrub removes that one. A store deletes the objects of one
-  call in any order, so the two kinds take two calls.
+  With this order, readers that have the index can read the log for longer. A fenced leader may
+  still store its copy while the next leader deletes it. The result is a whole segment only if both
+  its objects are put after both deletes; ``delete_given_up_copy`` or the scrub removes it. A store
+  deletes the objects of one call in any order, so the two kinds take two calls.
 - *Crashes.* Between any two steps they leave a state that the next run handles: a COPY_STARTED
   item, a log start past segments, an item whose deletion is due.
 - *Unknown outcomes* of commits are settled by reading. A leader's put is done if the item has
@@ -55,6 +55,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import OutcomeUnknown, VersionConflict
 from tidelog_core.metadata import records
 from tidelog_core.metadata.leadership import Leadership, require_leadership
@@ -167,12 +168,12 @@ async def finish_copy(
     return await _put(store, leadership, finished(segment))
 
 
-async def forsake(
+async def delete_given_up_copy(
     store: MetadataStore, objects: ObjectStore, segment: SegmentMeta, keys: SegmentKeys
 ) -> bool:
-    """Delete the objects of a copy whose item another leader has removed.
+    """Delete the objects of this leader's copy, if another leader has removed its item.
 
-    Returns whether the item was removed: while it exists, the other leader cleans the copy up.
+    Returns whether it was removed. While it exists, the other leader deletes the objects.
     """
     if await store.get(segment.item_id) is not None:
         return False
@@ -199,8 +200,7 @@ async def start_deletions(
     ``require_leadership``. Some segments may then be marked; repeat.
     """
     started: list[SegmentMeta] = []
-    for at in range(0, len(segments), MARKS_MAX):
-        some = segments[at : at + MARKS_MAX]
+    for some in batched(segments, MARKS_MAX):
         started += await _mark(store, some, deletable_ms, leadership)
     return started
 
@@ -213,8 +213,7 @@ async def end_deletions(
     keys_of: Callable[[SegmentMeta], SegmentKeys],
 ) -> None:
     """Delete the objects of segments whose deletion is due, then their items. Can be repeated."""
-    for at in range(0, len(segments), COMMIT_WRITES_MAX):
-        some = segments[at : at + COMMIT_WRITES_MAX]
+    for some in batched(segments, COMMIT_WRITES_MAX):
         pairs = map(keys_of, some)
         await delete_objects(objects, [key for pair in pairs for key in (pair.log, pair.index)])
         await drop_segments(store, some)
@@ -233,8 +232,7 @@ async def delete_objects(objects: ObjectStore, keys: Iterable[str]) -> None:
 
 async def drop_segments(store: MetadataStore, segments: Sequence[SegmentMeta]) -> None:
     """Delete the items of segments whose objects are deleted. Can be repeated."""
-    for at in range(0, len(segments), COMMIT_WRITES_MAX):
-        some = segments[at : at + COMMIT_WRITES_MAX]
+    for some in batched(segments, COMMIT_WRITES_MAX):
         assert all(is_valid_transition(segment.state, None) for segment in some)
         try:
             await store.commit([records.delete(s, is_logged=False) for s in some])

@@ -15,8 +15,14 @@ from crc32c import crc32c
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.model import NO_TIMESTAMP
 from tidelog_core.records.header import (
+    ATTRIBUTES_FIELD,
+    BASE_OFFSET_FIELD,
+    BATCH_LENGTH_FIELD,
     CONTROL_BIT,
+    LAST_OFFSET_DELTA_FIELD,
     LOG_OVERHEAD,
+    MAX_TIMESTAMP_FIELD,
+    RECORD_COUNT_FIELD,
     Buffer,
     check_crc,
     iter_headers,
@@ -30,7 +36,7 @@ _pack_row = BATCH_ROW.pack
 
 
 class SegmentScan(NamedTuple):
-    """What the bytes of a segment say."""
+    """The values that an index object has from the bytes of its segment."""
 
     rows: bytes  # of BATCH_ROW
     record_count: int
@@ -43,9 +49,10 @@ class SegmentScan(NamedTuple):
 def scan_segment(
     log: Buffer, *, name: str, base_offset: int, end_offset: int, hashes_keys: bool = False
 ) -> SegmentScan:
-    """Return the segment's contents; its offsets must be in ``[base_offset, end_offset)``.
+    """Scan a segment whose offsets must be in ``[base_offset, end_offset)``.
 
-    Every batch's CRC is checked. Raises ``CorruptRecordBatch``, which names the segment.
+    With ``hashes_keys`` the result has the hashes of all keys. Every batch's CRC is checked. Raises
+    ``CorruptRecordBatch`` with ``name``.
     """
     key_hashes: set[int] | None = set() if hashes_keys else None
     rows: list[bytes] = []
@@ -54,8 +61,10 @@ def scan_segment(
     with memoryview(log) as view:
         for position, header in iter_headers(log):
             check_crc(log, position, header)
-            first_offset, size_bytes = header[0], LOG_OVERHEAD + header[1]
-            last_offset, timestamp_ms = first_offset + header[6], header[8]
+            first_offset = header[BASE_OFFSET_FIELD]
+            last_offset = first_offset + header[LAST_OFFSET_DELTA_FIELD]
+            size_bytes = LOG_OVERHEAD + header[BATCH_LENGTH_FIELD]
+            timestamp_ms, attributes = header[MAX_TIMESTAMP_FIELD], header[ATTRIBUTES_FIELD]
             if first_offset < next_offset or last_offset >= end_offset:
                 raise CorruptRecordBatch(
                     f"{name} has offsets [{first_offset}, {last_offset + 1}) at {position},"
@@ -63,8 +72,8 @@ def scan_segment(
                 )
             next_offset = last_offset + 1
             max_timestamp_ms = max(max_timestamp_ms, timestamp_ms)
-            record_count += header[12]
-            if key_hashes is not None and not header[5] & CONTROL_BIT:
+            record_count += header[RECORD_COUNT_FIELD]
+            if key_hashes is not None and not attributes & CONTROL_BIT:
                 add_key_hashes(log, position, header, key_hashes)
             rows.append(
                 _pack_row(
@@ -73,8 +82,8 @@ def scan_segment(
                     timestamp_ms,
                     position,
                     size_bytes,
-                    header[12],
-                    header[5] & FLAGS_MASK,
+                    header[RECORD_COUNT_FIELD],
+                    attributes & FLAGS_MASK,
                 )
             )
             end = position + size_bytes

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 from uuid import uuid4
 
+from tidelog_core.batched import batched
 from tidelog_core.errors import CorruptObject, ObjectExists, ObjectNotFound, WrongObjectStore
 from tidelog_core.metadata.image.cluster_image import ClusterImage
 from tidelog_core.metadata.records import (
@@ -146,8 +147,7 @@ async def _has_records(metadata: MetadataStore, image: ClusterImage) -> bool:
     partitions = [one for some in image.partitions_by_topic.values() for one in some]
     if any(one.wal for one in partitions):
         return True
-    for at in range(0, len(partitions), LISTS_AT_ONCE_MAX):
-        some = partitions[at : at + LISTS_AT_ONCE_MAX]
+    for some in batched(partitions, LISTS_AT_ONCE_MAX):
         names = [segment_collection(one.topic_id, one.partition) for one in some]
         if any(await asyncio.gather(*(metadata.list(name, keys=FIRST) for name in names))):
             return True

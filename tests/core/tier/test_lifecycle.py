@@ -18,11 +18,11 @@ from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.lifecycle import (
     AT_ONCE,
     below_log_start,
+    delete_given_up_copy,
     drop_segments,
     end_deletions,
     finish_copy,
     finished,
-    forsake,
     is_valid_transition,
     marked_for_deletion,
     next_deletable_ms,
@@ -158,19 +158,19 @@ async def test_a_step_whose_outcome_is_not_known_is_found_out(store: MemoryMetad
     assert (started.version, copied.version, marked.version) == (1, 2, 3)
 
 
-async def test_a_copy_is_forsaken_only_once_the_next_leader_has_forgotten_it(
+async def test_a_given_up_copy_is_deleted_only_once_the_next_leader_has_removed_its_item(
     store: MemoryMetadataStore,
 ) -> None:
     objects = RecordingObjects()
 
     started = await start_copy(store, THIS, segment_meta(state=STARTED))
     keys = segment_keys("cluster-1", "t", started)
-    assert not await forsake(store, objects, started, keys)
+    assert not await delete_given_up_copy(store, objects, started, keys)
     marked = await start_deletions(store, [started], deletable_ms=AT_ONCE)
-    assert not await forsake(store, objects, started, keys)
+    assert not await delete_given_up_copy(store, objects, started, keys)
     assert objects.deleted == []
     await drop_segments(store, marked)
-    assert await forsake(store, objects, started, keys)
+    assert await delete_given_up_copy(store, objects, started, keys)
     assert objects.deleted == [[keys.index], [keys.log]]
 
 

@@ -36,9 +36,9 @@ from tidelog_core.tier.keys import SegmentKeys, segment_keys
 from tidelog_core.tier.lifecycle import (
     AT_ONCE,
     below_log_start,
+    delete_given_up_copy,
     end_deletions,
     finish_copy,
-    forsake,
     read_segments,
     select_deletable,
     start_copy,
@@ -114,7 +114,7 @@ class Leader:
         try:
             await finish_copy(self.store, self.leadership, described(started, index))
         except (NotLeaderOrFollower, VersionConflict):
-            await forsake(self.store, self.objects, started, keys)
+            await delete_given_up_copy(self.store, self.objects, started, keys)
             raise
 
     async def retain(self) -> None:
