@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from tidelog_core.diskless.chain.store import ChainStore
 from tidelog_core.diskless.takeover.successors import SuccessorSearch
@@ -32,7 +34,7 @@ from tidelog_node.diskless.recovery.log_recovery import LogRecovery
 from tidelog_node.diskless.recovery.log_refill import LogRefill
 from tidelog_node.diskless.recovery.prefetch import Prefetch
 from tidelog_node.diskless.recovery.range_cache import RangeCache
-from tidelog_node.diskless.recovery.range_reader import range_reader
+from tidelog_node.diskless.recovery.range_reader import RangeReader, range_reader
 from tidelog_node.diskless.recovery.tail_fills import FILL_LIMITS, TailFills
 from tidelog_node.diskless.recovery.tier_indexes import TierIndexes
 from tidelog_node.diskless.takeover.conversions import Conversions
@@ -44,11 +46,25 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas.replica_manager import ReplicaManager
 from tidelog_node.settings import NodeSettings
 from tidelog_node.tier.history import TierHistory
+from tidelog_node.tier.lent_ranges import RangeLender
 from tidelog_node.tier.manifests import BucketManifests
 
 WAL_SOCKET = "wal.sock"
 WAL_CACHE_DIR = "wal-cache"
 CLOSE_SECONDS_MAX = 5.0  # for objects under way when the node stops
+
+
+@dataclass(frozen=True, slots=True)
+class _ChainReading:
+    """The shared parts by which this node reads chains and the tier for its own replicas."""
+
+    lender: RangeLender
+    read: RangeReader
+    ranges: RangeCache
+    chains: ChainStore
+    history: TierHistory
+    catch_up: CatchUp
+    refill: LogRefill
 
 
 def start_diskless(
@@ -75,14 +91,48 @@ def start_diskless(
         log_format=settings.log_format,
     )
     stack.callback(_end_leads, replicas)
+    appends = _serve_produce(settings, stack, node, node_chain, logs, serving)
+    node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
+    reading = _chain_reading(node, node_chain)
+    appends.reads.read_range = reading.read
+    _start_feeds(stack, node, node_chain, reading, fetchers)
+    background = Background(stop)
+    has_unentered = _take_over(stack, cluster, logs, node_chain, reading, background=background)
+    watch = StoreWatch(
+        cluster.member.membership,
+        chain=lambda: node_chain.chain,
+        has_unentered=has_unentered,
+        probe=lambda: probe_store(node_chain.client, node.view.image.cluster_id),
+    )
+    background.add(watch.run())
+    _add_upkeep(
+        background,
+        settings,
+        cluster,
+        replicas=replicas,
+        node_chain=node_chain,
+        chains=reading.chains,
+    )
+    return node_chain
+
+
+def _serve_produce(  # noqa: PLR0917
+    settings: NodeSettings,
+    stack: AsyncExitStack,
+    node: NodeContext,
+    node_chain: NodeChain,
+    logs: Logs,
+    serving: Serving,
+) -> GatewayAppends:
+    """Have clients and gateways of other zones append while the chain has room."""
     appends = GatewayAppends(
         node,
-        replicas=replicas,
+        replicas=logs.replicas,
         gate=serving.gate,
         unknown_producers=serving.produce.unknown_producers,
     )
     gateway = _start_gateway(
-        settings, stack, node, node_chain, serving, replicas=replicas, appends=appends
+        settings, stack, node, node_chain, serving, replicas=logs.replicas, appends=appends
     )
     stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
     _admit_while_there_is_room(serving, node_chain, gateway)
@@ -91,68 +141,93 @@ def start_diskless(
     logs.tier.other_workers.append(node_chain.worker_status)
     if logs.costs is not None:
         logs.costs.count_worker(node_chain.worker_status)
-    node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
+    return appends
+
+
+def _chain_reading(node: NodeContext, node_chain: NodeChain) -> _ChainReading:
     lender = node_chain.lender()
     read = range_reader(lender)
-    appends.reads.read_range = read
     ranges = RangeCache(read)
-    cluster_id = node.view.image.cluster_id
-    chains = ChainStore(node_chain.client, cluster_id, read=read)
     history = TierHistory(
         store=node.store, indexes=TierIndexes(ranges.read, node.executor), view=node.view
     )
-    catch_up = CatchUp(
-        node,
-        history=history,
-        timeout_s=node.static_config.replica_socket_timeout_ms / 1000,
-    )
-    refill = LogRefill(node, ranges.read_within)
-    feeds = ChainFeeds(
-        store=node_chain.client,
+    return _ChainReading(
         lender=lender,
         read=read,
-        cluster_id=cluster_id,
-        refill=refill,
-        catch_up=catch_up,
+        ranges=ranges,
+        chains=ChainStore(node_chain.client, node.view.image.cluster_id, read=read),
+        history=history,
+        catch_up=CatchUp(
+            node,
+            history=history,
+            timeout_s=node.static_config.replica_socket_timeout_ms / 1000,
+        ),
+        refill=LogRefill(node, ranges.read_within),
+    )
+
+
+def _start_feeds(
+    stack: AsyncExitStack,
+    node: NodeContext,
+    node_chain: NodeChain,
+    reading: _ChainReading,
+    fetchers: FollowerFetchers,
+) -> None:
+    """Feed the followers of diskless partitions from their leaders' chains."""
+    feeds = ChainFeeds(
+        store=node_chain.client,
+        lender=reading.lender,
+        read=reading.read,
+        cluster_id=node.view.image.cluster_id,
+        refill=reading.refill,
+        catch_up=reading.catch_up,
         on_moved=fetchers.on_moved,
     )
     stack.push_async_callback(feeds.close)
     fetchers.committed.subscribe(feeds.note)
+
+
+def _take_over(
+    stack: AsyncExitStack,
+    cluster: Cluster,
+    logs: Logs,
+    node_chain: NodeChain,
+    reading: _ChainReading,
+    *,
+    background: Background,
+) -> Callable[[], bool]:
+    """Lead the partitions that this node is elected for, and convert those that are to change.
+
+    Returns a function that says whether any partition is not led yet.
+    """
+    node, replicas = cluster.node, logs.replicas
     manifests = BucketManifests(node, node_chain.client)
-    successors = SuccessorSearch(chains)
+    successors = SuccessorSearch(reading.chains)
     prefetch = _prefetch(
-        cluster, replicas, node_chain, ranges=ranges, history=history, successors=successors
+        cluster,
+        replicas,
+        node_chain,
+        ranges=reading.ranges,
+        history=reading.history,
+        successors=successors,
     )
     takeovers = Takeovers(
         node,
         replicas=replicas,
         own_chain=node_chain.current,
-        chains=chains,
-        recovery=_log_recovery(
-            node, stack, node_chain, refill, history=history, catch_up=catch_up, prefetch=prefetch
-        ),
+        chains=reading.chains,
+        recovery=_log_recovery(node, stack, node_chain, reading, prefetch=prefetch),
         manifests=manifests,
         successors=successors,
     )
     conversions = Conversions(
         replicas, own_chain=node_chain.current, manifests=manifests, flush=logs.flusher.request
     )
-    background = Background(stop)
     stack.push_async_callback(background.close)
     background.add(takeovers.run())
     background.add(prefetch.run())
     background.add(conversions.run())
-    watch = StoreWatch(
-        cluster.member.membership,
-        chain=lambda: node_chain.chain,
-        has_unentered=lambda: takeovers.has_unentered,
-        probe=lambda: probe_store(node_chain.client, cluster_id),
-    )
-    background.add(watch.run())
-    _add_upkeep(
-        background, settings, cluster, replicas=replicas, node_chain=node_chain, chains=chains
-    )
-    return node_chain
+    return lambda: takeovers.has_unentered
 
 
 def _add_upkeep(
@@ -222,17 +297,15 @@ def _log_recovery(
     node: NodeContext,
     stack: AsyncExitStack,
     node_chain: NodeChain,
-    refill: LogRefill,
+    reading: _ChainReading,
     *,
-    history: TierHistory,
-    catch_up: CatchUp,
     prefetch: Prefetch,
 ) -> LogRecovery:
     """Return the recovery of logs, which uses the objects that ``prefetch`` has read."""
     ranges = prefetch.ranges
     fills = TailFills(
-        LogRefill(node, ranges.read_within, limits=FILL_LIMITS, behind=refill),
-        history,
+        LogRefill(node, ranges.read_within, limits=FILL_LIMITS, behind=reading.refill),
+        reading.history,
         node.counters.chain,
     )
     stack.push_async_callback(fills.close)
@@ -241,9 +314,9 @@ def _log_recovery(
         objects=node_chain.client,
         # What seals a chain and looks for successors decides, so it reads the store itself.
         chains=ChainStore(node_chain.client, node.view.image.cluster_id, read=ranges.read),
-        refill=refill,
-        history=history,
-        catch_up=catch_up,
+        refill=reading.refill,
+        history=reading.history,
+        catch_up=reading.catch_up,
         fills=fills,
         listings=prefetch.listings,
     )

@@ -73,37 +73,25 @@ class DisklessSpreading:
         self._settled: tuple[ClusterImage, Racks] | None = None
 
     def decide(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
-        """Return this node's part of the moves.
+        """Return this node's part of the moves that balance the leads.
 
-        Once the same brokers have been able to lead for a while.
+        None before the same brokers have been able to lead for a while, nor while nothing has
+        changed since nothing had to be moved.
         """
-        peers, broker_id = self._membership.peers, self._membership.broker_id
-        able = frozenset(
-            b
-            for b in self._membership.live_brokers(image)
-            if b == broker_id or (peers.may_lead_diskless(b) and not peers.is_suspected(b))
-        )
-        is_able = self._membership.is_disk_fit and self._membership.can_store
-        if not is_able or able != self._able:
-            self._able, self._from_ms = able, now_ms + self._rest_ms(able)
-            self._settled = None  # Of the same image the moves are others now.
+        able = self._note_able(image, now_ms)
         self._returned.note(image, able, now_ms)
         leads = self._leads(image, able, now_ms)
         racks = self._replica_racks.note(image.brokers, able, now_ms)
-        is_settled = self._settled is not None and (
-            self._settled[0] is image and self._settled[1] == racks
-        )
-        if now_ms < self._from_ms or is_settled:
+        if now_ms < self._from_ms or self._is_settled(image, racks):
             return []
         self._settled = image, racks
         changes: list[PartitionChange] = []
-        is_later = False
+        has_postponed = False
         for move in balancing_moves(leads.partitions, able, racks):
             partition = move.partition
-            is_own = partition.leader == broker_id and self._membership.leads(partition)
-            if not is_own or (partition.topic_id, partition.partition) in leads.asked:
+            if not self._is_mine(partition, leads):
                 continue
-            if move.leader == broker_id:
+            if move.leader == self._membership.broker_id:
                 changes.append(change_followers(partition, move.replicas))
             elif self._returned.is_by(move.leader, partition, now_ms):
                 continue
@@ -113,14 +101,39 @@ class DisklessSpreading:
                 change = start_reassignment(partition, move.replicas, broker_ids=known)
                 changes += [] if change is None else [change]
             else:
-                is_later = True
-        if is_later:
+                has_postponed = True
+        if has_postponed:
             self._settled = None  # Look again, but not all the time: all moves are computed.
-        if changes or is_later:
+        if changes or has_postponed:
             self._from_ms = now_ms + self._rest_ms(able)
         if changes:
             logger.info("diskless partitions spread", extra={"count": len(changes)})
         return changes
+
+    def _note_able(self, image: ClusterImage, now_ms: float) -> frozenset[int]:
+        """Return the brokers that can lead. A change of them, or of this one, postpones moves."""
+        peers, broker_id = self._membership.peers, self._membership.broker_id
+        able = frozenset(
+            b
+            for b in self._membership.live_brokers(image)
+            if b == broker_id or (peers.may_lead_diskless(b) and not peers.is_suspected(b))
+        )
+        can_this_node_lead = self._membership.is_disk_fit and self._membership.can_store
+        if not can_this_node_lead or able != self._able:
+            self._able, self._from_ms = able, now_ms + self._rest_ms(able)
+            self._settled = None  # The same image needs other moves now.
+        return able
+
+    def _is_settled(self, image: ClusterImage, racks: Racks) -> bool:
+        """Whether nothing has to be moved by this image and these racks."""
+        settled = self._settled
+        return settled is not None and settled[0] is image and settled[1] == racks
+
+    def _is_mine(self, partition: Partition, leads: _Leads) -> bool:
+        """Whether this node leads the partition, and was not asked to hand it over."""
+        is_led = partition.leader == self._membership.broker_id
+        is_led = is_led and self._membership.leads(partition)
+        return is_led and (partition.topic_id, partition.partition) not in leads.asked
 
     def _may_move(self, move: DisklessMove, now_ms: float) -> bool:
         """Whether the partition is led, and the broker that is to get it seems to stay."""
@@ -140,34 +153,20 @@ class DisklessSpreading:
     def _leads(self, image: ClusterImage, able: frozenset[int], now_ms: float) -> _Leads:
         """Return the diskless partitions, and note which brokers lead less than before.
 
-        Those may be about to leave, before anybody knows.
+        A broker that loses leads may be about to leave, before its lease or its item shows it.
         """
         known = self._known
         if known is not None and known.image is image and known.able == able:
             return known
-        partitions: list[Partition] = []
-        asked: set[tuple[UUID, int]] = set()
-        for name in image.topics:
-            for partition in image.partitions(name):
-                if not partition.is_diskless:
-                    continue
-                leader = asked_leader(partition)
-                if leader != partition.leader and leader in able:
-                    asked.add((partition.topic_id, partition.partition))
-                    partition = dataclasses.replace(  # noqa: PLW2901
-                        partition, leader=leader, replicas=target_replicas(partition)
-                    )
-                elif is_reassigning(partition):
-                    partition = unasked(partition)  # noqa: PLW2901
-                partitions.append(partition)
-        counts = Counter(partition.leader for partition in partitions)
+        leads = _leads_of(image, able)
         if known is not None:
-            before = Counter(partition.leader for partition in known.partitions)
-            for broker_id, count in before.items():
+            counts = Counter(partition.leader for partition in leads.partitions)
+            counts_before = Counter(partition.leader for partition in known.partitions)
+            for broker_id, count in counts_before.items():
                 if counts[broker_id] < count:
                     self._lost_ms[broker_id] = now_ms
-        self._known = _Leads(image, able, partitions, asked)
-        return self._known
+        self._known = leads
+        return leads
 
 
 class ReplicaRacks:
@@ -196,3 +195,24 @@ class ReplicaRacks:
             or broker.rack not in served
             or now_ms < self._away_since_ms[broker_id] + AWAY_MS_MAX
         }
+
+
+def _leads_of(image: ClusterImage, able: frozenset[int]) -> _Leads:
+    """Return the diskless partitions as they will be once the requested moves are done."""
+    partitions: list[Partition] = []
+    asked: set[tuple[UUID, int]] = set()
+    diskless = (
+        partition
+        for name in image.topics
+        for partition in image.partitions(name)
+        if partition.is_diskless
+    )
+    for partition in diskless:
+        leader = asked_leader(partition)
+        if leader != partition.leader and leader in able:
+            asked.add((partition.topic_id, partition.partition))
+            replicas = target_replicas(partition)
+            partitions.append(dataclasses.replace(partition, leader=leader, replicas=replicas))
+        else:
+            partitions.append(unasked(partition) if is_reassigning(partition) else partition)
+    return _Leads(image, able, partitions, asked)

@@ -7,7 +7,7 @@ restarted cluster do not start at the same time, and the first would take over e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 
 from tidelog_core.config import topic_config
 from tidelog_core.metadata.image.cluster_image import ClusterImage
@@ -108,7 +108,7 @@ class ElectionRound:
             if is_vacant or was_waiting:
                 if is_unclean_allowed is None:
                     is_unclean_allowed = self._is_unclean_allowed(topic)
-                change = self._take_over(name, partition, is_unclean_allowed)
+                change = self._take_over(name, partition, is_unclean_allowed=is_unclean_allowed)
             if not is_vacant and not self._coordinated.isdisjoint(partition.isr):
                 change = self._shrink_isr(name, partition)
             if change is not None:
@@ -116,41 +116,66 @@ class ElectionRound:
         return changes
 
     def _take_over(
-        self, name: str, partition: Partition, is_unclean_allowed: bool
+        self, name: str, partition: Partition, *, is_unclean_allowed: bool
     ) -> PartitionChange | None:
         """Return the partition's takeover; note the topic if it may be taken over later."""
-        elector, peers = self._membership.elector, self._membership.peers
-        now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
-        is_held, is_vacant = broker_id in partition.replicas, self._is_vacant(partition)
+        is_held = self._membership.broker_id in partition.replicas
+        is_vacant = self._is_vacant(partition)
         # The nodes that may write for all successors of the dead leader; none if it is not dead.
         writers = self._coordinators.of(partition.leader) if self._is_orphan(partition) else ()
         is_writer = bool(writers) and partition.leader in self._coordinated
         is_reserved = name in RESERVED_TOPICS  # Any broker may lead one that has no live replica.
         if not is_readable(partition) or not (is_held or is_writer or is_reserved):
             return None
-        if is_vacant and now_ms < self._grace_until_ms and self._has_other_leader(partition):
+        if is_vacant and self._is_in_grace(partition):
             self._waiting.add(name)
             return None
-        change = elector.elect(partition, peers, now_ms=now_ms) if is_writer else None
-        if is_reserved and not is_held:
-            live = self._membership.live_brokers(self._node.view.image)
-            change = change or elector.adopt(partition, peers, live)
+        change = self._elect_successor(partition) if is_writer else None
         if change is None and is_held:
-            change = elector.takeover(
-                partition,
-                peers,
-                is_unclean_allowed=is_unclean_allowed,
-                now_ms=now_ms,
-                is_coordinated=any(b != broker_id for b in writers[:1]),
-            )
+            change = self._elect_self(partition, writers, is_unclean_allowed=is_unclean_allowed)
+        elif change is None and is_reserved:
+            change = self._adopt(partition)
         self.takeovers_left -= change is not None
-        # Otherwise only a change of the record or a lease can make a takeover possible.
-        may_later = is_held and (is_unclean_allowed or broker_id in partition.isr)
-        # A successor may still be seen to have outlived the leader.
-        may_later = may_later or (is_writer and bool(elector.candidates(partition, peers)))
+        may_later = self._may_take_over_later(
+            partition, is_writer=is_writer, is_unclean_allowed=is_unclean_allowed
+        )
         if is_vacant and (change is not None or may_later):
             self._waiting.add(name)
         return change
+
+    def _elect_successor(self, partition: Partition) -> PartitionChange | None:
+        """Return the write that elects a successor of the dead leader, on that one's behalf."""
+        membership = self._membership
+        return membership.elector.elect(partition, membership.peers, now_ms=membership.now_ms())
+
+    def _elect_self(
+        self, partition: Partition, writers: Sequence[int], *, is_unclean_allowed: bool
+    ) -> PartitionChange | None:
+        """Return the write by which this replica takes over, unless a writer is to do it first."""
+        membership = self._membership
+        return membership.elector.takeover(
+            partition,
+            membership.peers,
+            is_unclean_allowed=is_unclean_allowed,
+            now_ms=membership.now_ms(),
+            is_coordinated=any(b != membership.broker_id for b in writers[:1]),
+        )
+
+    def _adopt(self, partition: Partition) -> PartitionChange | None:
+        """Return the write by which this node takes a partition of which it has no replica."""
+        live = self._membership.live_brokers(self._node.view.image)
+        return self._membership.elector.adopt(partition, self._membership.peers, live)
+
+    def _may_take_over_later(
+        self, partition: Partition, *, is_writer: bool, is_unclean_allowed: bool
+    ) -> bool:
+        """Whether time alone can make a takeover possible, without a change of record or lease."""
+        broker_id, elector = self._membership.broker_id, self._membership.elector
+        is_held = broker_id in partition.replicas
+        if is_held and (is_unclean_allowed or broker_id in partition.isr):
+            return True
+        # A successor may still be seen to have outlived the leader.
+        return is_writer and bool(elector.candidates(partition, self._membership.peers))
 
     def _inherit(self, name: str, partition: Partition) -> PartitionChange | None:
         """Return the takeover of a diskless partition; note the topic while it has no leader."""
@@ -162,7 +187,7 @@ class ElectionRound:
         if not is_vacant or not is_readable(partition):
             return None
         self._waiting.add(name)
-        if membership.now_ms() < self._grace_until_ms and self._has_other_leader(partition):
+        if self._is_in_grace(partition):
             return None
         live = membership.live_brokers(self._node.view.image)
         change = membership.elector.inherit(partition, membership.peers, live)
@@ -181,6 +206,11 @@ class ElectionRound:
         if change is None and not peers.is_fresh(partition.leader, now_ms):
             self._waiting.add(name)  # The leader may still be seen to have outlived the dead.
         return change
+
+    def _is_in_grace(self, partition: Partition) -> bool:
+        """Whether it is too early to take the partition over from another broker."""
+        is_early = self._membership.now_ms() < self._grace_until_ms
+        return is_early and self._has_other_leader(partition)
 
     def _is_orphan(self, partition: Partition) -> bool:
         """Whether the leader is another broker and has died."""

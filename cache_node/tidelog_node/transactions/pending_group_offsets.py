@@ -107,43 +107,53 @@ class TransactionalOffsets:
         if code is not ErrorCode.none:
             return _for_committer(code, api_version)
         async with shard.exclusive(producer_id):
-            if self._shards.get(shard.index) is not shard:
-                raise CoordinatorNotAvailable("the shard is being read again")
+            self._require_current(shard)
             if shard.last_marker(producer_id) != marker:
                 raise InvalidTxnState("the transaction has ended")
-            before = shard.pending.get((producer_id, group_id))
-            if before is not None and before.producer_epoch > producer_epoch:
-                raise InvalidProducerEpoch("a newer incarnation of the producer has committed")
-            after = PendingOffsets(
+            pending = shard.pending.get((producer_id, group_id)) or PendingOffsets(
                 shard=index,
                 group_id=group_id,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 offsets={},
-                version=ABSENT if before is None else before.version,
+                version=ABSENT,
             )
+            if pending.producer_epoch > producer_epoch:
+                raise InvalidProducerEpoch("a newer incarnation of the producer has committed")
+            pending = dataclasses.replace(pending, producer_epoch=producer_epoch)
+            return await self._commit_pending(shard, pending, offsets, caller)
 
-            def write(timed: OffsetsByTopic) -> Write:
-                nonlocal after
-                known = {} if before is None else before.offsets
-                after = dataclasses.replace(after, offsets=_merged(known, timed))
-                return put(after, is_logged=False)
+    async def _commit_pending(
+        self,
+        shard: PendingShard,
+        pending: PendingOffsets,
+        offsets: OffsetsByTopic,
+        caller: GroupCaller,
+    ) -> ErrorCode:
+        """Add offsets to the pending ones, in the store and then in memory."""
 
-            error = await self._guarded(
-                shard,
-                self._groups.commit_transactional(
-                    group_id,
-                    offsets,
-                    caller,
-                    write=write,
-                    checks=[shard.claim_check],
-                ),
+        def write(timed: OffsetsByTopic) -> Write:
+            """Return the write of the offsets, which have their commit times now."""
+            nonlocal pending
+            pending = dataclasses.replace(pending, offsets=_merged(pending.offsets, timed))
+            return put(pending, is_logged=False)
+
+        error = await self._guarded(
+            shard,
+            self._groups.commit_transactional(
+                pending.group_id, offsets, caller, write=write, checks=[shard.claim_check]
+            ),
+        )
+        if error is ErrorCode.none:
+            shard.pending[pending.producer_id, pending.group_id] = dataclasses.replace(
+                pending, version=pending.version + 1
             )
-            if error is ErrorCode.none:
-                shard.pending[producer_id, group_id] = dataclasses.replace(
-                    after, version=after.version + 1
-                )
-            return error
+        return error
+
+    def _require_current(self, shard: PendingShard) -> None:
+        """Raise ``CoordinatorNotAvailable`` if the shard was forgotten since it was looked up."""
+        if self._shards.get(shard.index) is not shard:
+            raise CoordinatorNotAvailable("the shard is being read again")
 
     async def _verified(
         self,
@@ -218,8 +228,7 @@ class TransactionalOffsets:
     ) -> bool:
         """End the pending transactions; return whether the shard is still this node's."""
         async with shard.exclusive(producer_id):
-            if self._shards.get(shard.index) is not shard:
-                raise CoordinatorNotAvailable("the shard is being read again")
+            self._require_current(shard)
             shard.take_marker(producer_id, producer_epoch, coordinator_epoch)
             pending = shard.of_producer(producer_id)
             if not pending:

@@ -59,7 +59,7 @@ from tidelog_core.log.segments.segment_check import SegmentDamage, check_segment
 from tidelog_core.log.segments.segment_indexes import SealRecord
 from tidelog_core.log.values import CorruptLog, SealedSegment
 from tidelog_core.metadata.records import Broker, Partition
-from tidelog_core.model import TopicPartition
+from tidelog_core.model import NO_LEADER, TopicPartition
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.compaction.rewriter_process import put_in_place
@@ -211,11 +211,7 @@ class SegmentRepair:
         if sealed is None or not await self._is_damaged(replica, sealed, case):
             return False  # Undamaged, or gone: retention, eviction or a truncation was faster.
         if sealed.end_offset <= log.tiered_up_to:
-            if log.is_held:
-                raise _Waits  # It stays until the node's chain has its records.
-            await self._quarantine(replica, sealed)
-            async with self._tier.holding_copies(replica):
-                log.evict_local(sealed.end_offset)
+            await self._evict_tiered(replica, log, sealed)
             return True
         partition = self._node.view.image.partition(replica.partition)
         if partition is None:
@@ -225,13 +221,25 @@ class SegmentRepair:
             _give_up(replica, log, case)
             return False
         if replica.is_leader:
-            others = tuple(member for member in partition.isr if member not in case.damaged_at)
-            if not self._hand_over(replace(partition, isr=others)):
-                self._report_hopeless(replica, case)
+            self._hand_over_to_intact(replica, case, partition)
             raise _Waits
-        if partition.leader in (-1, self._node.broker_id):
+        if partition.leader in (NO_LEADER, self._node.broker_id):
             raise _Waits
         return await self._repair_follower(replica, sealed, case, partition)
+
+    async def _evict_tiered(self, replica: Replica, log: LocalLog, sealed: SealedSegment) -> None:
+        """Drop the local copy of a segment that the tier has. Raises ``_Waits``."""
+        if log.is_held:
+            raise _Waits  # It stays until the node's chain has its records.
+        await self._quarantine(replica, sealed)
+        async with self._tier.holding_copies(replica):
+            log.evict_local(sealed.end_offset)
+
+    def _hand_over_to_intact(self, replica: Replica, case: _Case, partition: Partition) -> None:
+        """Hand over to an ISR member that may have the segment; report it if there is none."""
+        others = tuple(member for member in partition.isr if member not in case.damaged_at)
+        if not self._hand_over(replace(partition, isr=others)):
+            self._report_hopeless(replica, case)
 
     async def _repair_follower(
         self, replica: Replica, sealed: SealedSegment, case: _Case, partition: Partition

@@ -35,7 +35,11 @@ from tidelog_node.groups.consumer.consumer_group import (
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings
 from tidelog_node.groups.deadlines import Wait
 from tidelog_node.groups.heartbeat_answer import Refused
-from tidelog_node.groups.migration.consumer_protocol import MalformedProtocol, decode_subscription
+from tidelog_node.groups.migration.consumer_protocol import (
+    MalformedProtocol,
+    Subscription,
+    decode_subscription,
+)
 from tidelog_node.groups.migration.conversion import assignment_of, with_ids
 from tidelog_node.groups.step import Downgrade, Step
 from tidelog_node.groups.subscribed_topics import TopicsByName
@@ -141,22 +145,9 @@ def _join(
         before = group.replace(known, member_id)
     else:
         before = known
-    reported = dataclasses.replace(
-        before,
-        instance_id=request.group_instance_id or before.instance_id,
-        rack_id=subscription.rack_id or before.rack_id,
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        subscribed_topics=subscription.topics,
-        subscribed_pattern=None,
-        client_id=request.client_id,
-        client_host=request.client_host,
-        classic=ClassicProtocols(
-            session_timeout_ms=request.session_timeout_ms, protocols=request.protocols
-        ),
-    )
     member = group.settle(
         before,
-        reported,
+        _reported(before, request, subscription),
         seen_epoch=before.epoch,
         owned=with_ids(subscription.owned, topics),
         settings=settings,
@@ -174,6 +165,25 @@ def _join(
         generation=member.epoch,
         protocol_type=CONSUMER_PROTOCOL_TYPE,
         protocol_name=request.protocols[0][0],
+    )
+
+
+def _reported(
+    before: ConsumerMember, request: JoinRequest, subscription: Subscription
+) -> ConsumerMember:
+    """Return the member as its request describes it."""
+    return dataclasses.replace(
+        before,
+        instance_id=request.group_instance_id or before.instance_id,
+        rack_id=subscription.rack_id or before.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        subscribed_topics=subscription.topics,
+        subscribed_pattern=None,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        classic=ClassicProtocols(
+            session_timeout_ms=request.session_timeout_ms, protocols=request.protocols
+        ),
     )
 
 

@@ -56,9 +56,7 @@ async def describe_partitions(
     start = "" if cursor is None else cursor.topic_name
     is_misplaced = cursor is not None and named and start not in named
     if cursor is not None and (cursor.partition_index < 0 or is_misplaced):
-        in_order = turn.each(await _in_order(named, turn))
-        refused = [_undescribed(ErrorCode.invalid_request, name) async for name in in_order]
-        return build(describe_response.DescribeTopicPartitionsResponse, topics=tuple(refused))
+        return await _refuse_all(named, turn)
     limit = max(1, min(DESCRIBED_PARTITIONS_MAX, request.response_partition_limit))
     answers: list[describe_response.DescribeTopicPartitionsResponseTopic] = []
     next_cursor: describe_response.Cursor | None = None
@@ -84,6 +82,15 @@ async def describe_partitions(
         topics=tuple(answers),
         next_cursor=next_cursor,
     )
+
+
+async def _refuse_all(
+    named: Collection[str], turn: RequestTurn
+) -> describe_response.DescribeTopicPartitionsResponse:
+    """Return INVALID_REQUEST for every topic that the request names."""
+    names = turn.each(await _in_order(named, turn))
+    refused = [_undescribed(ErrorCode.invalid_request, name) async for name in names]
+    return build(describe_response.DescribeTopicPartitionsResponse, topics=tuple(refused))
 
 
 def _cursor(topic_name: str, partition_index: int) -> describe_response.Cursor:

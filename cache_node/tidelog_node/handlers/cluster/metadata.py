@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -26,7 +26,7 @@ from tidelog_core.admin.names import is_internal
 from tidelog_core.api_keys import ApiKey
 from tidelog_core.errors import ErrorCode, StoreUnavailable
 from tidelog_core.metadata.image.cluster_image import ClusterImage
-from tidelog_core.metadata.records import Broker, Topic
+from tidelog_core.metadata.records import Broker, Partition, Topic
 from tidelog_core.model import NO_LEADER
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.operations import ON_CLUSTER, ON_TOPIC, OPERATIONS_NOT_REQUESTED
@@ -103,15 +103,31 @@ class MetadataHandlers:
         if version < TOPIC_IDS_FROM and (ids or None in names):
             return await self._invalid(topics or (), request, context)
         if topics is None or (version == 0 and not topics):
-            image = await self._refreshed()
-            everyone = tuple(image.topics)
-            shown = await self._visible(everyone, context, turn, is_asked=False)
-            return await self._existing(
-                image, shown, request, context, is_all=len(shown) == len(everyone)
-            )
+            return await self._all(request, context, turn)
         if ids:
             return await self._by_id(ids, request, context)
         asked = [name or "" async for name in turn.each(names)]
+        return await self._by_name(asked, request, context, turn)
+
+    async def _all(
+        self, request: MetadataRequest, context: RequestContext, turn: RequestTurn
+    ) -> object:
+        """Return the answer for all topics that the client may see."""
+        image = await self._refreshed()
+        everyone = tuple(image.topics)
+        shown = await self._visible(everyone, context, turn, is_asked=False)
+        return await self._existing(
+            image, shown, request, context, is_all=len(shown) == len(everyone)
+        )
+
+    async def _by_name(
+        self,
+        asked: Sequence[str],
+        request: MetadataRequest,
+        context: RequestContext,
+        turn: RequestTurn,
+    ) -> object:
+        """Return the answer for the named topics; missing ones are created if they may be."""
         wanted = await self._visible(asked, context, turn, is_asked=True)
         image = self._node.view.image
         if not all([name in image.topics async for name in turn.each(wanted)]):
@@ -215,7 +231,6 @@ class MetadataHandlers:
         is_all: bool = False,
     ) -> object:
         """Return the answer for topics that exist, encoded if another client may get the same."""
-        version = context.api_version
         if self._access is not None and request.include_topic_authorized_operations:
             # Another client's answer has other operations.
             turn = RequestTurn()
@@ -226,7 +241,7 @@ class MetadataHandlers:
             return self._response(image, answers, request, context)
         has_operations = request.include_topic_authorized_operations
         key = ResponseKey(
-            version,
+            context.api_version,
             context.session.listener,
             has_operations,
             getattr(request, "include_cluster_authorized_operations", False),
@@ -236,33 +251,43 @@ class MetadataHandlers:
         brokers = self._brokers(image, context)
         encoded = self._cache.get(image, brokers, key)
         if encoded is None:
-            turn = RequestTurn()
-            topics = [
-                await self._topics.get(
-                    image,
-                    brokers,
-                    TopicKey(
-                        name,
-                        version,
-                        has_operations,
-                        self._zones.zone_of_topic(context.session, image, name),
-                    ),
-                    partial(self._encoded_topic, image, brokers, request, context, turn),
-                )
-                async for name in turn.each(names)
-            ]
-            nothing = write_response(
-                ApiKey.METADATA, version, self._response(image, (), request, context)
-            )
-            errors: Counter[ErrorCode] = Counter()
-            for topic in topics:
-                errors.update(topic.error_counts)
-            data = join_topics(nothing, [topic.data for topic in topics], version)
-            encoded = Encoded(data, errors)
+            encoded = await self._encode(image, brokers, names, request, context)
             self._cache.put(image, brokers, key, encoded)
         for code, count in encoded.error_counts.items():
             self._node.counters.note_errors(ApiKey.METADATA, code, count)
         return encoded.data
+
+    async def _encode(
+        self,
+        image: ClusterImage,
+        brokers: Mapping[int, Broker],
+        names: Sequence[str],
+        request: MetadataRequest,
+        context: RequestContext,
+    ) -> Encoded:
+        """Return the encoded answer for topics that exist, joined from encoded topics."""
+        version, turn = context.api_version, RequestTurn()
+        topics = [
+            await self._topics.get(
+                image,
+                brokers,
+                TopicKey(
+                    name,
+                    version,
+                    request.include_topic_authorized_operations,
+                    self._zones.zone_of_topic(context.session, image, name),
+                ),
+                partial(self._encoded_topic, image, brokers, request, context, turn),
+            )
+            async for name in turn.each(names)
+        ]
+        nothing = write_response(
+            ApiKey.METADATA, version, self._response(image, (), request, context)
+        )
+        errors: Counter[ErrorCode] = Counter()
+        for topic in topics:
+            errors.update(topic.error_counts)
+        return Encoded(join_topics(nothing, [topic.data for topic in topics], version), errors)
 
     async def _invalid(
         self, topics: Sequence[Any], request: MetadataRequest, context: RequestContext
@@ -285,15 +310,8 @@ class MetadataHandlers:
         context: RequestContext,
         turn: RequestTurn,
     ) -> object:
-        brokers = self._brokers(image, context)
-        vanished, unfit = self._reachable_brokers.vanished, self._reachable_brokers.unfit
-        zone = self._zones.zone_of_topic(context.session, image, topic.name)
-        partitions = [
-            shown_partition(
-                brokers, partition, context.api_version, vanished, zone=zone, unfit=unfit
-            )
-            async for partition in turn.each(image.partitions(topic.name))
-        ]
+        show = self._partition_view(image, self._brokers(image, context), topic, context)
+        partitions = [show(one) async for one in turn.each(image.partitions(topic.name))]
         operations = self._operations(topic.name, request, context)
         return shown_topic(topic, tuple(partitions), operations)
 
@@ -313,13 +331,12 @@ class MetadataHandlers:
         turn: RequestTurn,
         topic: Topic,
     ) -> Encoded:
-        version, vanished = context.api_version, self._reachable_brokers.vanished
-        unfit = self._reachable_brokers.unfit
-        zone = self._zones.zone_of_topic(context.session, image, topic.name)
+        version = context.api_version
+        show = self._partition_view(image, brokers, topic, context)
         partitions = []
         errors: Counter[ErrorCode] = Counter()
         async for partition in turn.each(image.partitions(topic.name)):
-            shown = shown_partition(brokers, partition, version, vanished, zone=zone, unfit=unfit)
+            shown = show(partition)
             if shown.error_code is not ErrorCode.none:
                 errors[shown.error_code] += 1
             partitions.append(encode_partition(shown, version))
@@ -328,6 +345,24 @@ class MetadataHandlers:
         )
         empty = encode_topic(shown_topic(topic, (), operations), version)
         return Encoded(join_partitions(empty, partitions, version), errors)
+
+    def _partition_view(
+        self,
+        image: ClusterImage,
+        brokers: Mapping[int, Broker],
+        topic: Topic,
+        context: RequestContext,
+    ) -> Callable[[Partition], response_v13.MetadataResponsePartition]:
+        """Return a function that shows the topic's partitions as this client is to see them."""
+        vanished, unfit = self._reachable_brokers.vanished, self._reachable_brokers.unfit
+        zone = self._zones.zone_of_topic(context.session, image, topic.name)
+
+        def show(partition: Partition) -> response_v13.MetadataResponsePartition:
+            return shown_partition(
+                brokers, partition, context.api_version, vanished, zone=zone, unfit=unfit
+            )
+
+        return show
 
     def _topic_error(
         self,

@@ -243,42 +243,20 @@ class PartitionReader:
         bytes_max: int,
         results: list[FetchResult],
     ) -> FetchResult:
-        request = reading.request
-        if wanted.leader_epoch >= 0:
-            require_epoch(replica, wanted.leader_epoch)
-        if replica.role is not None:
-            replica.require_readable()
-            if replica.is_diskless and not replica.is_leader:
-                self._require_heard(replica.role)
-            if self._closest is not None and (request.rack or replica.is_diskless):
-                closest, client = self._closest, reading.client
-                preferred = closest.find(replica, request.rack, wanted.offset, client)
-                if preferred is not None:
-                    reading.must_answer = True
-                    return _nothing(replica, wanted)._replace(preferred_replica=preferred)
-        unified = replica.unified_log
-        log = unified.local
-        is_committed_only = request.isolation_level == READ_COMMITTED
-        log.check_online()  # also for consumers that only wait for more
-        high_watermark = log.high_watermark
-        last_stable_offset = log.last_stable_offset
-        bound = last_stable_offset if is_committed_only else high_watermark
-        if wanted.last_fetched_epoch >= 0:
-            diverging = _find_divergence(replica, wanted)
-            if diverging is not None:
-                reading.must_answer = True
-                return _nothing(replica, wanted)._replace(diverging=diverging)
+        instead = self._without_records(reading, replica, wanted)
+        if instead is not None:
+            reading.must_answer = True
+            return instead
+        log = replica.log
+        is_committed_only = reading.request.isolation_level == READ_COMMITTED
+        bound = log.last_stable_offset if is_committed_only else log.high_watermark
         is_first = reading.size_bytes == 0 and not reading.pending
         must_wait = wanted.offset == bound or self._will_have(replica, wanted.offset)
         if must_wait or (bytes_max <= 0 and not is_first):
-            aborted: list[tuple[int, int]] | None = [] if is_committed_only else None
-            start = log.log_start_offset
-            return FetchResult(
-                wanted.partition, 0, high_watermark, last_stable_offset, start, None, aborted
-            )
+            return _nothing(replica, wanted, aborted=[] if is_committed_only else None)
         if self._record is not None and reading.client is not None:
             self._record.note(reading.client, name, is_id=reading.has_ids)
-        read = unified.read(
+        read = replica.unified_log.read(
             wanted.offset,
             max_bytes=max(bytes_max, 0),
             up_to=bound,
@@ -300,6 +278,31 @@ class PartitionReader:
         reading.offset_count = _offset_count(read, wanted)
         reading.note_left_out(read, bound, bytes_max)
         return _result_of(read, wanted, is_committed_only=is_committed_only)
+
+    def _without_records(
+        self, reading: Reading, replica: Replica, wanted: FetchPartition
+    ) -> FetchResult | None:
+        """Return a closer replica or a divergence for the consumer, ``None`` if it may read here.
+
+        Raises an error if this replica must not serve it.
+        """
+        request = reading.request
+        if wanted.leader_epoch >= 0:
+            require_epoch(replica, wanted.leader_epoch)
+        if replica.role is not None:
+            replica.require_readable()
+            if replica.is_diskless and not replica.is_leader:
+                self._require_heard(replica.role)
+            if self._closest is not None and (request.rack or replica.is_diskless):
+                closest = self._closest.find(replica, request.rack, wanted.offset, reading.client)
+                if closest is not None:
+                    return _nothing(replica, wanted)._replace(preferred_replica=closest)
+        replica.log.check_online()  # also for consumers that only wait for more
+        if wanted.last_fetched_epoch >= 0:
+            diverging = _find_divergence(replica, wanted)
+            if diverging is not None:
+                return _nothing(replica, wanted)._replace(diverging=diverging)
+        return None
 
     def _will_have(self, replica: Replica, offset: int) -> bool:
         """Whether the log lacks the offset now, and the consumer waits for it as for new records.
@@ -381,7 +384,10 @@ class PartitionReader:
         return _result_of(read, wanted, is_committed_only=False)
 
 
-def _nothing(replica: Replica, wanted: FetchPartition) -> FetchResult:
+def _nothing(
+    replica: Replica, wanted: FetchPartition, *, aborted: list[tuple[int, int]] | None = None
+) -> FetchResult:
+    """Return a result without records."""
     log = replica.log
     return FetchResult(
         wanted.partition,
@@ -389,6 +395,8 @@ def _nothing(replica: Replica, wanted: FetchPartition) -> FetchResult:
         log.high_watermark,
         log.last_stable_offset,
         log.log_start_offset,
+        None,
+        aborted,
     )
 
 

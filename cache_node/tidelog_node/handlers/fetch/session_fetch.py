@@ -53,10 +53,7 @@ class SessionFetch(ServedFetch):
         return self.serving.refuse(self.context, error_code, session_id=session.session_id)
 
     def read(self, *, is_new: bool) -> Reading:
-        """Read the partitions that may have news, and settle those that have none.
-
-        One turn reads at most as many as one request may name.
-        """
+        """Read the first partitions that may have news, and settle those that have none."""
         session = self._session
         if not self.serving.can_serve():
             session.mark_all()  # No replica has notified the session.
@@ -67,7 +64,7 @@ class SessionFetch(ServedFetch):
         return self.read_on()
 
     def read_on(self) -> Reading:
-        """Read the next partitions."""
+        """Read the next dirty partitions, at most as many as one request may name."""
         serving, request, version = self.serving, self.request, self.version
         session, reader = self._session, serving.reader
         # Not mixed with others: only the first read of a partition notes the follower's position.
@@ -85,7 +82,7 @@ class SessionFetch(ServedFetch):
         visited: list[SessionPartition] = []
         has_news = False
         is_follower = request.replica_id >= 0
-        left_count = serving.sessions.records_max
+        partitions_with_records_left = serving.sessions.records_max
         # A copy: noting a follower's position may mark other partitions.
         for partition in list(islice(session.dirty, count)):
             name, wanted = partition.topic, partition.wanted
@@ -95,21 +92,18 @@ class SessionFetch(ServedFetch):
             if partition_has_news and is_follower and replica is not None and replica.is_diskless:
                 reading.must_answer = True  # The high watermark is what it waits for.
             if result.records is not None:
-                left_count -= 1
-                if left_count == 0:
+                partitions_with_records_left -= 1
+                if partitions_with_records_left == 0:
                     reading.bytes_left = 0  # The others are checked, but their records wait.
             # After the read: noting a follower's position wakes watchers, and may end the watch.
-            if replica is not None:
+            if replica is None:
+                partition.unwatch()
+            else:
                 partition.watch(replica)
-                if (
-                    not partition_has_news
-                    and not reading.is_pending(wanted)
-                    and self._is_at_end(replica, partition, result)
-                ):
+                has_more_to_read = partition_has_news or reading.is_pending(wanted)
+                if not has_more_to_read and self._is_at_end(replica, partition, result):
                     session.settle(partition)
                     continue
-            else:
-                partition.unwatch()
             has_news = has_news or partition_has_news
             session.mark(partition)
             found.append(result)
@@ -118,14 +112,18 @@ class SessionFetch(ServedFetch):
         if is_part:
             for partition in visited:
                 session.move_back(partition)
+        self._note_read(reading, count, has_news=has_news)
+        return reading
+
+    def _note_read(self, reading: Reading, count: int, *, has_news: bool) -> None:
+        """Note that so many dirty partitions were read, and whether to answer without the rest."""
         self._left_count -= count
         self._new_count = max(0, self._new_count - count)
         if self._left_count > 0:
             reading.has_more = not has_news
             reading.must_answer = reading.must_answer or has_news  # The next request reads on.
-        if session.is_ended:
+        if self._session.is_ended:
             reading.must_answer = True  # Appends would not notify this fetch.
-        return reading
 
     def _is_at_end(
         self, replica: Replica, partition: SessionPartition, result: FetchResult

@@ -63,23 +63,32 @@ def _sorted(value: Any) -> Any:
     return value
 
 
+# Confluent's texts by the end of a problem's kind: with the path, and the names of both schemas.
+# Source: its ``Difference``.
+_TEXTS = {
+    ("_ADDED", "_REMOVED"): (
+        "The keyword at path '{}' in the %s schema is not present in the %s schema"
+    ),
+    ("_INCREASED",): "The value at path '{}' in the %s schema is more than in the %s schema",
+    ("_DECREASED",): "The value at path '{}' in the %s schema is less than in the %s schema",
+    ("_NARROWED",): (
+        "An array or combined type at path '{}' has fewer elements in the %s schema than the %s"
+        " schema"
+    ),
+    ("_EXTENDED",): (
+        "An array or combined type at path '{}' has more elements in the %s schema than the %s"
+        " schema"
+    ),
+}
+_CONTENT_MODEL_TEXT = "A property or item at path '{}' differs between the %s and the %s schema"
+_OTHER_TEXT = "A type at path '{}' is different between the %s schema and the %s schema"
+
+
 def _text(problem: Problem) -> str:
-    """Return a message as Confluent's ``Difference`` has it."""
-    kind, place = problem.kind, problem.place
-    if "CONTENT_MODEL" in kind:
-        text = f"A property or item at path '{place}' differs between the %s and the %s schema"
-    elif kind.endswith(("_ADDED", "_REMOVED")):
-        text = f"The keyword at path '{place}' in the %s schema is not present in the %s schema"
-    elif kind.endswith("_INCREASED"):
-        text = f"The value at path '{place}' in the %s schema is more than in the %s schema"
-    elif kind.endswith("_DECREASED"):
-        text = f"The value at path '{place}' in the %s schema is less than in the %s schema"
-    elif kind.endswith("_NARROWED"):
-        text = f"An array or combined type at path '{place}' has fewer elements in the %s schema"
-        text += " than the %s schema"
-    elif kind.endswith("_EXTENDED"):
-        text = f"An array or combined type at path '{place}' has more elements in the %s schema"
-        text += " than the %s schema"
+    """Return the problem's message, with its path and the names of the schemas."""
+    if "CONTENT_MODEL" in problem.kind:
+        template = _CONTENT_MODEL_TEXT
     else:
-        text = f"A type at path '{place}' is different between the %s schema and the %s schema"
-    return problem.message(text)
+        found = (text for ends, text in _TEXTS.items() if problem.kind.endswith(ends))
+        template = next(found, _OTHER_TEXT)
+    return problem.message(template.format(problem.place))
